@@ -1,4 +1,4 @@
-//! `esker-bench`: what docs/benchmarks.md describes.
+//! `esker-bench`: the measurements of docs/benchmarks.md.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::print_stdout,
@@ -65,12 +65,12 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use esker_testkit::guide::fenced;
+    use esker_testkit::doc_snippets::fenced;
 
     use super::*;
 
-    /// The names of the scenarios in a document's boxes. Running them takes minutes, an idle machine and root; that they
-    /// are understood can be seen anywhere.
+    /// Parses all command lines in a document's boxes and returns the names of their scenarios. Running them takes
+    /// minutes, an idle machine and root; parsing works everywhere.
     fn understood(document: &str) -> String {
         let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document));
         let mut scenarios = Vec::new();

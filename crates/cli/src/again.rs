@@ -9,7 +9,7 @@ use esker_node::daemon::{self, Report};
 use esker_store::without_passwords;
 
 use crate::args::RepositoryArgs;
-use crate::exit::{Context, Failure, Kind};
+use crate::error::{Context, Failure, Kind};
 
 /// How the process is called, which of its options takes the descriptor that it reports to, and what is said if it can't be
 /// started.

@@ -10,17 +10,17 @@ use std::time::Duration;
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_fuse::KernelMask;
+use esker_node::cache_share::BrokerAddress;
 use esker_node::parameters::Parameters;
 use esker_node::push::Push;
-use esker_node::share::BrokerAddress;
 use esker_store::{Order, Proxies, Servers, without_passwords};
 use esker_view::Pin;
 
 use crate::configuration::authorities;
-use crate::exit::{Context, Failure, Kind};
-use crate::named::is_name;
+use crate::error::{Context, Failure, Kind};
 use crate::output::{lossy, parse_size};
 use crate::publisher::PublisherArgs;
+use crate::resolve::is_name;
 use crate::settings::{BROKER_SOCKET, MEMORY, Settings};
 use crate::tiers::TierArgs;
 

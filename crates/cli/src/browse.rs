@@ -9,10 +9,10 @@ use esker_view::{Pin, View, ViewOptions};
 
 use crate::args::{Located, PlaceArgs};
 use crate::configuration;
-use crate::exit::Failure;
-use crate::join::{Checked, view_options};
-use crate::named::{hint_at_colon, is_name};
+use crate::error::Failure;
+use crate::open::{ResolvedRepository, view_options};
 use crate::output::lossy;
+use crate::resolve::{hint_at_colon, is_name};
 use crate::settings::Settings;
 use crate::walk::Walk;
 
@@ -35,7 +35,7 @@ impl Browsed {
         let options = ViewOptions { pin, ..view_options(settings) };
         let checked = match published_here(place, named, settings)? {
             Some(checked) => Ok(checked),
-            None => Checked::new(named, &place.repository, settings),
+            None => ResolvedRepository::new(named, &place.repository, settings),
         };
         let opened = checked.and_then(|checked| {
             let name = checked.address.name.clone();
@@ -72,7 +72,11 @@ impl Browsed {
 
 /// Finds a repository that is published from this machine: in its storage, trusted by its publisher's own key. What is
 /// configured goes before, unless options name the storage or the keys.
-fn published_here(place: &PlaceArgs, named: &str, settings: &Settings) -> Result<Option<Checked>, Failure> {
+fn published_here(
+    place: &PlaceArgs,
+    named: &str,
+    settings: &Settings,
+) -> Result<Option<ResolvedRepository>, Failure> {
     let is_asked_for = place.published.is_given();
     if !is_name(named) {
         return match is_asked_for {
@@ -101,7 +105,7 @@ fn published_here(place: &PlaceArgs, named: &str, settings: &Settings) -> Result
         repository.public_key.push(found.keys.public_key_file());
     }
     let url = format!("file://{}", found.root.display());
-    Checked::new(&url, &repository, settings).map(Some)
+    ResolvedRepository::new(&url, &repository, settings).map(Some)
 }
 
 impl Drop for Browsed {

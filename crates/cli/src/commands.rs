@@ -3,6 +3,7 @@
 pub(crate) mod broker;
 pub(crate) mod cache;
 pub(crate) mod cat;
+pub(crate) mod child;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod config;
@@ -10,7 +11,6 @@ pub(crate) mod doctor;
 pub(crate) mod find;
 pub(crate) mod image;
 pub(crate) mod ingest;
-pub(crate) mod inside;
 pub(crate) mod ls;
 pub(crate) mod manual;
 pub(crate) mod mount;

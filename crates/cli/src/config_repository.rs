@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::configuration;
 use crate::doctor::probe::{Touch, touch};
-use crate::exit::warn;
+use crate::error::warn;
 use crate::settings::Settings;
 
 /// How long an automounter may take.

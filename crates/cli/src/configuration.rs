@@ -11,8 +11,8 @@ use esker_node::parameters::{Files, Machine, Parameters, Probe, Request, Root};
 use esker_store::Authorities;
 
 use crate::doctor::{NoAnswer, Touch, touch};
-use crate::exit::{Context, Failure, Kind};
-use crate::named::of_parameter;
+use crate::error::{Context, Failure, Kind};
+use crate::resolve::of_parameter;
 use crate::settings::Settings;
 
 /// CernVM-FS's folder.

@@ -4,10 +4,10 @@
 mod apptainer;
 mod binds;
 mod hooks;
-mod person;
-mod places;
+mod host_binds;
 mod root;
 mod stack;
+mod user;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -19,7 +19,7 @@ use esker_run::container::environment::Origins;
 use esker_run::container::{ContainerError, Environment, LeftOut, Plan, Stage, execute};
 use esker_run::{Identity, enter_process_namespace, missing_ids};
 
-use crate::exit::{Context, Failure, Kind, chain, warn};
+use crate::error::{Context, Failure, Kind, chain, warn};
 use crate::limits::OpenFiles;
 
 pub(crate) use root::{Kept, Root};
@@ -138,7 +138,7 @@ impl ContainerArgs {
 const HEADING: &str = "Containers";
 
 /// A command in a container.
-pub(crate) struct Inside {
+pub(crate) struct ContainerRun {
     pub(crate) args: ContainerArgs,
     /// What the user called the image.
     pub(crate) image: OsString,
@@ -146,7 +146,7 @@ pub(crate) struct Inside {
     pub(crate) files: OpenFiles,
 }
 
-impl Inside {
+impl ContainerRun {
     pub(crate) fn identity(&self) -> Identity {
         if self.args.fakeroot { Identity::Root } else { Identity::Same }
     }
@@ -160,8 +160,8 @@ impl Inside {
             return self.become_command_at(at, stage);
         }
         // All that is asked of the host is asked before the namespaces hide it.
-        let person = person::Person::of_host(self.identity());
-        let wishes = places::Wishes::new(&self.args, &person)?;
+        let user = user::User::of_host(self.identity());
+        let host_binds = host_binds::HostBinds::new(&self.args, &user)?;
         let hooks = hooks::load(&self.args)?;
         let missing_ids = (self.args.fakeroot && self.args.writable_tmpfs).then(missing_ids);
         let stage = stage()?;
@@ -176,10 +176,10 @@ impl Inside {
             ));
         }
         let config = config_of(&stage)?;
-        let mut environment = self.environment(&config, wishes.home())?;
+        let mut environment = self.environment(&config, host_binds.home())?;
         environment.set("ESKER_CONTAINER", self.image.clone());
         hooks.apply_to(&mut environment);
-        let mut mounts = wishes.mounts(&stage, &person);
+        let mut mounts = host_binds.mounts(&stage, &user);
         mounts.extend(hooks.mounts());
         let plan = Plan { mounts, writable: self.args.writable_tmpfs, of_host: false };
         let mut command = self.command_line(&stage, &config);
@@ -187,7 +187,7 @@ impl Inside {
         for LeftOut { target, error } in stage.build(&plan)? {
             say(format!("the container is without {}: {}", target.display(), chain(&error)));
         }
-        let directory = wishes.enter_start(config.working_dir.as_deref().map(Path::new))?;
+        let directory = host_binds.enter_start(config.working_dir.as_deref().map(Path::new))?;
         environment.set("PWD", directory);
         self.execute(&command, &environment)
     }
@@ -276,11 +276,11 @@ impl From<ContainerError> for Failure {
 }
 
 /// Shows a directory of the host as the root directory.
-pub(crate) fn directory(inside: Inside, directory: &Path) -> Result<ExitCode, Failure> {
+pub(crate) fn directory(container_run: ContainerRun, directory: &Path) -> Result<ExitCode, Failure> {
     let directory = std::fs::canonicalize(directory)
         .context(Kind::Failed, format!("can't find the directory {}", directory.display()))?;
-    let identity = inside.identity();
-    inside
+    let identity = container_run.identity();
+    container_run
         .become_command(|| Stage::with_directory(&directory, identity).map_err(|error| of_container(&error)))
 }
 

@@ -15,9 +15,9 @@ use esker_squashfs::{FileImage, Image, ImageTree, OpenError, Options};
 
 pub(crate) use self::starts::brought;
 use crate::args::{RepositoryArgs, split_path};
-use crate::exit::{Context, Failure, Kind, chain};
-use crate::named;
+use crate::error::{Context, Failure, Kind, chain};
 use crate::output::parse_size;
+use crate::resolve;
 use crate::settings::Settings;
 
 /// Options for reading an image.
@@ -43,7 +43,7 @@ pub(crate) fn digest(text: &str) -> Result<Digest, String> {
 
 /// Where an image is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ImageLocation {
     /// In a file of this machine.
     File(PathBuf),
     /// On a web server.
@@ -55,7 +55,7 @@ pub(crate) enum Place {
 /// An image that is named, and how it is to be read.
 #[derive(Clone, Debug)]
 pub(crate) struct ImageNamed {
-    pub(crate) place: Place,
+    pub(crate) place: ImageLocation,
     args: ImageArgs,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn is_called_one(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
-impl Place {
+impl ImageLocation {
     /// Whether an argument is called like an image in a file that isn't there.
     fn is_missing(text: &str) -> bool {
         is_called_one(text) && !text.contains("://") && std::fs::symlink_metadata(text).is_err()
@@ -101,7 +101,7 @@ impl Place {
             return Some(Self::File(text.into()));
         }
         if let (place, Some(path)) = split_path(text)
-            && (has_scheme || named::is_name(place))
+            && (has_scheme || resolve::is_name(place))
         {
             return Some(Self::Object(place.to_owned(), path.to_owned()));
         }
@@ -128,8 +128,8 @@ fn check_kind(path: &Path) -> Result<(), Failure> {
 impl ImageNamed {
     /// The image that an argument names, if it names one.
     pub(crate) fn of(text: &str, args: &ImageArgs) -> Result<Option<Self>, Failure> {
-        let place = match Place::of(text, args) {
-            None if Place::is_missing(text) => {
+        let place = match ImageLocation::of(text, args) {
+            None if ImageLocation::is_missing(text) => {
                 return Err(Failure::failed(format!("can't open {text}: No such file or directory"))
                     .hint("name an image that is there; one in a repository is NAME:/path"));
             }
@@ -140,14 +140,14 @@ impl ImageNamed {
             }
             None => return Ok(None),
             // Whoever serves it may be in another directory.
-            Some(Place::File(path)) => {
+            Some(ImageLocation::File(path)) => {
                 check_kind(&path)?;
                 let path = std::fs::canonicalize(path).context(Kind::Failed, format!("can't open {text}"))?;
-                Place::File(path)
+                ImageLocation::File(path)
             }
             Some(place) => place,
         };
-        if args.digest.is_some() && !matches!(place, Place::Url(_)) {
+        if args.digest.is_some() && !matches!(place, ImageLocation::Url(_)) {
             return Err(Failure::usage(format!("{text}: --digest is for images on servers"))
                 .hint("`esker image verify --digests LIST --root ROOT` checks a file"));
         }
@@ -167,9 +167,9 @@ impl ImageNamed {
     /// What it is called.
     pub(crate) fn describe(&self) -> String {
         match &self.place {
-            Place::File(path) => path.display().to_string(),
-            Place::Url(url) => url.clone(),
-            Place::Object(place, path) => format!("{place}:{path}"),
+            ImageLocation::File(path) => path.display().to_string(),
+            ImageLocation::Url(url) => url.clone(),
+            ImageLocation::Object(place, path) => format!("{place}:{path}"),
         }
     }
 
@@ -183,7 +183,7 @@ impl ImageNamed {
     /// What to say of an image that nobody vouches for.
     pub(crate) fn warning(&self) -> Option<String> {
         match &self.place {
-            Place::Url(url) if self.args.digest.is_none() => Some(format!(
+            ImageLocation::Url(url) if self.args.digest.is_none() => Some(format!(
                 "{url} is not authenticated: nobody would notice if its server, or somebody on the way, sent something \
                  else; name what `esker image digest` says of it with --digest"
             )),
@@ -200,13 +200,13 @@ impl ImageNamed {
     pub(crate) fn open(&self, repository: &RepositoryArgs, settings: &Settings) -> Result<Opened, Failure> {
         let offset = self.args.offset.unwrap_or(0);
         Ok(match &self.place {
-            Place::File(path) => Opened { image: Arc::new(self.file(path)?), trust: Trust::File },
-            Place::Url(url) => {
+            ImageLocation::File(path) => Opened { image: Arc::new(self.file(path)?), trust: Trust::File },
+            ImageLocation::Url(url) => {
                 let image = remote::open(url, (self.args.digest, offset), repository, settings)?;
                 let trust = if self.args.digest.is_some() { Trust::Digest } else { Trust::Nobody };
                 Opened { image: Arc::new(image), trust }
             }
-            Place::Object(place, path) => {
+            ImageLocation::Object(place, path) => {
                 let image = object::open(place, path, offset, (repository, settings))?;
                 Opened { image: Arc::new(image), trust: Trust::Repository }
             }
@@ -216,7 +216,7 @@ impl ImageNamed {
     /// Opens it as bytes if it is in a file of this machine.
     pub(crate) fn open_file(&self) -> Result<Arc<dyn Image>, Failure> {
         match &self.place {
-            Place::File(path) => Ok(Arc::new(self.file(path)?)),
+            ImageLocation::File(path) => Ok(Arc::new(self.file(path)?)),
             _ => Err(Failure::usage(format!("{} is no file of this machine", self.describe()))
                 .hint("mount it, and name a folder in it")),
         }
@@ -290,18 +290,18 @@ mod tests {
     fn images_are_told_from_repositories() {
         let none = ImageArgs::default();
         let digest = ImageArgs { digest: Some(Digest([1; 32])), ..ImageArgs::default() };
-        let url = |text: &str| Some(Place::Url(text.to_owned()));
+        let url = |text: &str| Some(ImageLocation::Url(text.to_owned()));
         for image in ["http://h/a.sqfs", "https://h:1/a/b.sif", "https://h/a.img?key=1"] {
-            assert_eq!(Place::of(image, &none), url(image), "{image}");
+            assert_eq!(ImageLocation::of(image, &none), url(image), "{image}");
         }
         for repository in ["http://h/cvmfs/sw.example.org", "sw.example.org", "sw", "https://h/a?b.sqfs"] {
-            assert_eq!(Place::of(repository, &none), None, "{repository}");
+            assert_eq!(ImageLocation::of(repository, &none), None, "{repository}");
         }
-        assert_eq!(Place::of("http://h/latest", &digest), url("http://h/latest"));
-        let object = |place: &str, path: &str| Some(Place::Object(place.to_owned(), path.to_owned()));
-        assert_eq!(Place::of("sw.example.org:/a/b", &none), object("sw.example.org", "/a/b"));
+        assert_eq!(ImageLocation::of("http://h/latest", &digest), url("http://h/latest"));
+        let object = |place: &str, path: &str| Some(ImageLocation::Object(place.to_owned(), path.to_owned()));
+        assert_eq!(ImageLocation::of("sw.example.org:/a/b", &none), object("sw.example.org", "/a/b"));
         assert_eq!(
-            Place::of("http://h:80/cvmfs/sw:/a.sqfs", &none),
+            ImageLocation::of("http://h:80/cvmfs/sw:/a.sqfs", &none),
             object("http://h:80/cvmfs/sw", "/a.sqfs")
         );
     }

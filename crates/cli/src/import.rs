@@ -21,7 +21,7 @@ pub(crate) use unit::{Scope, Unit};
 use esker_node::parameters::read_file;
 
 use crate::configuration;
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::settings::Settings;
 use unit::Evaluation;
 

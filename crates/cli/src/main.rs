@@ -3,34 +3,34 @@
 
 mod again;
 mod args;
-mod around;
 mod browse;
-mod called;
 mod commands;
 mod compare;
 mod config_repository;
 mod configuration;
 mod container;
-mod counterparts;
+mod cvmfs_help;
 mod doctor;
 mod entry;
-mod exit;
+mod error;
 mod failures;
 mod glob;
 mod image;
 mod import;
-mod join;
 mod limits;
 mod log;
-mod meter;
-mod named;
+mod mount_helper;
+mod open;
 mod output;
 mod privileges;
+mod progress;
 mod publisher;
 mod recorder;
+mod resolve;
+mod run_mounted;
 mod settings;
 mod setup;
-mod stop;
+mod signals;
 mod suggest;
 mod tiers;
 mod tuning;
@@ -41,16 +41,16 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::called::Helper;
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::limits::OpenFiles;
+use crate::mount_helper::Helper;
 use crate::settings::Settings;
 
 /// Mounts CernVM-FS repositories and squashfs images, runs programs from them, and publishes them.
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(Parser)]
-#[command(name = "esker", version, max_term_width = 100, after_help = counterparts::HINT)]
+#[command(name = "esker", version, max_term_width = 100, after_help = cvmfs_help::HINT)]
 struct Esker {
     #[command(subcommand)]
     command: Command,
@@ -81,8 +81,8 @@ enum Command {
     Image(commands::image::Args),
     Completions(commands::completions::Args),
     Manual(commands::manual::Args),
-    #[command(name = around::INSIDE, hide = true)]
-    Inside(commands::inside::Args),
+    #[command(name = run_mounted::CHILD, hide = true)]
+    Child(commands::child::Args),
     #[command(name = commands::replay::REPLAY, hide = true)]
     Replay(commands::replay::Args),
 }
@@ -90,8 +90,8 @@ enum Command {
 /// Runs a command; `line` is what stands for it after the program's name.
 fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     // The child of `run` must not change what the command will inherit.
-    if let Command::Inside(args) = command {
-        return commands::inside::run(args);
+    if let Command::Child(args) = command {
+        return commands::child::run(args);
     }
     if let Command::Replay(args) = command {
         return commands::replay::run(&args).map(|()| ExitCode::SUCCESS);
@@ -115,7 +115,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
-        Command::Inside(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
+        Command::Child(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
             unreachable!("handled above")
         }
         Command::Mount(args) => commands::mount::run(args, &settings, line),
@@ -165,8 +165,8 @@ fn main() -> ExitCode {
     if let Some(helper) = program.and_then(|program| Helper::called_as(program)) {
         return helper.run(arguments.to_vec());
     }
-    if counterparts::are_asked_for(arguments) {
-        return counterparts::print().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
+    if cvmfs_help::requested(arguments) {
+        return cvmfs_help::print().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
     }
     let parsed = Esker::try_parse_from(&line);
     match run(parsed.unwrap_or_else(|error| suggest::without_hidden(error, &line).exit()).command, arguments)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::exit::Failure;
+use crate::error::Failure;
 
 /// Standard output, buffered; call [`Output::finish`] at the end so that a full disk is not overlooked.
 pub(crate) struct Output {

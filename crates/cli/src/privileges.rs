@@ -21,7 +21,7 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
-use crate::exit::{Context, Failure, Kind, warn};
+use crate::error::{Context, Failure, Kind, warn};
 
 /// The user that services run as if there is one of this name.
 const USUAL: &str = "esker";

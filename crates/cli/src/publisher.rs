@@ -22,8 +22,8 @@ use esker_format::trust::TrustError;
 use esker_run::take_signals;
 
 use crate::commands::profile;
-use crate::exit::{Context, Failure, Kind, chain_after, of_store, warn};
-use crate::meter::Meter;
+use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
+use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
 pub(crate) use interrupt::Interrupt;
@@ -179,7 +179,7 @@ impl HowArgs {
         work: impl FnOnce(PublishOptions<'_>) -> Result<Report, AdminError>,
         what: &str,
     ) -> Result<(), Failure> {
-        let meter = RefCell::new(Meter::new(self.quiet));
+        let meter = RefCell::new(ProgressMeter::new(self.quiet));
         let mut progress = |progress| meter.borrow_mut().show(progress);
         let mut confirm_shrink = |shrink: Shrink| {
             meter.borrow_mut().clear();

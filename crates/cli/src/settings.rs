@@ -7,13 +7,13 @@
 use std::path::{Path, PathBuf};
 
 use esker_format::name::RepositoryName;
+use esker_node::cache_location::{self, CacheLocation, Candidate, LocationRules};
 use esker_node::memory;
-use esker_node::place::{self, Candidate, Place, Wish};
 use esker_node::runtime::{RuntimeDir, SHARED};
 use rustix::fs::{Access, access};
 
 use crate::args::RepositoryArgs;
-use crate::exit::Failure;
+use crate::error::Failure;
 
 /// The folders of this user.
 #[derive(Clone, Debug)]
@@ -141,17 +141,17 @@ impl Settings {
     }
 
     /// The cache folder to use, `named` on the command line or the first that will do.
-    pub(crate) fn cache(&self, named: Option<&Path>, on_network: bool) -> Result<Place, Failure> {
+    pub(crate) fn cache(&self, named: Option<&Path>, on_network: bool) -> Result<CacheLocation, Failure> {
         let uid = rustix::process::geteuid().as_raw();
-        let wish = Wish { uid, root: self.root_uid(), least: CACHE_LEAST, on_network };
+        let wish = LocationRules { uid, root: self.root_uid(), least: CACHE_LEAST, on_network };
         let insist = "name one with --cache DIR; --cache-on-network accepts a network file system";
         let Some(named) = named else {
-            return place::choose(&self.caches, &wish)
+            return cache_location::choose(&self.caches, &wish)
                 .map_err(|none| Failure::usage(none.to_string()).hint(insist));
         };
         let failed = |why: String| Failure::usage(format!("--cache {}: {why}", named.display()));
         let path = std::path::absolute(named).map_err(|error| failed(error.to_string()))?;
-        match place::network_of(&path) {
+        match cache_location::network_of(&path) {
             Ok(Some(kind)) if !on_network => {
                 let why = format!("it is on a network file system ({kind}), which may hang and is slow");
                 Err(failed(why).hint("name a folder on a disk of this node, or say --cache-on-network"))
@@ -160,7 +160,7 @@ impl Settings {
                 Err(failed(error.to_string()).hint("see to the disk, or name another folder"))
             }
             // Whoever opens it says what is wrong with it.
-            _ => Ok(Place { path, from: "--cache".to_owned(), total: 0, passed_over: Vec::new() }),
+            _ => Ok(CacheLocation { path, from: "--cache".to_owned(), total: 0, passed_over: Vec::new() }),
         }
     }
 
@@ -172,7 +172,7 @@ impl Settings {
     }
 
     /// The cache of a mount and its quota, as the command line has them or the first place that will do.
-    pub(crate) fn cache_and_quota(&self, args: &RepositoryArgs) -> Result<(Place, u64), Failure> {
+    pub(crate) fn cache_and_quota(&self, args: &RepositoryArgs) -> Result<(CacheLocation, u64), Failure> {
         if args.cache.as_deref() == Some(Path::new(MEMORY)) {
             return in_memory(args.quota, "--cache ram".to_owned())
                 .map_err(|failure| failure.hint("name a folder, like one below /dev/shm"));
@@ -184,7 +184,7 @@ impl Settings {
 }
 
 /// A cache in memory.
-pub(crate) fn in_memory(quota: Option<u64>, from: String) -> Result<(Place, u64), Failure> {
+pub(crate) fn in_memory(quota: Option<u64>, from: String) -> Result<(CacheLocation, u64), Failure> {
     let quota = quota.unwrap_or_else(memory::default_quota);
     memory::place(quota, from.clone()).map_err(|error| {
         let why = match error.raw_os_error() {
@@ -197,7 +197,7 @@ pub(crate) fn in_memory(quota: Option<u64>, from: String) -> Result<(Place, u64)
 
 /// The quota of a cache for which nobody named one: what usual software needs, but never most of a small disk or of
 /// memory.
-pub(crate) fn default_quota(place: &Place) -> u64 {
+pub(crate) fn default_quota(place: &CacheLocation) -> u64 {
     const USUAL: u64 = 10 << 30;
     if place.total == 0 { USUAL } else { USUAL.min(place.total / 2) }
 }

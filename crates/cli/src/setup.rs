@@ -12,7 +12,7 @@ pub(crate) use content::OURS;
 pub(crate) use machine::Machine;
 pub(crate) use record::{Left, undo};
 
-use crate::exit::Failure;
+use crate::error::Failure;
 use record::{Made, Record, digest};
 
 /// Something that a machine should have. Paths are absolute, as on that machine.

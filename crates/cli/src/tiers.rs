@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use esker_store::{Lower, LowerForm, make_alien};
 
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::settings::Settings;
 
 /// Options for cache tiers below the node's own cache.

@@ -6,7 +6,7 @@ use esker_vfs::{
     Attr, DirEntry, ErrorKind, Found, Kind as NodeKind, Node, Reply, Tree, TreeError, whole_listing,
 };
 
-use crate::exit::{Failure, of_tree};
+use crate::error::{Failure, of_tree};
 use crate::output::lossy;
 
 /// Most symbolic links on the way to one path, as in the kernel.

@@ -29,9 +29,9 @@ use esker_store::{
 use parking_lot::Mutex;
 
 use crate::FileError;
+use crate::cache_share::{Admission, Bounds, Broker, Host, Listener, OWN, Quota, Writer};
 use crate::peer::Peer;
 use crate::repository::{open_writer, read_servers, room};
-use crate::share::{Admission, Allowance, Bounds, Broker, Host, Listener, OWN, Writer};
 
 /// What one user's clients may take up. A mount is a connection; its reads that wait are questions.
 const BOUNDS: Bounds = Bounds { connections: 64, questions: 1024, answers: 256, warms: 4096 };
@@ -119,7 +119,7 @@ struct NodeHost {
     public: Arc<dyn Writer>,
     /// By the name of the repository; [`OTHERS`] for those without a rule, if not everybody may read them.
     restricted: HashMap<String, Arc<dyn Writer>>,
-    users: Mutex<HashMap<u32, Arc<Allowance>>>,
+    users: Mutex<HashMap<u32, Arc<Quota>>>,
 }
 
 /// No repository is called so.
@@ -277,16 +277,16 @@ impl Host for NodeHost {
     fn admit(&self, peer: &Peer) -> Option<Admission> {
         let mut users = self.users.lock();
         if !users.contains_key(&peer.uid) && users.len() >= USERS_MAX {
-            users.retain(|_, allowance| !allowance.is_idle());
+            users.retain(|_, quota| !quota.is_idle());
             if users.len() >= USERS_MAX {
                 return None;
             }
         }
         // Root's mounts are those of the node.
         let bounds = if peer.is_trusted() { OWN } else { BOUNDS };
-        let allowance = users.entry(peer.uid).or_insert_with(|| Allowance::new(bounds)).clone();
-        let connection = allowance.connect()?;
-        Some(Admission { allowance, _connection: connection, is_stranger: peer.uid != 0 })
+        let quota = users.entry(peer.uid).or_insert_with(|| Quota::new(bounds)).clone();
+        let connection = quota.connect()?;
+        Some(Admission { quota, _connection: connection, is_stranger: peer.uid != 0 })
     }
 
     fn store(&self, peer: &Peer, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{FileError, answering, sys};
+use crate::{FileError, sys, watchdog};
 
 /// Longest report that is read.
 const REPORT_MAX: u64 = 64 * 1024;
@@ -96,7 +96,7 @@ pub fn spawn(
         (Ok(_), Ok(report)) => {
             if matches!(report, Report::Failed { .. }) {
                 // It has nothing more to do than to end, which it can't while a disk doesn't answer one of its threads.
-                let _ = answering::within(ENDING, move || child.wait());
+                let _ = watchdog::within(ENDING, move || child.wait());
             }
             Ok(report)
         }

@@ -11,21 +11,21 @@
 //! and nothing once the last mount is gone.
 #![deny(unsafe_code)]
 
-pub mod answering;
 mod attributes;
-mod behind;
 pub mod broker;
-pub mod care;
+pub mod cache_admin;
+pub mod cache_location;
+pub mod cache_share;
 pub mod check;
 pub mod control;
 pub mod daemon;
+mod layered_mount;
 pub mod memory;
 pub mod mounted;
 pub mod mounts;
 pub mod parameters;
 mod path_json;
 mod peer;
-pub mod place;
 pub mod push;
 pub mod registry;
 pub mod replay;
@@ -33,12 +33,12 @@ pub mod repository;
 mod resolve;
 pub mod revisions;
 pub mod runtime;
-pub mod share;
 pub mod status;
 mod sys;
 pub mod syslog;
 pub mod talk;
 pub mod telemetry;
+pub mod watchdog;
 
 /// A file operation that failed: what was tried, on which file.
 #[derive(Debug, thiserror::Error)]

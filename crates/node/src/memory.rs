@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_fuse::mount::private_memory;
 
-use crate::place::Place;
+use crate::cache_location::CacheLocation;
 
 /// Fewer bytes hold no catalogs of usual repositories.
 const LEAST: u64 = 40 << 20;
@@ -26,13 +26,13 @@ pub fn of_machine() -> u64 {
 }
 
 /// Makes the place of a cache with such a quota, and the quota that it may have. `from` is what asked for it, for people.
-pub fn place(quota: u64, from: String) -> io::Result<(Place, u64)> {
+pub fn place(quota: u64, from: String) -> io::Result<(CacheLocation, u64)> {
     let quota = quota.max(LEAST);
     let total = total(quota);
     // It stays open until the process ends, whatever becomes of the place, and so does what is in it.
     let root = private_memory(total)?.into_raw_fd();
     let path = PathBuf::from(format!("{OWN}/{root}/cache"));
-    Ok((Place { path, from, total, passed_over: Vec::new() }, quota))
+    Ok((CacheLocation { path, from, total, passed_over: Vec::new() }, quota))
 }
 
 /// What is in use may exceed the quota, and what isn't kept lies beside it.

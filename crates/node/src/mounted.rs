@@ -17,20 +17,20 @@ use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
 
 use crate::FileError;
-use crate::answering;
 use crate::attributes::OfMount;
-use crate::behind::Hidden;
+use crate::cache_share::Through;
 use crate::control::{self, Control, Listening, Request, Response};
+use crate::layered_mount::LayeredMount;
 use crate::memory::is_memory;
 use crate::push::{self, Push};
 use crate::registry::{Entry, Registration, RegistryError};
 use crate::replay;
 use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
-use crate::share::Through;
-use crate::status::{self, MountStatus, ShownWith, seconds};
+use crate::status::{self, MountStatus, Presentation, seconds};
 use crate::talk::{Talk, TalkOptions};
 use crate::telemetry::{self, Telemetry};
+use crate::watchdog;
 
 /// How long clients of the control socket may take for their last answer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
@@ -60,7 +60,7 @@ pub struct MountPlan {
     /// Where `cvmfs_talk` asks, if anywhere.
     pub talk: Option<TalkOptions>,
     /// With what to show it, where we may. Only what never changes may be shown with anything but FUSE.
-    pub shown_with: ShownWith,
+    pub shown_with: Presentation,
     /// How somebody is started who goes ahead of programs, if anybody does.
     pub replayer: Option<ReplayerCommand>,
 }
@@ -169,11 +169,11 @@ impl Content {
 }
 
 /// Where the kernel is served.
-enum Door {
-    /// It is mounted.
-    Mounted(OwnedFd),
+enum MountTarget {
+    /// A device that is mounted already.
+    Device(OwnedFd),
     /// It is to be mounted at this place, which nobody sees, and shown where it belongs.
-    Behind(PathBuf),
+    Layered(PathBuf),
 }
 
 /// A mounted repository or image.
@@ -192,7 +192,7 @@ pub(crate) struct Served {
     pub(crate) content: Content,
     pub(crate) session: Session,
     replayer: Option<Arc<RecordingTree>>,
-    shown_with: ShownWith,
+    shown_with: Presentation,
     looks: Looks,
     /// Hears of new revisions.
     listening: Option<esker_store::SseListener>,
@@ -276,13 +276,13 @@ impl Mounted {
     fn begin(plan: MountPlan, content: Content) -> Result<Self, MountedError> {
         let announced = Announced::new(&plan, &content)?;
         let options = plan.options.clone();
-        if plan.shown_with != ShownWith::Fuse && rustix::process::geteuid().is_root() {
+        if plan.shown_with != Presentation::Fuse && rustix::process::geteuid().is_root() {
             let place = announced.registration.layer();
-            return Self::serve(plan, Door::Behind(place), Some(announced), content);
+            return Self::serve(plan, MountTarget::Layered(place), Some(announced), content);
         }
         let device = Mount::new(&plan.mountpoint, &options)?.into_device();
         let mountpoint = plan.mountpoint.clone();
-        Self::serve(plan, Door::Mounted(device), Some(announced), content).inspect_err(|_| {
+        Self::serve(plan, MountTarget::Device(device), Some(announced), content).inspect_err(|_| {
             // Nobody serves it, so nobody can use it; what fails here is shown by `mount`.
             let _ = esker_fuse::mount::unmount(&mountpoint, Unmount::Lazy);
         })
@@ -302,8 +302,8 @@ impl Mounted {
             Err(error) => (None, Some(error)),
         };
         let shown_with = plan.shown_with;
-        let mounted = Self::serve(plan, Door::Mounted(device), announced, content)?;
-        if shown_with == ShownWith::Overlay {
+        let mounted = Self::serve(plan, MountTarget::Device(device), announced, content)?;
+        if shown_with == Presentation::Overlay {
             // The command's side puts it there. Where the kernel refuses that, nobody misses another overlay's marks.
             mounted.served.session.put_below_overlay();
         }
@@ -312,7 +312,7 @@ impl Mounted {
 
     fn serve(
         plan: MountPlan,
-        door: Door,
+        door: MountTarget,
         announced: Option<Announced>,
         mut content: Content,
     ) -> Result<Self, MountedError> {
@@ -322,11 +322,12 @@ impl Mounted {
         let replayer = plan.replayer.and_then(|command| record_and_replay(command, &mut content, &log));
         let tree = replayer.clone().map_or_else(|| content.tree(), |replayer| replayer as Arc<dyn Tree>);
         let (session, shown_with) = match door {
-            Door::Mounted(device) => (Session::start(device, tree, session)?, ShownWith::Fuse),
-            Door::Behind(place) => {
+            MountTarget::Device(device) => (Session::start(device, tree, session)?, Presentation::Fuse),
+            MountTarget::Layered(place) => {
                 let (mountpoint, options) = (&*plan.mountpoint, &plan.options);
                 let (trusted, told) = (content.trusted(), content.told());
-                Hidden { place, tree, mountpoint, options, session, trusted, told }.show(plan.shown_with)?
+                LayeredMount { place, tree, mountpoint, options, session, trusted, told }
+                    .show(plan.shown_with)?
             }
         };
         let (registration, socket) =
@@ -358,7 +359,7 @@ impl Mounted {
     /// Returns what `esker status` says of the mount; none if a disk or another process does not answer.
     pub fn status(&self) -> Option<MountStatus> {
         let served = self.served.clone();
-        answering::within(answering::PATIENCE, move || served.status())
+        watchdog::within(watchdog::PATIENCE, move || served.status())
     }
 
     /// Unmounts; [`Mounted::wait`] returns once nobody uses it any more.
@@ -378,7 +379,7 @@ impl Mounted {
     pub fn abandon(&self) -> bool {
         let served = self.served.clone();
         let folder = self.served.content.names().2;
-        let closed = answering::unless_hung(&folder, move || {
+        let closed = watchdog::unless_disk_hangs(&folder, move || {
             served.replayer.iter().for_each(|replayer| replayer.close());
             served.content.close();
         });

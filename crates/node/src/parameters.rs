@@ -27,7 +27,7 @@ pub use client::{ConfiguredCache, Keys, ParameterError};
 pub use files::{Files, Probe, Root, read_file};
 pub use finding::{Finding, Severity};
 pub use load::Request;
-pub use problem::{Place, Problem, ProblemKind};
+pub use problem::{Problem, ProblemKind, SourceLine};
 pub use shell::{FullName, Machine};
 pub use surroundings::Tuning;
 pub use table::State;
@@ -45,7 +45,7 @@ pub struct Setting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A line of a file.
-    File(Place),
+    File(SourceLine),
     /// An option of the command line.
     Option(&'static str),
 }

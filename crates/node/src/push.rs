@@ -31,7 +31,7 @@ pub enum Push {
 
 /// What an Esker server says.
 #[derive(Deserialize)]
-struct Told {
+struct PublishedEvent {
     repository: String,
     revision: u64,
 }
@@ -82,7 +82,7 @@ pub(crate) fn start(listen: SseOptions, view: &Arc<View>) -> Result<SseListener,
 
 /// The revision that an event tells of; `None` if it tells of none of this repository.
 fn revision(event: &[u8], name: &RepositoryName) -> Option<u64> {
-    if let Ok(told) = serde_json::from_slice::<Told>(event) {
+    if let Ok(told) = serde_json::from_slice::<PublishedEvent>(event) {
         return (told.repository == name.as_str()).then_some(told.revision);
     }
     let notified: Notified = serde_json::from_slice(event).ok()?;

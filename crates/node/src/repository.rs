@@ -16,8 +16,8 @@ use esker_store::{
 };
 use parking_lot::Mutex;
 
+use crate::cache_share::{BrokerAddress, Opener, SharedCache, Through, Writer};
 use crate::memory;
-use crate::share::{BrokerAddress, Opener, Shared, Through, Writer};
 
 /// How to reach and trust a repository.
 #[derive(Clone)]
@@ -59,7 +59,7 @@ pub struct Repository {
     /// Who may sign for it.
     pub keys: MasterKeys,
     /// Its objects.
-    pub store: Arc<Shared>,
+    pub store: Arc<SharedCache>,
     /// Its head.
     pub heads: HeadKeeper,
 }
@@ -80,7 +80,7 @@ impl Repository {
         let room = CacheOptions { streaming: options.streaming, ..room(options.quota, options.lower) };
         let opener = CacheOpener { engine: engine.clone(), folder: options.cache.clone(), room };
         let (cache, text) = (&options.cache, servers.to_string());
-        let store = Shared::open_through(cache, &text, Box::new(opener), options.broker, options.log)?;
+        let store = SharedCache::open_through(cache, &text, Box::new(opener), options.broker, options.log)?;
         let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };
         let keys = options.keys.clone();
         let head_options =

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What programs see a tree with. Whatever it is, a daemon of ours answers what it doesn't know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum ShownWith {
+pub enum Presentation {
     /// FUSE itself.
     #[default]
     Fuse,
@@ -45,7 +45,7 @@ pub struct MountStatus {
     pub tag: Option<String>,
     /// What programs see it with.
     #[serde(default)]
-    pub shown_with: ShownWith,
+    pub shown_with: Presentation,
     /// Its root catalog.
     pub root_hash: String,
     /// When the publisher signed it.

@@ -39,7 +39,7 @@ pub struct Rules {
 
 /// What the host has of what the rules name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct HostParts {
     /// Names under which libraries are loaded, and their files.
     pub libraries: Vec<(String, PathBuf)>,
     /// Devices.
@@ -52,7 +52,7 @@ pub struct Found {
     pub variables: Vec<(String, String)>,
 }
 
-impl Found {
+impl HostParts {
     /// Whether the host has nothing.
     pub fn is_empty(&self) -> bool {
         self.libraries.is_empty()
@@ -100,7 +100,7 @@ impl Rules {
     }
 
     /// Looks for all of it on this host.
-    pub fn find(&self) -> Found {
+    pub fn find(&self) -> HostParts {
         let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
         let named = self.directories.iter().filter_map(|name| variable(name));
         let directories = named.filter(|path| path.is_absolute() && path.is_dir());
@@ -110,7 +110,7 @@ impl Rules {
             let file = search.iter().map(|folder| folder.join(name)).find(|file| file.is_file())?;
             Some((name.clone(), fs::canonicalize(file).ok()?))
         };
-        Found {
+        HostParts {
             libraries: libraries::find(&self.libraries),
             devices: self.devices.iter().flat_map(|pattern| expand(pattern)).collect(),
             programs: self.programs.iter().filter_map(program).collect(),

@@ -18,24 +18,24 @@
 #![deny(unsafe_code)]
 
 mod channel;
+mod child;
 pub mod container;
 mod exec;
 mod explain;
 pub mod hooks;
-mod inside;
-pub mod keeper;
 mod namespaces;
-mod outside;
+mod parent;
 mod processes;
 mod root;
+pub mod shared_mount;
 mod signals;
 mod subordinate;
 mod sys;
 
+pub use child::{ChildArguments, Point, become_command, namespaces_blocked};
 pub use explain::{Blocked, Step, device_blocked};
-pub use inside::{Inside, Point, become_command, namespaces_blocked};
 pub use namespaces::{Identity, close_to_others, join};
-pub use outside::{Ending, Forwarding, Outside, RunError};
+pub use parent::{Ending, Forwarding, Parent, RunError};
 pub use processes::enter_process_namespace;
 pub use signals::{Received, die_by, take_signals};
 pub use subordinate::missing_ids;

@@ -24,7 +24,7 @@ pub use request::Request;
 /// A running server; stops when dropped.
 #[derive(Debug)]
 pub struct Mirror {
-    shared: Arc<Shared>,
+    shared: Arc<MirrorState>,
     address: SocketAddr,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Maker {
 
 /// What the connections' threads see.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct MirrorState {
     root: PathBuf,
     replaced: Mutex<BTreeMap<String, Vec<u8>>>,
     maker: Maker,
@@ -74,7 +74,7 @@ impl Mirror {
     pub fn serve_on(root: impl Into<PathBuf>, address: SocketAddr) -> Mirror {
         let listener = TcpListener::bind(address).expect("binding to the loopback interface");
         let address = listener.local_addr().expect("a bound address");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MirrorState {
             root: root.into(),
             replaced: Mutex::default(),
             maker: Maker::default(),
@@ -226,7 +226,7 @@ impl Drop for Mirror {
     }
 }
 
-impl Shared {
+impl MirrorState {
     fn break_connections(&self) {
         for stream in self.streams.lock().unwrap().values() {
             drop(stream.shutdown(Shutdown::Both));
@@ -255,7 +255,7 @@ impl Shared {
     }
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, shared: &Arc<MirrorState>) {
     for stream in listener.incoming() {
         if shared.stopping.load(Ordering::SeqCst) {
             return;

@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is answered to a question for the addresses of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum NameAnswer {
     /// These addresses.
     At(Vec<Ipv4Addr>),
     /// That it is an alias of a name that has these addresses.
@@ -24,10 +24,10 @@ pub enum Known {
 /// A running name server. Its thread ends with the process.
 pub struct NameServer {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<NameServerState>,
 }
 
-struct Shared {
+struct NameServerState {
     socket: UdpSocket,
     state: Mutex<State>,
     changed: Condvar,
@@ -36,7 +36,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     ttl: u32,
-    names: BTreeMap<String, Known>,
+    names: BTreeMap<String, NameAnswer>,
     /// The answer to all questions for version 6; `None` for silence.
     v6: Option<Vec<Ipv6Addr>>,
     /// Questions for version 4, by name.
@@ -51,7 +51,7 @@ impl NameServer {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = socket.local_addr().expect("its address");
         let state = State { ttl, v6: Some(Vec::new()), ..State::default() };
-        let shared = Arc::new(Shared { socket, state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(NameServerState { socket, state: Mutex::new(state), changed: Condvar::new() });
         let theirs = Arc::clone(&shared);
         std::thread::spawn(move || theirs.answer());
         NameServer { address, shared }
@@ -63,7 +63,7 @@ impl NameServer {
     }
 
     /// Sets what is answered for a name from now on.
-    pub fn tell(&self, name: &str, known: Known) {
+    pub fn tell(&self, name: &str, known: NameAnswer) {
         self.shared.state.lock().unwrap().names.insert(name.to_owned(), known);
     }
 
@@ -101,7 +101,7 @@ impl NameServer {
     }
 }
 
-impl Shared {
+impl NameServerState {
     fn answer(&self) {
         let mut packet = [0; 512];
         while let Ok((len, from)) = self.socket.recv_from(&mut packet) {
@@ -123,26 +123,26 @@ impl State {
         let (name, end) = name_of(query)?;
         let question = query.get(12..end + 4)?;
         let is_v4 = query.get(end..end + 2)? == [0, 1];
-        let known = self.names.get(&name).cloned().unwrap_or(Known::Nowhere);
+        let known = self.names.get(&name).cloned().unwrap_or(NameAnswer::Nowhere);
         if is_v4 {
             *self.asked.entry(name).or_default() += 1;
         }
         let addresses: Vec<Vec<u8>> = match &known {
-            Known::Silence => return None,
-            Known::At(addresses) | Known::Alias(_, addresses) if is_v4 => {
+            NameAnswer::Silence => return None,
+            NameAnswer::At(addresses) | NameAnswer::Alias(_, addresses) if is_v4 => {
                 addresses.iter().map(|it| it.octets().to_vec()).collect()
             }
-            Known::At(_) | Known::Alias(..) => {
+            NameAnswer::At(_) | NameAnswer::Alias(..) => {
                 self.v6.as_ref()?.iter().map(|it| it.octets().to_vec()).collect()
             }
-            Known::Nowhere => Vec::new(),
+            NameAnswer::Nowhere => Vec::new(),
         };
-        let code = if known == Known::Nowhere { 3 } else { 0 };
+        let code = if known == NameAnswer::Nowhere { 3 } else { 0 };
         let mut reply = query.get(..2)?.to_vec();
         reply.extend([0x81, 0x80 | code, 0, 1]);
         // A record: kind and content.
         let alias = match &known {
-            Known::Alias(target, _) => Some((5, encoded(target)?)),
+            NameAnswer::Alias(target, _) => Some((5, encoded(target)?)),
             _ => None,
         };
         let kind = if is_v4 { 1 } else { 28 };
@@ -153,7 +153,7 @@ impl State {
         reply.extend(question);
         for (kind, content) in records {
             match &known {
-                Known::Alias(target, _) if kind != 5 => reply.extend(encoded(target)?),
+                NameAnswer::Alias(target, _) if kind != 5 => reply.extend(encoded(target)?),
                 // Where the name of the question is.
                 _ => reply.extend([0xc0, 12]),
             }

@@ -6,7 +6,7 @@ use esker_store::{DestinationRule, Destinations, LowerForm};
 use rustix::thread::CapabilitySet;
 
 use crate::configuration;
-use crate::exit::{Context, Failure, Kind, chain, of_store};
+use crate::error::{Context, Failure, Kind, chain, of_store};
 use crate::log;
 use crate::output::parse_size;
 use crate::privileges;

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use clap::Subcommand;
-use esker_node::care::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
-use esker_node::place::{PassedOver, Place, is_cache};
+use esker_node::cache_admin::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
+use esker_node::cache_location::{CacheLocation, RejectedCandidate, is_cache};
 use esker_store::BlockCache;
 use serde::Serialize;
 
 use crate::args::{RepositoryArgs, split_path};
-use crate::exit::{Failure, Kind, of_store};
-use crate::join::place_lines;
-use crate::meter::Meter;
+use crate::error::{Failure, Kind, of_store};
+use crate::open::place_lines;
 use crate::output::{JsonArray, Output, parse_size, size};
+use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
 use crate::settings::{Settings, default_quota};
 
@@ -182,7 +182,7 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
         pins: Vec<PinRow>,
         /// What named the folder.
         from: String,
-        passed_over: Vec<PassedOver>,
+        passed_over: Vec<RejectedCandidate>,
     }
     let place = settings.cache(args.cache.as_deref(), true)?;
     let mut cache = open(args.cache.as_ref(), None, settings)?;
@@ -190,7 +190,7 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
     let pins = cache.pins().map_err(failed("can't ask for what is pinned"))?;
     let mut out = Output::new();
     if args.json {
-        let Place { from, passed_over, .. } = place;
+        let CacheLocation { from, passed_over, .. } = place;
         out.json(&Whole { report, pins, from, passed_over })?;
         return out.finish();
     }
@@ -372,7 +372,7 @@ fn check(args: &CheckArgs, settings: &Settings) -> Result<(), Failure> {
     }
     let stop = stop_on_signals()?;
     let mut cache = open(args.folder.cache.as_ref(), None, settings)?;
-    let mut meter = Meter::new(args.quiet);
+    let mut meter = ProgressMeter::new(args.quiet);
     let mut checked = Checked { progress: CheckRow::default(), damaged: Vec::new() };
     let heard = |progress: CheckRow, damaged: Option<DamagedRow>| {
         checked.progress = progress;

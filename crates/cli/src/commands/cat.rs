@@ -2,7 +2,7 @@ use esker_vfs::Kind as NodeKind;
 
 use crate::args::PlaceArgs;
 use crate::browse::Browsed;
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::walk::Walk;

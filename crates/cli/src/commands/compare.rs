@@ -2,9 +2,9 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 
 use crate::compare::{Pair, Scope};
-use crate::exit::Failure;
-use crate::meter::Meter;
+use crate::error::Failure;
 use crate::output::{JsonArray, Output};
+use crate::progress::ProgressMeter;
 
 /// Compares two directory trees, such as mounts of one repository by two clients.
 ///
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             scope.spawn(move || pair.work(&sender));
         }
         drop(sender);
-        let mut meter = Meter::new(args.quiet);
+        let mut meter = ProgressMeter::new(args.quiet);
         let mut array = args.json.then(|| JsonArray::begin(&mut out)).transpose()?;
         loop {
             // Whoever leaves early drops the receiver, and with it ends the threads.

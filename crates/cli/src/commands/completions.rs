@@ -3,7 +3,7 @@
 use clap::{Arg, Command};
 use clap_complete::{Shell, generate};
 
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::output::Output;
 
 /// Prints a completion script for a shell.

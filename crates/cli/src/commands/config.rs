@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use esker_node::parameters::{Finding, Severity};
 use serde::Serialize;
 
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::settings::Settings;
 
 /// Shows and checks the configuration in /etc/cvmfs and /etc/esker.

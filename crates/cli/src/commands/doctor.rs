@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::doctor::{Finding, Grade, Touch, examine};
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 

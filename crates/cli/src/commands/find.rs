@@ -6,7 +6,7 @@ use esker_vfs::{Attr, Kind as NodeKind, Node};
 use crate::args::PlaceArgs;
 use crate::browse::Browsed;
 use crate::entry::EntryJson;
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::glob;
 use crate::output::{JsonArray, Output};
 use crate::settings::Settings;

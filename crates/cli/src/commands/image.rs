@@ -10,7 +10,7 @@ mod verify;
 use clap::Subcommand;
 use esker_squashfs::writer::WriteError;
 
-use crate::exit::{Failure, Kind, chain_after};
+use crate::error::{Failure, Kind, chain_after};
 use crate::settings::Settings;
 
 /// Builds, reads, verifies and compares squashfs images without mounting them.

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use esker_admin::{Ingest, Owner, PublishOptions};
 
-use crate::exit::{Context as _, Failure, Kind};
+use crate::error::{Context as _, Failure, Kind};
 use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 

@@ -3,7 +3,7 @@ use esker_vfs::{Attr, Kind as NodeKind};
 use crate::args::PlaceArgs;
 use crate::browse::Browsed;
 use crate::entry::{EntryJson, mode_text, time_text};
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::walk::Walk;

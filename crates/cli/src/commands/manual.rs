@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, Command};
 use clap_mangen::Man;
 
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::output::Output;
 
 /// Writes the man pages of esker and its commands to a folder.

@@ -12,21 +12,21 @@ use esker_node::mounts;
 use esker_node::push::Push;
 use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
-use esker_node::status::ShownWith;
+use esker_node::status::Presentation;
 
 use crate::again::{Again, read_proxies, start_again};
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::commands::replay;
 use crate::config_repository;
 use crate::doctor::{Touch, Touched, touch};
-use crate::exit::{Context, Failure, Kind, chain_after, warn};
+use crate::error::{Context, Failure, Kind, chain_after, warn};
 use crate::image::{ImageArgs, ImageNamed};
-use crate::join::{Checked, mount_options, offline_warning, session_options};
 use crate::log;
-use crate::named;
+use crate::open::{ResolvedRepository, mount_options, offline_warning, session_options};
 use crate::privileges;
+use crate::resolve;
 use crate::settings::Settings;
-use crate::stop::Stop;
+use crate::signals::StopSignals;
 use crate::tuning;
 
 /// Mounts a repository or an image, and returns once the mount answers.
@@ -134,15 +134,15 @@ impl AccessArgs {
     }
 
     /// What to show with what never changes, and is shown with `usual` if nothing else is wanted.
-    fn shown_with(&self, usual: ShownWith) -> ShownWith {
+    fn shown_with(&self, usual: Presentation) -> Presentation {
         let labelled = self.labels().is_ok_and(|labels| !labels.is_empty());
         match self.show_with {
             // The labels belong to the FUSE mount, which a file system above it would hide.
-            None if labelled => ShownWith::Fuse,
+            None if labelled => Presentation::Fuse,
             None => usual,
-            Some(FileSystem::Erofs) => ShownWith::Erofs,
-            Some(FileSystem::Overlay) => ShownWith::Overlay,
-            Some(FileSystem::Fuse) => ShownWith::Fuse,
+            Some(FileSystem::Erofs) => Presentation::Erofs,
+            Some(FileSystem::Overlay) => Presentation::Overlay,
+            Some(FileSystem::Fuse) => Presentation::Fuse,
         }
     }
 }
@@ -155,7 +155,7 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     args.access.labels()?;
     remove_dead(&canonical(&args.mountpoint)?, settings)?;
     let mountpoint = directory(&args.mountpoint)?;
-    if named::is_name(&args.url) && ImageNamed::of(&args.url, &args.image)?.is_none() {
+    if resolve::is_name(&args.url) && ImageNamed::of(&args.url, &args.image)?.is_none() {
         config_repository::mount_first(&args.url, settings);
     }
     if args.foreground {
@@ -165,10 +165,10 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
         });
     }
     // Wrong arguments are told at once, not by a daemon.
-    let named = Named::new(&args, settings)?;
+    let named = MountSource::new(&args, settings)?;
     let called = match &named {
-        Named::Repository(checked) => tuning::name(&checked.configured.tuning),
-        Named::Image(_) => "esker",
+        MountSource::Repository(checked) => tuning::name(&checked.configured.tuning),
+        MountSource::Image(_) => "esker",
     };
     let name = named.name();
     refuse_taken(&mountpoint, settings)?;
@@ -222,9 +222,9 @@ fn serve(
     ready: impl FnOnce(Option<String>) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
     privileges::narrow_mount();
-    let stop = Stop::begin()?;
-    let named = Named::new(args, settings)?;
-    if let Named::Repository(checked) = &named {
+    let stop = StopSignals::begin()?;
+    let named = MountSource::new(args, settings)?;
+    if let MountSource::Repository(checked) = &named {
         tuning::apply(&checked.configured.tuning);
         checked.configured.syslog.clone().into_iter().for_each(log::tell_system);
     }
@@ -233,7 +233,7 @@ fn serve(
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
     let (mounted, warning) = match named {
-        Named::Repository(checked) => {
+        MountSource::Repository(checked) => {
             let push = checked.push(args.view.push.as_ref());
             let mut plan = plan(args, settings, mountpoint, "");
             plan.session = checked.configured.session(plan.session);
@@ -247,8 +247,8 @@ fn serve(
             let warning = offline_warning(&view.status());
             // Anything else would ask in the name of root, whoever asks it.
             let may_be = args.view.pin().is_some() && plan.session.xattr_guard.is_none();
-            let usual = ShownWith::Overlay;
-            let shown_with = if may_be { args.access.shown_with(usual) } else { ShownWith::Fuse };
+            let usual = Presentation::Overlay;
+            let shown_with = if may_be { args.access.shown_with(usual) } else { Presentation::Fuse };
             if args.access.source.is_none() {
                 plan.options.source.clone_from(&repository.url);
             }
@@ -256,10 +256,10 @@ fn serve(
             stop.hold();
             (Mounted::start(plan, repository, view), warning)
         }
-        Named::Image(image) => {
+        MountSource::Image(image) => {
             let opened = image.mount(&args.repository, settings)?;
             let warning = image.warning();
-            let shown_with = args.access.shown_with(ShownWith::Erofs);
+            let shown_with = args.access.shown_with(Presentation::Erofs);
             let plan = MountPlan { shown_with, ..plan(args, settings, mountpoint, &opened.place) };
             stop.hold();
             (Mounted::start_image(plan, opened), warning)
@@ -281,18 +281,18 @@ fn serve(
 }
 
 /// What is to be mounted, checked as far as that is possible without opening it.
-enum Named {
-    Repository(Box<Checked>),
+enum MountSource {
+    Repository(Box<ResolvedRepository>),
     Image(ImageNamed),
 }
 
-impl Named {
+impl MountSource {
     fn new(args: &Args, settings: &Settings) -> Result<Self, Failure> {
         if let Some(image) = ImageNamed::of(&args.url, &args.image)? {
             args.view.refuse_revision(&args.url)?;
             return Ok(Self::Image(image));
         }
-        let checked = Checked::new(&args.url, &args.repository, settings)?;
+        let checked = ResolvedRepository::new(&args.url, &args.repository, settings)?;
         Ok(Self::Repository(Box::new(checked)))
     }
 
@@ -322,7 +322,7 @@ fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> 
         push: Push::Off,
         telemetry: None,
         talk: None,
-        shown_with: ShownWith::Fuse,
+        shown_with: Presentation::Fuse,
         replayer,
     }
 }

@@ -9,7 +9,7 @@ use esker_format::profile::{self, Profile};
 use esker_store::{RealDisk, read_file};
 use serde_json::{Value, json};
 
-use crate::exit::{Failure, Kind};
+use crate::error::{Failure, Kind};
 use crate::limits::OpenFiles;
 use crate::output::{Output, size};
 use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_admin};

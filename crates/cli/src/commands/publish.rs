@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use esker_admin::{Publish, PublishOptions};
 
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 

@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use esker_prefetch::ReplayerCommand;
 
-use crate::exit::{Context, Failure, Kind};
+use crate::error::{Context, Failure, Kind};
 
 /// Name of the hidden subcommand.
 pub(crate) const REPLAY: &str = "scout";

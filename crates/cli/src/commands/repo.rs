@@ -9,7 +9,7 @@ use esker_format::compress::Compression;
 use esker_format::hash::HashAlgorithm;
 use serde_json::json;
 
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::output::{Output, parse_size};
 use crate::publisher::{DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_admin};
 use crate::settings::Settings;

@@ -9,8 +9,8 @@ use esker_vfs::Time;
 
 use crate::args::RepositoryArgs;
 use crate::entry::time_text;
-use crate::exit::{Context, Failure, Kind, of_store, of_tree, warn};
-use crate::join::Checked;
+use crate::error::{Context, Failure, Kind, of_store, of_tree, warn};
+use crate::open::ResolvedRepository;
 use crate::output::Output;
 use crate::settings::Settings;
 
@@ -98,7 +98,7 @@ fn of_url(args: &Args, settings: &Settings) -> Result<Revisions, Failure> {
         let place = args.place.display();
         Failure::usage(format!("{place} is neither a mount point nor the address of a repository"))
     })?;
-    let checked = Checked::new(place, &args.repository, settings)?;
+    let checked = ResolvedRepository::new(place, &args.repository, settings)?;
     let what = format!("can't look up the revisions of {} at {}", checked.address.name, checked.address.url);
     let repository =
         esker_node::repository::Repository::open(checked.options).map_err(|error| of_store(&what, &error))?;

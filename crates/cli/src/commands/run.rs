@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use crate::again::read_proxies;
 use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
-use crate::around::{Around, ToMount, end_as, take_signals};
-use crate::container::{self, ContainerArgs, Inside, Kept, Root};
-use crate::exit::{Failure, warn};
+use crate::container::{self, ContainerArgs, ContainerRun, Kept, Root};
+use crate::error::{Failure, warn};
 use crate::image::ImageArgs;
-use crate::join::{Checked, mount_options, session_options};
 use crate::limits::OpenFiles;
-use crate::named::hint_at_colon;
+use crate::open::{ResolvedRepository, mount_options, session_options};
+use crate::resolve::hint_at_colon;
+use crate::run_mounted::{MountedRun, ToMount, end_as, take_signals};
 use crate::settings::Settings;
 
 /// Runs a command with repositories mounted below /cvmfs, or with an image as its root directory.
@@ -83,7 +83,8 @@ pub(crate) fn run(
     let forwarding = take_signals()?;
     let mut to_mount: Vec<ToMount> = Vec::new();
     for url in &urls {
-        let checked = Checked::new(url, &args.repository, settings).map_err(|f| hint_at_colon(url, f))?;
+        let checked =
+            ResolvedRepository::new(url, &args.repository, settings).map_err(|f| hint_at_colon(url, f))?;
         let name = &checked.address.name;
         if to_mount.iter().any(|other| other.checked.address.name == *name) {
             return Err(Failure::usage(format!("{name} is named twice")).hint("name each repository once"));
@@ -97,7 +98,7 @@ pub(crate) fn run(
         let push = checked.push(args.view.push.as_ref());
         to_mount.push(ToMount { checked, push });
     }
-    let around = Around {
+    let mounted_run = MountedRun {
         settings,
         files,
         command: args.command,
@@ -107,7 +108,7 @@ pub(crate) fn run(
         replay: !args.view.no_prefetch,
     };
     let at_colon = |failure| urls.iter().fold(failure, |failure, url| hint_at_colon(url, failure));
-    let (ending, ()) = around.run(to_mount, forwarding, |_| (), |_| ()).map_err(at_colon)?;
+    let (ending, ()) = mounted_run.run(to_mount, forwarding, |_| (), |_| ()).map_err(at_colon)?;
     Ok(end_as(ending))
 }
 
@@ -145,9 +146,9 @@ fn in_container(
     if !matches!(root, Root::Repository(..)) {
         args.view.refuse_revision(&what.to_string_lossy())?;
     }
-    let inside = Inside { args: args.container, image: what, command: args.command, files };
+    let container_run = ContainerRun { args: args.container, image: what, command: args.command, files };
     let is_image = match &root {
-        Root::Directory(path) => return container::directory(inside, path),
+        Root::Directory(path) => return container::directory(container_run, path),
         Root::Image(image) => {
             if args.keep.is_none() {
                 warn(image.warning().as_deref());
@@ -168,12 +169,12 @@ fn in_container(
         view: Box::new(|| mount_options(settings, &args.view, &args.testing)),
         session: session_options(&args.repository, Some(&args.testing)),
         replay: !args.view.no_prefetch,
-        identity: inside.identity(),
-        contained: inside.args.is_contained(),
+        identity: container_run.identity(),
+        contained: container_run.args.is_contained(),
         settings,
     };
     if let Some(fd) = args.keep {
         return kept.keep(fd).map(|()| ExitCode::SUCCESS);
     }
-    inside.become_command(|| kept.join(line))
+    container_run.become_command(|| kept.join(line))
 }

@@ -8,7 +8,7 @@ use esker_server::{Limits, Repositories, RootError, Server, Stopper};
 use rustix::thread::CapabilitySet;
 use serde_json::json;
 
-use crate::exit::{Context, Failure, Kind, chain};
+use crate::error::{Context, Failure, Kind, chain};
 use crate::log;
 use crate::output::{Output, size};
 use crate::privileges;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use esker_format::name::RepositoryName;
 
-use crate::exit::{Context, Failure, Kind, warn};
+use crate::error::{Context, Failure, Kind, warn};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::setup::content::{self, With};

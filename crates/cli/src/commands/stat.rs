@@ -3,7 +3,7 @@ use esker_vfs::Kind as NodeKind;
 use crate::args::PlaceArgs;
 use crate::browse::Browsed;
 use crate::entry::{EntryJson, hex, kind_name, mode_text, time_text};
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::output::{Output, lossy};
 use crate::settings::Settings;
 

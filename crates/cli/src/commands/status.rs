@@ -7,12 +7,12 @@ use esker_node::control::{self, Request, Response};
 use esker_node::memory::is_memory;
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered, users};
-use esker_node::status::{Image, MountStatus, Reach, Route, ShownWith};
+use esker_node::status::{Image, MountStatus, Presentation, Reach, Route};
 use esker_vfs::Time;
 use serde::Serialize;
 
 use crate::entry::time_text;
-use crate::exit::{Context, Failure, Kind, chain};
+use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, size};
 use crate::settings::Settings;
 
@@ -268,9 +268,9 @@ fn print_image(out: &mut Output, status: &MountStatus, image: &Image) -> Result<
 /// What any mount has to tell.
 fn print_kernel(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
     match status.shown_with {
-        ShownWith::Fuse => {}
-        ShownWith::Overlay => out.line("  shown     below an overlay of the kernel")?,
-        ShownWith::Erofs => out.line("  shown     with EROFS of the kernel")?,
+        Presentation::Fuse => {}
+        Presentation::Overlay => out.line("  shown     below an overlay of the kernel")?,
+        Presentation::Erofs => out.line("  shown     with EROFS of the kernel")?,
     }
     out.line(format!(
         "  kernel    {} nodes, {} requests waiting, {} notifications",

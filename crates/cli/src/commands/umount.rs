@@ -6,7 +6,7 @@ use esker_node::control::{self, Request, Response};
 use esker_node::mounts;
 use esker_node::registry::{self, Registered};
 
-use crate::exit::{Context, Failure, Kind};
+use crate::error::{Context, Failure, Kind};
 use crate::settings::Settings;
 
 /// Unmounts a repository, and returns once its daemon has ended.
@@ -65,7 +65,7 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
         Ok(_) => return Err(stuck(format!("the daemon (process {pid}) misunderstood"))),
         // It may have ended just before it was asked.
         Err(_) if registered.wait_until_gone(Duration::ZERO) => {}
-        Err(error) => return Err(stuck(crate::exit::chain(&error))),
+        Err(error) => return Err(stuck(crate::error::chain(&error))),
     }
     if lazy || registered.wait_until_gone(PATIENCE) {
         return Ok(());
@@ -97,7 +97,7 @@ fn unmount_orphan(mountpoint: &Path, lazy: bool, registered: bool) -> Result<(),
             // Nobody can use it any more, but some may still have it open.
             let how = if lazy || registered { Unmount::Lazy } else { Unmount::IfUnused };
             esker_fuse::mount::unmount(mountpoint, how).map_err(|error| {
-                of_inner(mountpoint).unwrap_or_else(|| Failure::failed(crate::exit::chain(&error)))
+                of_inner(mountpoint).unwrap_or_else(|| Failure::failed(crate::error::chain(&error)))
             })
         }
         _ if registered => Ok(()),

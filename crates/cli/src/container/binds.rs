@@ -14,7 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use esker_run::container::{BindOptions, Propagation};
 
-use crate::exit::Failure;
+use crate::error::Failure;
 
 /// What is to be shown of the host, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]

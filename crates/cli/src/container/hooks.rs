@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use esker_run::container::{BindOptions, Environment, Mount, What};
-use esker_run::hooks::{Found, Rules};
+use esker_run::hooks::{HostParts, Rules};
 
 use super::{ContainerArgs, say};
-use crate::exit::{Context, Failure, Kind};
+use crate::error::{Context, Failure, Kind};
 
 /// Where a site keeps its rules; they replace those of the same name that come with Esker.
 const FOLDER: &str = "/etc/esker/hooks";
@@ -23,7 +23,7 @@ const PLACE: &str = "/.esker/host";
 
 /// What was found of all rules that apply.
 #[derive(Default)]
-pub(super) struct Hooks(Vec<Found>);
+pub(super) struct Hooks(Vec<HostParts>);
 
 pub(super) fn load(args: &ContainerArgs) -> Result<Hooks, Failure> {
     let mut wanted: Vec<(&str, &str)> = Vec::new();

@@ -16,7 +16,7 @@ use esker_node::repository::Repository;
 use esker_node::runtime::RuntimeDir;
 use esker_prefetch::RecordingTree;
 use esker_run::container::{ContainerError, Stage};
-use esker_run::keeper::{self, KeeperError, Keeping, Key, MountedAt, Place};
+use esker_run::shared_mount::{self, Key, MountedAt, SharedMountAddress, SharedMountError, SharedMountPlan};
 use esker_run::{Identity, Step};
 use esker_vfs::Tree;
 use esker_view::{View, ViewOptions};
@@ -26,10 +26,10 @@ use super::of_container;
 use crate::again::{Again, start_again};
 use crate::args::{RepositoryArgs, split_path};
 use crate::commands::replay;
-use crate::exit::{Context, Failure, Kind, chain};
+use crate::error::{Context, Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed};
-use crate::join::Checked;
-use crate::named;
+use crate::open::ResolvedRepository;
+use crate::resolve;
 use crate::settings::Settings;
 
 /// A folder of the web server that is a repository, and no system.
@@ -51,7 +51,7 @@ impl Root {
     pub(crate) fn of(what: &OsStr, args: &ImageArgs) -> Result<Option<Self>, Failure> {
         refuse_container_image(what)?;
         if let Some((place, Some(path))) = what.to_str().map(split_path)
-            && (place.contains("://") || named::is_name(place))
+            && (place.contains("://") || resolve::is_name(place))
             && !image::is_called_one(path)
         {
             return Ok(Some(Root::Repository(place.to_owned(), path.into())));
@@ -156,7 +156,7 @@ impl Kept<'_> {
         );
         let starter = getppid().map_or(1, |pid| pid.as_raw_nonzero().get().cast_unsigned());
         // The command would be its parent, and wait for it.
-        keeper::leave_parent().context(Kind::Failed, "can't start a process that keeps the image")?;
+        shared_mount::leave_parent().context(Kind::Failed, "can't start a process that keeps the image")?;
         let mut report = |report: &Report| match reporter.take() {
             Some(reporter) => reporter.report(report),
             None => Ok(()),
@@ -172,7 +172,7 @@ impl Kept<'_> {
     fn serve(self, starter: u32, ready: impl FnOnce() -> io::Result<()>) -> Result<(), Failure> {
         let runtime = self.runtime()?;
         let place = self.place(&runtime)?;
-        let keeping = Keeping {
+        let keeping = SharedMountPlan {
             identity: self.identity,
             source: self.describe(),
             session: self.session.clone(),
@@ -192,17 +192,17 @@ impl Kept<'_> {
         RuntimeDir::open(&self.settings.runtime).context(Kind::Failed, "can't keep track of the image")
     }
 
-    fn place(&self, runtime: &RuntimeDir) -> Result<Place, Failure> {
+    fn place(&self, runtime: &RuntimeDir) -> Result<SharedMountAddress, Failure> {
         let image = match &self.root {
             Root::Directory(path) => of_file(path)?,
             Root::Image(image) => match &image.place {
-                image::Place::File(path) => format!("{} {}", of_file(path)?, image.identity()),
+                image::ImageLocation::File(path) => format!("{} {}", of_file(path)?, image.identity()),
                 _ => format!("{} {:?}", image.identity(), self.repository),
             },
             Root::Repository(place, _) => format!("{place} {:?} {:?}", self.repository, self.is_fixed),
         };
         let image = format!("{image} {}", self.is_apart());
-        Ok(Place::new(runtime.path(), Key::new(&image, self.identity)))
+        Ok(SharedMountAddress::new(runtime.path(), Key::new(&image, self.identity)))
     }
 
     /// Whether commands are in a user namespace of their own. Those of ordinary users always are; root's would lose the
@@ -235,7 +235,7 @@ impl Kept<'_> {
                 image.tree
             }
             Root::Repository(place, _) => {
-                let checked = Checked::new(place, self.repository, self.settings)?;
+                let checked = ResolvedRepository::new(place, self.repository, self.settings)?;
                 let (repository, view) = checked.open(&(self.view)())?;
                 let recording = |command| node_replay::in_repository(&repository, &view, command, log);
                 opened.recording = command.and_then(recording);
@@ -266,18 +266,18 @@ fn start(log: &Path, line: &[OsString]) -> Result<(), Failure> {
     outcome.map(drop)
 }
 
-impl From<KeeperError> for Failure {
-    fn from(error: KeeperError) -> Self {
+impl From<SharedMountError> for Failure {
+    fn from(error: SharedMountError) -> Self {
         match error {
-            KeeperError::Container(ContainerError::Blocked(blocked)) if blocked.step == Step::Device => {
+            SharedMountError::Container(ContainerError::Blocked(blocked)) if blocked.step == Step::Device => {
                 Failure::failed(blocked.to_string()).hint(format!(
                     "{}; or unpack the image with `esker image extract IMAGE FOLDER` and run ./FOLDER, which needs no \
                      /dev/fuse",
                     blocked.remedy
                 ))
             }
-            KeeperError::Container(error) => of_container(&error),
-            KeeperError::Mount(_) | KeeperError::Session(_) => Failure::failed(chain(&error)),
+            SharedMountError::Container(error) => of_container(&error),
+            SharedMountError::Mount(_) | SharedMountError::Session(_) => Failure::failed(chain(&error)),
         }
     }
 }

@@ -13,13 +13,13 @@ use std::process::ExitCode;
 use esker_run::container::environment::PREFIX;
 use esker_run::container::{Environment, Mount, Plan, Stage, What, enter_directory};
 
-use super::{Inside, places, say};
-use crate::exit::Failure;
+use super::{ContainerRun, host_binds, say};
+use crate::error::Failure;
 
 /// Directories of the host that the kernel fills, where nothing can be shown.
 const OF_THE_KERNEL: [&str; 3] = ["proc", "sys", "dev"];
 
-impl Inside {
+impl ContainerRun {
     /// Enters the host's root with the image at `at`, and becomes the command.
     pub(super) fn become_command_at(
         &self,
@@ -28,7 +28,7 @@ impl Inside {
     ) -> Result<ExitCode, Failure> {
         self.check_at(at)?;
         let mut mounts = vec![Mount::asked(at, What::Image)];
-        mounts.extend(places::asked(&self.args)?);
+        mounts.extend(host_binds::asked(&self.args)?);
         let mut environment = self.host_environment()?;
         let directory = self.args.pwd.clone().or_else(current_directory);
         stage()?.build(&Plan { mounts, writable: false, of_host: true })?;

@@ -10,7 +10,7 @@ use esker_node::status::{MountStatus, Reach, Route, seconds};
 
 use super::probe::{NoAnswer, Touch, Touched, touch};
 use super::{Finding, Grade, Look, PATIENCE};
-use crate::exit::chain;
+use crate::error::chain;
 use crate::settings::Settings;
 
 /// How long a daemon may take to tell how it is; the mount is touched at the same time.

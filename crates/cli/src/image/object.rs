@@ -10,7 +10,7 @@ use esker_view::Pin;
 
 use crate::args::{PlaceArgs, RepositoryArgs};
 use crate::browse::Browsed;
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::settings::Settings;
 
 /// A file of a revision, which stays the same whatever is published later.

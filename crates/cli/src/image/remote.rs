@@ -15,7 +15,7 @@ use esker_store::{
 };
 
 use crate::args::{RepositoryArgs, servers};
-use crate::exit::{Failure, of_store};
+use crate::error::{Failure, of_store};
 use crate::log;
 use crate::settings::Settings;
 

@@ -5,7 +5,7 @@ use esker_prefetch::SequenceStore;
 use esker_squashfs::layout::Superblock;
 use esker_squashfs::{Image, ImageTree, trailer};
 
-use super::{ImageNamed, Place};
+use super::{ImageLocation, ImageNamed};
 use crate::args::RepositoryArgs;
 use crate::settings::Settings;
 
@@ -18,7 +18,7 @@ impl ImageNamed {
         repository: &RepositoryArgs,
         settings: &Settings,
     ) -> Option<SequenceStore> {
-        let Place::File(_) = self.place else { return None };
+        let ImageLocation::File(_) = self.place else { return None };
         let cache = settings.cache_of_sequences(repository);
         Some(SequenceStore::new(
             cache.map(|cache| sequences(&cache, &format!("image-{}", tree.fingerprint()))),

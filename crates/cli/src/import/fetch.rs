@@ -7,7 +7,7 @@ use esker_store::{Callback, Engine, EngineOptions, Fetch, Proxies, Servers, conn
 
 use super::tree::SOURCE_MAX;
 use crate::configuration;
-use crate::exit::{Failure, of_store};
+use crate::error::{Failure, of_store};
 use crate::settings::Settings;
 
 /// Gets the file at a URL, in the way that the environment or the configuration of this machine says.
@@ -35,7 +35,7 @@ pub(super) fn fetch(url: &str, settings: &Settings, patience: Duration) -> Resul
     );
     let answer = receiver.recv_timeout(patience).map_err(|_| {
         Failure::new(
-            crate::exit::Kind::Network,
+            crate::error::Kind::Network,
             format!("{what}: it did not come within {} s", patience.as_secs_f32()),
         )
         .hint("see whether the server is reachable from here, or get the file in another way")

@@ -10,7 +10,7 @@ use esker_format::name::RepositoryName;
 use esker_node::parameters::{Files, Probe, read_file};
 
 use super::Scope;
-use crate::exit::{Context, Failure, Kind};
+use crate::error::{Context, Failure, Kind};
 
 /// Longest file or archive that is taken as a source.
 pub(super) const SOURCE_MAX: u64 = 16 << 20;
@@ -137,7 +137,7 @@ impl Tree {
         }
         let limits = ArchiveLimits { plain: PLAIN_MAX, members: MEMBERS_MAX, file: FILE_MAX, taken: ALL_MAX };
         let files = files_of_archive(&bytes, limits, is_wanted).map_err(|error| {
-            Failure::usage(format!("{source}: {}", crate::exit::chain(&error))).hint(WANTED)
+            Failure::usage(format!("{source}: {}", crate::error::chain(&error))).hint(WANTED)
         })?;
         let root = root_of(files.keys())
             .ok_or_else(|| Failure::usage(format!("{source} has no configuration in it")).hint(WANTED))?;

@@ -10,7 +10,7 @@ use esker_node::parameters::table::{self, Kind as Takes};
 use esker_node::parameters::{Machine, Origin, Parameters, ProblemKind, Request};
 
 use super::Tree;
-use crate::exit::{Failure, chain};
+use crate::error::{Failure, chain};
 use crate::setup::{Item, OURS};
 
 /// What is taken over besides keys: where repositories are, and how they are reached.

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
-use crate::exit::{Context as _, Failure, Kind};
+use crate::error::{Context as _, Failure, Kind};
 
 /// Tells that the user wants the command to end.
 #[derive(Clone)]

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use esker_admin::AdminError;
 
 use super::interrupt::{Interrupt, Woken};
-use crate::meter::Meter;
 use crate::output::parse_duration;
+use crate::progress::ProgressMeter;
 
 /// How often the lock is tried again.
 const RETRY: Duration = Duration::from_millis(250);
@@ -39,7 +39,7 @@ impl LockArgs {
         mut attempt: impl FnMut() -> Result<T, AdminError>,
     ) -> Result<T, AdminError> {
         let begun = Instant::now();
-        let mut waiting: Option<Meter> = None;
+        let mut waiting: Option<ProgressMeter> = None;
         loop {
             let error = match attempt() {
                 Err(error @ (AdminError::Locked { .. } | AdminError::Transaction(_))) => error,
@@ -56,7 +56,7 @@ impl LockArgs {
                     let line = format!("esker: {error}; waiting until it is done (Ctrl-C to give up)\n");
                     let _ = std::io::stderr().write_all(line.as_bytes());
                 }
-                Meter::new(quiet)
+                ProgressMeter::new(quiet)
             });
             meter.say(|| format!("waiting for another publisher for {} s", waited.as_secs()));
             let left = limit.map_or(RETRY, |limit| RETRY.min(limit.saturating_sub(waited)));

@@ -2,7 +2,7 @@
 
 use esker_admin::{BundleCounts, ChangeKind, PathChange, Report};
 
-use crate::exit::{Failure, warn};
+use crate::error::{Failure, warn};
 use crate::output::{Output, size};
 
 /// Most paths that the text of a dry run lists.

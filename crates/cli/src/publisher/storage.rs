@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::exit::Failure;
+use crate::error::Failure;
 
 /// Schemes that mean an address also without slashes behind them.
 const SCHEMES: [&str; 27] = [
@@ -43,7 +43,7 @@ fn scheme(text: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::Kind;
+    use crate::error::Kind;
 
     #[test]
     fn addresses_are_refused_by_their_scheme() {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use esker_store::{RealDisk, persist};
 
-use crate::exit::{Failure, Kind};
+use crate::error::{Failure, Kind};
 
 /// Where the record of what was set up lies on a machine.
 const RECORD: &str = "/var/lib/esker/setup.json";

@@ -8,7 +8,7 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
-use crate::exit::Failure;
+use crate::error::Failure;
 
 /// Something that setup made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

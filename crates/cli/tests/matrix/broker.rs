@@ -13,8 +13,8 @@ use esker_testkit::skip;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::configuring::{configured, write_files};
-use crate::person::Person;
-use crate::world::{Mounted, World, words};
+use crate::test_env::{Mounted, TestEnv, words};
+use crate::test_user::TestUser;
 
 const FIXTURE: Fixture = fixture::RMD;
 /// Resident memory of a mount at rest, in KiB.
@@ -27,11 +27,11 @@ pub(crate) struct Broker {
 }
 
 impl Broker {
-    pub(crate) fn start(world: &World) -> Self {
+    pub(crate) fn start(world: &TestEnv) -> Self {
         Self::start_with(world, &[])
     }
 
-    fn start_with(world: &World, options: &[&str]) -> Self {
+    fn start_with(world: &TestEnv, options: &[&str]) -> Self {
         let folder = world.path("broker");
         fs::create_dir_all(&folder).expect("a folder");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
@@ -53,7 +53,7 @@ impl Broker {
 
     /// What to say for it to be used, and by a mount of another user to be trusted.
     pub(crate) fn options(&self) -> [String; 4] {
-        let uid = Person::myself().uid.to_string();
+        let uid = TestUser::myself().uid.to_string();
         ["--broker".into(), self.socket.display().to_string(), "--broker-user".into(), uid]
     }
 
@@ -86,7 +86,7 @@ fn resident_kib(pid: u64) -> u64 {
 /// What is configured to lie below the cache is for who writes a cache; a broker that is named is used all the same.
 #[test]
 fn a_broker_that_is_named_wins_over_configured_tiers() {
-    let world = World::new(Person::ordinary(), FIXTURE);
+    let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
     let broker = Broker::start(&world);
     let name = FIXTURE.name();
     let home = world.path("home").display().to_string();
@@ -115,12 +115,12 @@ fn a_broker_that_is_named_wins_over_configured_tiers() {
 /// A broker that is started by root and becomes another user serves as before: mounts trust it, and the cache is that user's.
 #[test]
 fn a_broker_becomes_the_user_that_is_named() {
-    let me = Person::myself();
+    let me = TestUser::myself();
     if me.uid != 0 {
         skip!("only root can become another user");
     }
-    for person in Person::all() {
-        let world = World::new(person, FIXTURE);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, FIXTURE);
         let broker = Broker::start_with(&world, &["--user", "nobody"]);
         let options = broker.options();
         let mount = world.mount(&options.iter().map(String::as_str).collect::<Vec<_>>());
@@ -145,8 +145,8 @@ fn a_broker_becomes_the_user_that_is_named() {
 /// > C9: A mount at rest takes less than 30 MB of memory, through a broker and as the writer of its own cache.
 #[test]
 fn mounts_use_the_broker_and_take_little_memory() {
-    for person in Person::all() {
-        let world = World::new(person, FIXTURE);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, FIXTURE);
         let broker = Broker::start(&world);
         let options = broker.options();
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
@@ -191,7 +191,7 @@ fn mounts_use_the_broker_and_take_little_memory() {
 
 #[test]
 fn a_writer_at_rest_takes_little_memory_too() {
-    let world = World::new(Person::ordinary(), FIXTURE);
+    let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
     let mount = world.mount(&[]);
     for entry in FIXTURE.listing("v3").iter().filter(|entry| entry.is_file() && entry.mode & 0o444 == 0o444) {
         let path = at(&mount, &entry.path);

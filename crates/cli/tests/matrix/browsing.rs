@@ -12,11 +12,11 @@ use esker_testkit::fixture;
 use esker_testkit::listing::Entry;
 use serde_json::Value;
 
-use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
-fn ask(world: &World, arguments: &[&str]) -> Output {
+fn ask(world: &TestEnv, arguments: &[&str]) -> Output {
     let output = world
         .esker(arguments)
         .arg("--public-key")
@@ -29,7 +29,7 @@ fn ask(world: &World, arguments: &[&str]) -> Output {
     output
 }
 
-fn json(world: &World, arguments: &[&str]) -> Value {
+fn json(world: &TestEnv, arguments: &[&str]) -> Value {
     let output = ask(world, arguments);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", words(&output)))
 }
@@ -75,7 +75,7 @@ fn assert_same(expected: &Entry, found: &Value) {
 #[test]
 fn find_lists_every_entry_as_published() {
     for fixture in fixture::ALL {
-        let world = World::new(Person::ordinary(), fixture);
+        let world = TestEnv::new(TestUser::ordinary(), fixture);
         let found = json(&world, &["find", &world.url(), "--json"]);
         let found: BTreeMap<Vec<u8>, &Value> =
             found.as_array().expect("an array").iter().map(|entry| (bytes_of(entry), entry)).collect();
@@ -90,7 +90,7 @@ fn find_lists_every_entry_as_published() {
 
 #[test]
 fn find_takes_names_types_and_depths_as_find_does() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let expected = fixture::FULL.listing("v3");
     let lines = |arguments: &[&str]| -> Vec<Vec<u8>> {
         let url = format!("{}:/", world.url());
@@ -118,7 +118,7 @@ fn find_takes_names_types_and_depths_as_find_does() {
 
 #[test]
 fn ls_shows_names_in_order_and_long_lines() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let place = format!("{}:/sw", world.url());
     let names = ask(&world, &["ls", &place]);
     let mut expected: Vec<String> = fixture::FULL
@@ -145,7 +145,7 @@ fn ls_shows_names_in_order_and_long_lines() {
 #[test]
 fn cat_prints_whole_and_chunked_files_and_follows_links() {
     for fixture in fixture::ALL {
-        let world = World::new(Person::ordinary(), fixture);
+        let world = TestEnv::new(TestUser::ordinary(), fixture);
         let listing = fixture.listing("v3");
         let largest = listing.iter().filter(|entry| entry.is_file()).max_by_key(|entry| entry.size);
         let smallest = listing
@@ -165,7 +165,7 @@ fn cat_prints_whole_and_chunked_files_and_follows_links() {
 
 #[test]
 fn stat_shows_extended_attributes() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let listing = fixture::FULL.listing("v3");
     let entry = listing
         .iter()
@@ -187,7 +187,7 @@ fn stat_shows_extended_attributes() {
 
 #[test]
 fn names_that_are_no_text_can_be_asked_for() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let listing = fixture::FULL.listing("v3");
     let no_text = |entry: &&Entry| std::str::from_utf8(&entry.path).is_err() && entry.is_file();
     let entry = listing.iter().find(no_text).expect("a name that is no text");
@@ -215,7 +215,7 @@ fn names_that_are_no_text_can_be_asked_for() {
 #[test]
 fn names_say_nothing_to_a_terminal() {
     let bad = "a\u{1b}]0;title\u{7}\u{9b}31m\nb";
-    let workshop = Workshop::with(Person::ordinary(), |top| {
+    let workshop = Workshop::with(TestUser::ordinary(), |top| {
         fs::create_dir(top).expect("a folder");
         fs::write(top.join(bad), "content").expect("a file");
         symlink(bad, top.join("link")).expect("a link");

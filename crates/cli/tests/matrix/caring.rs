@@ -7,26 +7,26 @@ use std::path::{Path, PathBuf};
 use esker_testkit::fixture::{self, Fixture};
 use serde_json::Value;
 
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 const FIXTURE: Fixture = fixture::RMD;
 
 /// Calls `esker cache …` on the world's cache and reads the JSON it prints.
-fn cache(world: &World, arguments: &[&str]) -> Value {
+fn cache(world: &TestEnv, arguments: &[&str]) -> Value {
     let output = call(world, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", words(&output));
     serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
 }
 
-fn call(world: &World, arguments: &[&str]) -> std::process::Output {
+fn call(world: &TestEnv, arguments: &[&str]) -> std::process::Output {
     let mut command = world.esker(&["cache"]);
     command.args(arguments).arg("--cache").arg(world.cache());
     command.output().expect("running esker")
 }
 
 /// Calls one that needs the repository, too.
-fn at(world: &World, command: &str, path: &str) -> Value {
+fn at(world: &TestEnv, command: &str, path: &str) -> Value {
     let (place, key) = (format!("{}:{path}", world.url()), world.path("key.pub"));
     cache(world, &[command, &place, "--json", "--public-key", key.to_str().expect("a path")])
 }
@@ -36,7 +36,7 @@ fn number(value: &Value, field: &str) -> u64 {
 }
 
 /// A file that is stored as one object, its content and the object's place in the cache.
-fn a_file(world: &World) -> (String, PathBuf) {
+fn a_file(world: &TestEnv) -> (String, PathBuf) {
     let contents = world.repository.contents("v3");
     let entries =
         FIXTURE.listing("v3").into_iter().filter(|entry| entry.is_file() && entry.size > Some(1000));
@@ -65,7 +65,7 @@ fn with_suffix(place: &Path) -> PathBuf {
 /// A folder that was named by mistake isn't made a cache of by looking at it.
 #[test]
 fn a_folder_that_is_no_cache_is_left_as_it_is() {
-    let world = World::new(Person::ordinary(), FIXTURE);
+    let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
     let folder = world.cache();
     world.person.does(|| {
         fs::create_dir(&folder).expect("a folder");
@@ -94,8 +94,9 @@ fn a_folder_that_is_no_cache_is_left_as_it_is() {
 
 #[test]
 fn what_is_preloaded_is_not_fetched_again_and_what_is_pinned_stays() {
-    for (person, mounted) in Person::all().into_iter().flat_map(|person| [(person, true), (person, false)]) {
-        let world = World::new(person, FIXTURE);
+    for (person, mounted) in TestUser::all().into_iter().flat_map(|person| [(person, true), (person, false)])
+    {
+        let world = TestEnv::new(person, FIXTURE);
         let mount = mounted.then(|| world.mount(&["--no-prefetch"]));
         let loaded = at(&world, "preload", "/");
         assert!(number(&loaded, "files") > 20 && number(&loaded, "fetched_objects") > 20, "{loaded}");
@@ -136,7 +137,7 @@ fn what_is_preloaded_is_not_fetched_again_and_what_is_pinned_stays() {
 #[test]
 fn a_check_finds_damage_and_removes_it_only_when_told() {
     for mounted in [true, false] {
-        let world = World::new(Person::ordinary(), FIXTURE);
+        let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
         let mount = mounted.then(|| world.mount(&["--no-prefetch"]));
         at(&world, "preload", "/");
         let sound = cache(&world, &["check", "--json"]);
@@ -172,7 +173,7 @@ fn a_check_finds_damage_and_removes_it_only_when_told() {
 
 #[test]
 fn a_wipe_keeps_heads_unless_told() {
-    let world = World::new(Person::ordinary(), FIXTURE);
+    let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
     at(&world, "preload", "/");
     let heads = || fs::read_dir(world.cache().join("heads")).expect("the heads").count();
     cache(&world, &["wipe", "--json"]);

@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 use esker_testkit::fixture;
 use serde_json::Value;
 
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 #[test]
 fn two_mounts_of_a_repository_are_the_same() {
-    for person in Person::all() {
-        let (one, other) = (World::new(person, fixture::RMD), World::new(person, fixture::RMD));
+    for person in TestUser::all() {
+        let (one, other) = (TestEnv::new(person, fixture::RMD), TestEnv::new(person, fixture::RMD));
         let (_a, _b) = (one.mount(&[]), other.mount(&["--fixed"]));
         let mut compare = one.esker(&["compare", "--content", "--owners"]);
         let output = compare.arg(one.mountpoint()).arg(other.mountpoint()).output().expect("running esker");
@@ -52,7 +52,7 @@ fn set_times(at: &Path) {
 
 #[test]
 fn every_difference_is_told() {
-    let world = World::new(Person::myself(), fixture::RMD);
+    let world = TestEnv::new(TestUser::myself(), fixture::RMD);
     let (a, b) = (world.path("home/a"), world.path("home/b"));
     let differences = |options: &[&str]| {
         let mut compare = world.esker(&["compare", "--json"]);
@@ -107,7 +107,7 @@ fn set_times_of_what_is_there(at: &Path) {
 
 #[test]
 fn what_cannot_be_read_is_no_equality() {
-    let world = World::new(Person::myself(), fixture::RMD);
+    let world = TestEnv::new(TestUser::myself(), fixture::RMD);
     let output = world.esker(&["compare", "/no/such", "/"]).output().expect("running esker");
     assert_eq!(output.status.code(), Some(1), "{}", words(&output));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/no/such"), "{}", words(&output));

@@ -19,11 +19,11 @@ use esker_testkit::fixture;
 use esker_testkit::mirror::Mirror;
 use serde_json::Value;
 
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 /// Writes files below the folder that stands for `/`.
-pub(crate) fn write_files(world: &World, files: &[(&str, &str)]) {
+pub(crate) fn write_files(world: &TestEnv, files: &[(&str, &str)]) {
     for (path, text) in files {
         let path = world.path("root").join(path.trim_start_matches('/'));
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("mkdir");
@@ -32,21 +32,21 @@ pub(crate) fn write_files(world: &World, files: &[(&str, &str)]) {
 }
 
 /// A call of `esker` on a machine with these files.
-pub(crate) fn configured(world: &World, arguments: &[&str]) -> Command {
+pub(crate) fn configured(world: &TestEnv, arguments: &[&str]) -> Command {
     let mut command = world.esker(arguments);
     // The configuration says where the cache is.
     command.env("ESKER_CONFIG_ROOT", world.path("root")).env_remove("ESKER_CACHE");
     command
 }
 
-fn call(world: &World, arguments: &[&str]) -> Output {
+fn call(world: &TestEnv, arguments: &[&str]) -> Output {
     configured(world, arguments).output().expect("running esker")
 }
 
 /// `config show` prints values with their lines, and warns of what has no effect.
 #[test]
 fn what_is_configured_is_shown_with_its_lines() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     write_files(
         &world,
         &[
@@ -97,14 +97,14 @@ fn what_is_configured_is_shown_with_its_lines() {
 
 /// A machine that is configured for CernVM-FS: two proxies in a group, a fallback, two servers.
 pub(crate) struct Site {
-    pub(crate) world: World,
+    pub(crate) world: TestEnv,
     pub(crate) proxies: [Mirror; 3],
     pub(crate) second: Mirror,
 }
 
 impl Site {
-    pub(crate) fn new(person: Person) -> Site {
-        let world = World::new(person, fixture::FULL);
+    pub(crate) fn new(person: TestUser) -> Site {
+        let world = TestEnv::new(person, fixture::FULL);
         let serve = || Mirror::serve(world.repository.document_root());
         let site = Site { proxies: [serve(), serve(), serve()], second: serve(), world };
         site.write("/etc/cvmfs/default.conf", DEFAULT_CONF);
@@ -192,7 +192,7 @@ fi
 /// A name is enough where CernVM-FS is configured: servers, proxies, keys, cache and quota come from there.
 #[test]
 fn a_name_is_enough_where_cernvm_fs_is_configured() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         let world = &site.world;
         let output =
@@ -218,7 +218,7 @@ fn a_name_is_enough_where_cernvm_fs_is_configured() {
 /// With both proxies and the first server gone, the fallback proxy and the second server are used.
 #[test]
 fn configured_fallbacks_are_used() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let [one, two, three] = &site.proxies;
     one.leave();
     two.leave();
@@ -234,7 +234,7 @@ fn configured_fallbacks_are_used() {
 /// `auto` among the proxies stands for the one that the environment names; no other of its variables is looked at.
 #[test]
 fn auto_stands_for_the_proxy_of_the_environment() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let [own, configured, fallback] = &site.proxies;
     let named = |proxy: &Mirror| format!("http://127.0.0.1:{}", proxy.port());
     site.write("/etc/cvmfs/config.d/full.test.local", "CVMFS_HTTP_PROXY=auto\nCVMFS_FALLBACK_PROXY=\n");
@@ -268,7 +268,7 @@ fn configured_with(site: &Site, variables: &[(&str, &str)]) -> Output {
 /// The command line goes before the configuration.
 #[test]
 fn the_command_line_overrules_the_configuration() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let world = &site.world;
     let cache = world.cache();
     let key = world.path("key.pub");
@@ -297,7 +297,7 @@ fn the_command_line_overrules_the_configuration() {
 /// A configured revision is shown in place of the newest: by name, date or hash, or the one found when mounting.
 #[test]
 fn a_configured_revision_is_shown() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let world = &site.world;
     let known = world.repository.tag("v1");
     let mnt = world.mountpoint();
@@ -322,7 +322,7 @@ fn a_configured_revision_is_shown() {
 /// Where something is missing or forbidden, the parameter, its line and the mend are named.
 #[test]
 fn what_is_missing_for_a_name_is_named() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let local = "/etc/cvmfs/config.d/full.test.local";
     for (line, told) in [
         (

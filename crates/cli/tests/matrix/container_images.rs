@@ -14,17 +14,17 @@ use esker_testkit::web::{Authority, Web};
 use serde_json::json;
 
 use crate::containers::rootfs::Rootfs;
-use crate::person::Person;
-use crate::world::{World, complaint, printed, words};
+use crate::test_env::{TestEnv, complaint, printed, words};
+use crate::test_user::TestUser;
 
 /// A person who builds images.
 struct Builder {
-    world: World,
+    world: TestEnv,
 }
 
 impl Builder {
     fn new() -> Self {
-        Self { world: World::new(Person::ordinary(), fixture::RMD) }
+        Self { world: TestEnv::new(TestUser::ordinary(), fixture::RMD) }
     }
 
     fn home(&self, name: &str) -> PathBuf {

@@ -15,23 +15,23 @@ use std::process::{Command, Output};
 
 use esker_testkit::fixture;
 
-use crate::person::Person;
-use crate::world::{World, complaint, printed, words};
+use crate::test_env::{TestEnv, complaint, printed, words};
+use crate::test_user::TestUser;
 use rootfs::Rootfs;
 
 /// A person with a system in a directory.
 struct Site {
-    world: World,
+    world: TestEnv,
     root: Rootfs,
 }
 
 impl Site {
     fn new() -> Site {
-        Site::of(Person::ordinary())
+        Site::of(TestUser::ordinary())
     }
 
-    fn of(person: Person) -> Site {
-        let world = World::new(person, fixture::RMD);
+    fn of(person: TestUser) -> Site {
+        let world = TestEnv::new(person, fixture::RMD);
         let root = Rootfs::new(&world.path("root"));
         Site { world, root }
     }
@@ -151,7 +151,7 @@ fn binds_show_what_they_name() {
 /// What was asked for counts, wherever the command is started.
 #[test]
 fn the_current_directory_covers_nothing_that_was_asked_for() {
-    let site = Site::of(Person::myself());
+    let site = Site::of(TestUser::myself());
     // Not in /tmp, which is shown anyway.
     let here = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let at = |name: &str| here.path().join(name);

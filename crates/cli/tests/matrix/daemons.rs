@@ -16,12 +16,12 @@ use esker_testkit::waiting::{Pace, until};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::person::Person;
 use crate::running::processes_naming;
-use crate::world::{PATIENCE, World, printed, words};
+use crate::test_env::{PATIENCE, TestEnv, printed, words};
+use crate::test_user::TestUser;
 
 /// Returns every file below a folder, those of the cache left out.
-fn files_below(world: &World) -> Vec<PathBuf> {
+fn files_below(world: &TestEnv) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![world.path("home"), world.path("run")];
     while let Some(folder) = folders.pop() {
@@ -53,7 +53,7 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("a signal");
 }
 
-fn daemon_of(world: &World, mounted: &crate::world::Mounted<'_>) -> u32 {
+fn daemon_of(world: &TestEnv, mounted: &crate::test_env::Mounted<'_>) -> u32 {
     let pid = mounted.status()["pid"].as_u64().expect("a process id");
     let pid = u32::try_from(pid).expect("a process id");
     assert!(processes_naming(&world.url()).contains(&pid));
@@ -63,8 +63,8 @@ fn daemon_of(world: &World, mounted: &crate::world::Mounted<'_>) -> u32 {
 /// Jobs take over the variable from a login on another node, `su` from another user.
 #[test]
 fn a_runtime_folder_that_is_not_there_or_of_somebody_else_is_no_obstacle() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
-    let of_root = Person::myself().is_root().then(|| {
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
+    let of_root = TestUser::myself().is_root().then(|| {
         let folder = world.path("of-root");
         fs::create_dir(&folder).expect("a folder");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).expect("a mode");
@@ -92,7 +92,7 @@ fn a_runtime_folder_that_is_not_there_or_of_somebody_else_is_no_obstacle() {
 /// The folder for sockets goes with the last session of a user, daemons stay; and a job has another one than a login.
 #[test]
 fn a_mount_of_another_session_is_shown_and_unmounted() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let mounted = world.mount(&[]);
     let pid = daemon_of(&world, &mounted);
     let elsewhere = world.path("home");
@@ -120,7 +120,7 @@ fn a_mount_of_another_session_is_shown_and_unmounted() {
 /// Names are bytes: a mount point and a cache whose names are no text.
 #[test]
 fn a_mount_point_and_a_cache_may_have_names_that_are_no_text() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let below = |name: &[u8]| world.path("home").join(OsStr::from_bytes(name));
     let (mountpoint, cache) = (below(b"m\xff"), below(b"c\xfe"));
     world.person.does(|| fs::create_dir(&mountpoint).expect("a folder"));
@@ -144,8 +144,8 @@ fn a_mount_point_and_a_cache_may_have_names_that_are_no_text() {
 
 #[test]
 fn a_mount_leaves_no_process_mount_or_file() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let before = files_below(&world);
         drop(world.mount(&[]));
         assert!(!world.is_mounted());
@@ -158,7 +158,7 @@ fn a_mount_leaves_no_process_mount_or_file() {
 /// Whoever reads what `esker mount` and its neighbours write must not wait until the repository is unmounted.
 #[test]
 fn a_daemon_holds_nothing_of_its_callers() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let mut command = world.person.command("sh");
     let mount = world.esker(&["mount", &world.url()]);
     let mut child = command
@@ -190,8 +190,8 @@ fn a_daemon_holds_nothing_of_its_callers() {
 
 #[test]
 fn a_mount_in_use_is_not_unmounted_but_can_be_detached() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let listing = fixture::RMD.listing("v3");
         let big =
             listing.iter().filter(|entry| entry.is_file()).max_by_key(|entry| entry.size).expect("a file");
@@ -225,8 +225,8 @@ fn a_mount_in_use_is_not_unmounted_but_can_be_detached() {
 
 #[test]
 fn a_killed_daemon_is_shown_and_cleaned_up() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let mounted = world.mount(&[]);
         let pid = daemon_of(&world, &mounted);
         signal(pid, Signal::KILL);
@@ -248,9 +248,9 @@ fn a_killed_daemon_is_shown_and_cleaned_up() {
 /// A service with `Restart=on-failure` comes back: what its killed daemon left is unmounted first.
 #[test]
 fn a_killed_daemon_is_replaced() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         for options in [&[][..], &["--fixed"]] {
-            let world = World::new(person, fixture::RMD);
+            let world = TestEnv::new(person, fixture::RMD);
             let mounted = world.mount(options);
             let pid = daemon_of(&world, &mounted);
             signal(pid, Signal::KILL);
@@ -266,7 +266,7 @@ fn a_killed_daemon_is_replaced() {
             assert!(!world.is_mounted(), "the dead mount is still below");
         }
         // As a service does it.
-        let world = World::new(person, fixture::RMD);
+        let world = TestEnv::new(person, fixture::RMD);
         let mut first = in_foreground(&world);
         first.kill().expect("killing");
         first.wait().expect("it ends");
@@ -282,8 +282,8 @@ fn a_killed_daemon_is_replaced() {
 /// The registry is gone with the session in which the daemon was killed: the connection says that it is dead.
 #[test]
 fn a_killed_daemon_of_another_session_is_replaced() {
-    let person = Person::ordinary();
-    let world = World::new(person, fixture::RMD);
+    let person = TestUser::ordinary();
+    let world = TestEnv::new(person, fixture::RMD);
     let mounted = world.mount(&[]);
     let pid = daemon_of(&world, &mounted);
     // While it lives it is in nobody's way, and nobody is in its.
@@ -313,7 +313,7 @@ fn a_killed_daemon_of_another_session_is_replaced() {
 /// The entry of a killed daemon says nothing of what another session mounts at that place afterwards.
 #[test]
 fn a_living_mount_is_not_taken_for_what_a_killed_daemon_left() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let mounted = world.mount(&[]);
     let pid = daemon_of(&world, &mounted);
     signal(pid, Signal::KILL);
@@ -335,10 +335,10 @@ fn a_living_mount_is_not_taken_for_what_a_killed_daemon_left() {
 /// What another user or another program mounted stays, dead or not.
 #[test]
 fn a_mount_of_others_is_never_unmounted() {
-    let (Some(root), ordinary) = (Person::root(), Person::ordinary()) else {
+    let (Some(root), ordinary) = (TestUser::root(), TestUser::ordinary()) else {
         skip!("only root mounts for others")
     };
-    let world = World::new(ordinary, fixture::RMD);
+    let world = TestEnv::new(ordinary, fixture::RMD);
     let mounted = world.mount(&[]);
     let pid = daemon_of(&world, &mounted);
     signal(pid, Signal::KILL);
@@ -353,7 +353,7 @@ fn a_mount_of_others_is_never_unmounted() {
     assert!(!refused.status.success() && world.is_mounted(), "{}", words(&refused));
     drop(mounted);
     // Of another file system, over which root could mount.
-    let world = World::new(root, fixture::RMD);
+    let world = TestEnv::new(root, fixture::RMD);
     mount_bind(world.path("home"), world.mountpoint()).expect("a mount");
     let mounted = world.mount(&[]);
     let pid = daemon_of(&world, &mounted);
@@ -369,8 +369,8 @@ fn a_mount_of_others_is_never_unmounted() {
 /// Whose mount is in use only by another mount isn't sent to look for programs.
 #[test]
 fn a_mount_in_a_mount_is_named() {
-    let Some(person) = Person::root() else { skip!("only root can mount in a mount") };
-    let world = World::new(person, fixture::RMD);
+    let Some(person) = TestUser::root() else { skip!("only root can mount in a mount") };
+    let world = TestEnv::new(person, fixture::RMD);
     let mounted = world.mount(&[]);
     let folder = {
         let mut names = fs::read_dir(world.mountpoint()).expect("a listing");
@@ -387,7 +387,7 @@ fn a_mount_in_a_mount_is_named() {
 
 #[test]
 fn a_mount_point_is_mounted_once() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let mounted = world.mount(&[]);
     let again = world.try_mount_over().expect_err("mounted twice");
     let text = String::from_utf8_lossy(&again.stderr).into_owned();
@@ -397,9 +397,9 @@ fn a_mount_point_is_mounted_once() {
 
 #[test]
 fn signals_unmount() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         for ending in [Signal::TERM, Signal::INT, Signal::HUP] {
-            let world = World::new(person, fixture::RMD);
+            let world = TestEnv::new(person, fixture::RMD);
             let mounted = world.mount(&[]);
             let pid = daemon_of(&world, &mounted);
             std::mem::forget(mounted);
@@ -412,7 +412,7 @@ fn signals_unmount() {
 }
 
 /// Starts `esker mount --foreground` and waits until it is mounted.
-fn in_foreground(world: &World) -> Child {
+fn in_foreground(world: &TestEnv) -> Child {
     let mut command = world.esker(&["mount", &world.url()]);
     command.arg(world.mountpoint()).arg("--foreground").arg("--public-key").arg(world.path("key.pub"));
     let child = command.arg("--cache").arg(world.cache()).spawn().expect("running esker");
@@ -422,7 +422,7 @@ fn in_foreground(world: &World) -> Child {
 
 #[test]
 fn a_mount_in_the_foreground_ends_with_its_signal_or_umount() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     for (ending, code) in [(Signal::TERM, 0), (Signal::INT, 130)] {
         let mut child = in_foreground(&world);
         // A signal ends what was opened and takes back what was mounted, whenever it comes.
@@ -439,7 +439,7 @@ fn a_mount_in_the_foreground_ends_with_its_signal_or_umount() {
 
 #[test]
 fn a_mount_that_nobody_waits_for_any_more_is_taken_back() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let rule = world.mirror.fault(|path| path.ends_with(".cvmfspublished"), Fault::NoAnswer);
     let mut command = world.esker(&["mount", &world.url()]);
     command.arg(world.mountpoint()).arg("--public-key").arg(world.path("key.pub"));

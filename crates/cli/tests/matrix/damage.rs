@@ -5,15 +5,15 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use esker_testkit::craft::Craft;
 use esker_testkit::fixture::{self, Repository};
 use esker_testkit::mirror::{Fault, Mirror};
 use esker_testkit::object;
+use esker_testkit::revision_builder::RevisionBuilder;
 use esker_testkit::signing::WhitelistDraft;
 use esker_testkit::skip;
 
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 /// The ways in which a file on a server is wrong, apart from being well signed and still wrong.
 fn faults() -> [(&'static str, Fault); 5] {
@@ -41,7 +41,7 @@ fn needed_for_a_mount(repository: &Repository) -> Vec<(&'static str, String)> {
 /// > D3: A repository whose head cannot be verified is not mounted, and the message says which check failed.
 #[test]
 fn a_damaged_head_is_not_mounted() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let mut messages: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (word, file) in needed_for_a_mount(&world.repository) {
         for (name, fault) in faults() {
@@ -110,7 +110,7 @@ fn a_forged_head_is_not_mounted() {
         ("whitelist by another master key", &good_head, &other_master),
     ];
     let mirror = Mirror::serve(repository.document_root());
-    let world = World::at(Person::ordinary(), repository, mirror);
+    let world = TestEnv::at(TestUser::ordinary(), repository, mirror);
     let mut messages: BTreeMap<String, &str> = BTreeMap::new();
     for (case, head, white) in cases {
         world.mirror.put("full.test/.cvmfspublished", head);
@@ -159,19 +159,19 @@ fn needed_for_reading(repository: &Repository) -> Vec<(&'static str, String, &'s
 /// > D2: A failed read is not remembered: the next one tries again and succeeds once the server is well.
 #[test]
 fn damaged_objects_are_never_delivered() {
-    damaged_objects_are_refused(Person::ordinary(), &[]);
+    damaged_objects_are_refused(TestUser::ordinary(), &[]);
 }
 
 /// What EROFS reads it reads from the same tree.
 #[test]
 fn damaged_objects_are_never_delivered_through_erofs() {
-    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
+    let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
     damaged_objects_are_refused(root, &["--fixed", "--show-with", "erofs"]);
 }
 
-fn damaged_objects_are_refused(person: Person, options: &[&str]) {
+fn damaged_objects_are_refused(person: TestUser, options: &[&str]) {
     for (fault_name, fault) in faults() {
-        let world = World::new(person, fixture::FULL);
+        let world = TestEnv::new(person, fixture::FULL);
         // Nothing may come before the fault is there.
         let mounted = world.mount(&[&["--no-prefetch"], options].concat());
         for (kind, object, file) in needed_for_reading(&world.repository) {
@@ -242,14 +242,14 @@ fn an_object_of_another_size_than_its_catalog_says_is_an_error() {
     let repository = fixture::FULL.unpack();
     let hash = repository.store(b"twelve bytes", "");
     let digest: [u8; 20] = object::unhex(&hash).try_into().expect("a digest");
-    let craft = Craft::of(&repository);
+    let craft = RevisionBuilder::of(&repository);
     craft.add_directory("crafted");
     craft.add_file("/crafted", "right", 12, digest);
     craft.add_file("/crafted", "short", 11, digest);
     craft.add_file("/crafted", "long", 13, digest);
     craft.publish(&repository);
     let mirror = Mirror::serve(repository.document_root());
-    let world = World::at(Person::ordinary(), repository, mirror);
+    let world = TestEnv::at(TestUser::ordinary(), repository, mirror);
     let mounted = world.mount(&[]);
     mounted.does(|| {
         assert_eq!(fs::read(mounted.path("crafted/right")).expect("reading"), b"twelve bytes");

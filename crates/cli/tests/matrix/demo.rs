@@ -14,20 +14,20 @@ use esker_testkit::fixture;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::person::Person;
-use crate::world::{PATIENCE, World, words};
+use crate::test_env::{PATIENCE, TestEnv, words};
+use crate::test_user::TestUser;
 
 /// The last words of a demo.
 const NOTHING_LEFT: &str = "nothing is left of the demo: no mount, no process, no file";
 
 /// The scripts of the demo and a folder to show.
 struct Stage {
-    world: World,
+    world: TestEnv,
 }
 
 impl Stage {
-    fn new(person: Person) -> Self {
-        let world = World::new(person, fixture::RMD);
+    fn new(person: TestUser) -> Self {
+        let world = TestEnv::new(person, fixture::RMD);
         let stage = Self { world };
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
         // The source tree may lie where only its owner can reach it.
@@ -132,8 +132,8 @@ fn row(output: &str, title: &str) -> Vec<f64> {
 }
 
 /// Everybody and every way to mount: root's own ways are `mount` only, since root needs no namespace of its own.
-fn ways() -> impl Iterator<Item = (Person, &'static str)> {
-    Person::all().into_iter().flat_map(|person| {
+fn ways() -> impl Iterator<Item = (TestUser, &'static str)> {
+    TestUser::all().into_iter().flat_map(|person| {
         let ways: &[&str] = if person.is_root() { &["mount"] } else { &["mount", "run"] };
         ways.iter().map(move |way| (person, *way))
     })

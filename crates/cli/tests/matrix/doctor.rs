@@ -11,10 +11,10 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::daemons::{signal, wait_until_gone};
-use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
 use crate::served::Served;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 /// What is promised, and time for the machine to start a process when it is busy.
 const PROMISED: Duration = Duration::from_secs(10 + 10);
@@ -25,7 +25,7 @@ struct Examined {
 }
 
 /// Calls the doctor, who must be done in time whatever is broken.
-fn examine(world: &World) -> Examined {
+fn examine(world: &TestEnv) -> Examined {
     let began = Instant::now();
     let output = world.esker(&["doctor", "--json"]).output().expect("running esker");
     assert!(began.elapsed() < PROMISED, "it took {:?}", began.elapsed());
@@ -60,8 +60,8 @@ impl Examined {
 /// > H1: `esker doctor` ends within ten seconds whatever is broken, needs no privileges, names what is wrong and how it is mended, and exits with 1 if mounts do not work.
 #[test]
 fn a_healthy_mount_is_good_and_a_frozen_daemon_is_named_and_mended() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let mounted = world.mount(&[]);
         let place = world.mountpoint().display().to_string();
         let well = examine(&world);
@@ -83,8 +83,8 @@ fn a_healthy_mount_is_good_and_a_frozen_daemon_is_named_and_mended() {
 
 #[test]
 fn a_mount_that_was_left_behind_is_named_and_mended() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let mounted = world.mount(&[]);
         let place = world.mountpoint().display().to_string();
         let pid =
@@ -105,7 +105,7 @@ fn a_mount_that_was_left_behind_is_named_and_mended() {
 /// Days before the whitelist expires, and when the head was last confirmed.
 #[test]
 fn a_whitelist_that_expires_soon_is_a_warning() {
-    let workshop = Workshop::with(Person::ordinary(), |top| {
+    let workshop = Workshop::with(TestUser::ordinary(), |top| {
         fs::create_dir_all(top).expect("a folder");
         fs::write(top.join("file"), "content").expect("a file");
     });
@@ -136,7 +136,7 @@ fn a_whitelist_that_expires_soon_is_a_warning() {
 
 #[test]
 fn a_server_that_is_gone_is_a_warning_for_what_is_mounted() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let server = Served::start(world.repository.document_root());
     let mounted = world.mount_of(&server.url(world.fixture().name()), &["--ttl", "0.2"]);
     drop(server);
@@ -148,7 +148,7 @@ fn a_server_that_is_gone_is_a_warning_for_what_is_mounted() {
 }
 
 /// Calls the doctor where a script of the person's own has broken something: in a mount namespace in which they are root.
-fn examine_in(world: &World, script: &str) -> Examined {
+fn examine_in(world: &TestEnv, script: &str) -> Examined {
     let mut unshare = std::process::Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--mount", "sh", "-e", "-c", script]).env_clear();
     unshare.env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("ESKER", world.program());
@@ -167,7 +167,7 @@ fn examine_in(world: &World, script: &str) -> Examined {
 
 #[test]
 fn a_missing_device_is_named() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let blind = examine_in(&world, "mount -t tmpfs none /dev; test ! -e /dev/fuse; \"$ESKER\" doctor --json");
     blind.assert_broken("device", "/dev/fuse", "/dev/fuse", "");
 }
@@ -175,7 +175,7 @@ fn a_missing_device_is_named() {
 /// A cache whose disk is full, and one at whose place there is a read-only disk.
 #[test]
 fn a_cache_on_a_broken_disk_is_named() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let cache = world.path("home").display().to_string();
     for (fault, found, mend) in [
         ("! head -c 64m /dev/zero >$CACHE/fill 2>/dev/null", "full", "make room"),

@@ -10,9 +10,9 @@ use std::process::{Command, Output};
 use esker_testkit::fixture;
 
 use crate::faults::process::Process;
-use crate::person::Person;
 use crate::publishing::Workshop;
-use crate::world::{PATIENCE, World, hide_configuration, words};
+use crate::test_env::{PATIENCE, TestEnv, hide_configuration, words};
+use crate::test_user::TestUser;
 
 const NAME: &str = "software.eessi.test";
 /// Where the proxy comes from. The server lets nobody else in; tests come from 127.0.0.1.
@@ -54,20 +54,20 @@ fn make_tree(top: &Path) {
 
 /// A person, and what is at the other end: a publisher, and the two processes on the way. Neither runs as root.
 struct Site {
-    world: World,
+    world: TestEnv,
     server: Process,
     proxy: Process,
 }
 
 impl Site {
-    fn new(person: Person, workshop: &Workshop) -> Site {
+    fn new(person: TestUser, workshop: &Workshop) -> Site {
         let host = workshop.world.person;
         let storage = workshop.home("storage");
         let place = |name: &str| workshop.home(&format!("{name}-of-{}", person.uid)).into();
         let server = Process::nginx_for(host, place("server"), Path::new(&storage), PROXY);
         let proxy = Process::squid_from(host, place("proxy"), PROXY);
         hide_configuration();
-        let site = Site { world: World::new(person, fixture::RMD), server, proxy };
+        let site = Site { world: TestEnv::new(person, fixture::RMD), server, proxy };
         let url = site.server.url();
         let domain = format!("CVMFS_SERVER_URL={url}/@fqrn@\nCVMFS_KEYS_DIR=/etc/cvmfs/keys/eessi.test\n");
         site.write("config/domain.d/eessi.test.conf", &domain);
@@ -146,11 +146,11 @@ fn asked_directly(server: &Process) -> String {
 /// An environment as EESSI's works from an import alone, for root and for a user, with only a proxy that reaches it.
 #[test]
 fn a_stand_in_for_eessi_works_behind_a_proxy() {
-    let workshop = Workshop::with(Person::ordinary(), make_tree);
+    let workshop = Workshop::with(TestUser::ordinary(), make_tree);
     let output = workshop.esker(&["repo", "create", NAME]);
     assert!(output.status.success(), "{}", words(&output));
     workshop.json(&["publish", NAME, &workshop.tree()]);
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person, &workshop);
         assert!(asked_directly(&site.server).contains(" 403 "), "anybody may ask the server");
         let output = site.run("true", &[]);

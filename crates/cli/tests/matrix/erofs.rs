@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 use esker_testkit::fixture;
 use esker_testkit::mirror::Fault;
 use esker_testkit::skip;
-use esker_testkit::survey::{differences, survey};
 use esker_testkit::sys::Mapped;
+use esker_testkit::tree_scan::{differences, scan_tree};
 use rustix::process::Signal;
 
 use crate::daemons::{signal, wait_until_gone};
-use crate::person::Person;
-use crate::world::{World, mountinfo, words};
+use crate::test_env::{TestEnv, mountinfo, words};
+use crate::test_user::TestUser;
 
 const EROFS: [&str; 3] = ["--fixed", "--show-with", "erofs"];
 
 /// > S1: A fixed revision or an image that EROFS shows (`--show-with erofs`, by root) has the same names, attributes, contents, owners and numbers of inodes whenever it is mounted.
 #[test]
 fn a_revision_is_shown_exactly() {
-    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
+    let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
     for fixture in fixture::ALL {
-        let world = World::new(root, fixture);
+        let world = TestEnv::new(root, fixture);
         let mut numbers = Vec::new();
         for turn in 0..2 {
             let mounted = world.mount(&EROFS);
@@ -34,7 +34,7 @@ fn a_revision_is_shown_exactly() {
                     let _ = fs::read_dir(found.path()).map(Iterator::count);
                 }
             }
-            let found = survey(&mounted.path(""));
+            let found = scan_tree(&mounted.path(""));
             let complaints = differences(&fixture.listing("v3"), &found, root.ownership());
             assert!(complaints.is_empty(), "{}:\n  {}", fixture.name(), complaints.join("\n  "));
             numbers.push(found.iter().map(|found| found.ino).collect::<Vec<_>>());
@@ -46,8 +46,8 @@ fn a_revision_is_shown_exactly() {
 
 #[test]
 fn its_source_is_what_was_mounted() {
-    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
-    let world = World::new(root, fixture::RMD);
+    let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
+    let world = TestEnv::new(root, fixture::RMD);
     let _mounted = world.mount(&EROFS);
     let lines = mountinfo();
     let line = lines.lines().find(|line| line.contains(&world.url())).expect("it is mounted");
@@ -57,8 +57,8 @@ fn its_source_is_what_was_mounted() {
 /// > S2: What EROFS was told stays readable when the daemon is gone, every other read fails with EIO and every other name with ENOTCONN, or EIO in a directory that was looked at, and `esker umount` takes it away.
 #[test]
 fn a_daemon_that_is_gone_leaves_what_is_known() {
-    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
-    let world = World::new(root, fixture::FULL);
+    let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
+    let world = TestEnv::new(root, fixture::FULL);
     // Whoever asks ahead may come to know names before the end.
     let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
     let known = fs::read(mounted.path("data/exactly64k")).expect("reading");
@@ -81,8 +81,8 @@ fn a_daemon_that_is_gone_leaves_what_is_known() {
 /// > S3: A program that waits for a server through EROFS, for bytes or for a name, can be killed and is gone within a second.
 #[test]
 fn who_waits_can_be_killed() {
-    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
-    let world = World::new(root, fixture::FULL);
+    let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
+    let world = TestEnv::new(root, fixture::FULL);
     let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
     let contents = world.repository.contents("v3");
     // A file, and the names of a directory, which a nested catalog has.
@@ -109,8 +109,8 @@ fn who_waits_can_be_killed() {
 /// As elsewhere (P5, D2): what can't be told waits, what can is told, and both are tried again.
 #[test]
 fn a_page_fault_outlasts_a_server_that_fails_and_a_name_does_not() {
-    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
-    let world = World::new(root, fixture::FULL);
+    let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
+    let world = TestEnv::new(root, fixture::FULL);
     let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
     let contents = world.repository.contents("v3");
     let catalog = contents.catalogs["/nested"].clone();
@@ -143,14 +143,14 @@ fn a_page_fault_outlasts_a_server_that_fails_and_a_name_does_not() {
 /// Where the kernel is too old, or refuses for whatever reason, there is the next best.
 #[test]
 fn what_erofs_can_not_show_is_shown_below_an_overlay() {
-    let Some(root) = Person::root() else { skip!("only root mounts EROFS") };
-    let world = World::new(root, fixture::RMD);
+    let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
+    let world = TestEnv::new(root, fixture::RMD);
     // No name is as long as this, so that the kernel can't be given the path of the image.
     let long = "x".repeat(300);
     for options in [["--kernel", "5.14"], ["--source", &long]] {
         let mounted = world.mount(&[&EROFS[..], &options].concat());
         assert_eq!(mounted.status()["shown_with"], "overlay", "{options:?}");
-        let found = survey(&mounted.path(""));
+        let found = scan_tree(&mounted.path(""));
         let complaints = differences(&fixture::RMD.listing("v3"), &found, root.ownership());
         assert!(complaints.is_empty(), "{}", complaints.join("\n"));
         let lines = mountinfo();

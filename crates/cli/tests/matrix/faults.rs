@@ -19,7 +19,7 @@ use client::{Client, Mount};
 pub(crate) use process::ended;
 use process::{Process, timed};
 
-use crate::gate;
+use crate::exclusive;
 
 /// A proxy or server that is silent or slow for so long is left.
 const TIMEOUT: &str = "0.5";
@@ -170,7 +170,7 @@ fn every_fault(client: &Client, mount: &Mount<'_>, broken: &mut Process, second:
 /// > W1: As long as one way through the proxies to one of the servers is good, no read fails, whatever the others do, and however long it takes on that way.
 #[test]
 fn a_proxy_that_fails_in_any_way_is_replaced() {
-    let _pass = gate::among_others();
+    let _pass = exclusive::among_others();
     let client = Client::new();
     let mut broken = client.nginx("bad-proxy", None);
     let good = client.squid("good-proxy");
@@ -187,7 +187,7 @@ fn a_proxy_that_fails_in_any_way_is_replaced() {
 /// > W2: A server that fails is left for another that has the repository, through the same proxy, and used again when it answers.
 #[test]
 fn a_server_that_fails_in_any_way_is_replaced() {
-    let _pass = gate::among_others();
+    let _pass = exclusive::among_others();
     let client = Client::new();
     let mut broken = client.nginx("bad-server", Some(&client.storage()));
     let good = client.nginx("good-server", Some(&client.storage()));
@@ -205,7 +205,7 @@ fn a_server_that_fails_in_any_way_is_replaced() {
 /// A proxy that is killed in the middle of an answer costs a retry, not the file.
 #[test]
 fn a_proxy_that_is_killed_in_the_middle_of_an_answer() {
-    let _pass = gate::among_others();
+    let _pass = exclusive::among_others();
     let client = Client::new();
     let mut broken = client.nginx("bad-proxy", None);
     let good = client.squid("good-proxy");
@@ -234,7 +234,7 @@ fn a_proxy_that_is_killed_in_the_middle_of_an_answer() {
 #[test]
 fn with_everything_gone_calls_end_and_recover() {
     const DEADLINE: Duration = Duration::from_secs(1);
-    let _pass = gate::among_others();
+    let _pass = exclusive::among_others();
     let client = Client::new();
     let mut origin = client.nginx("origin", Some(&client.storage()));
     let mut proxies = [client.squid("one"), client.squid("two")];

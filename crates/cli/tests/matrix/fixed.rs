@@ -5,23 +5,23 @@ use std::os::fd::AsFd;
 
 use esker_testkit::fixture::{self, Fixture};
 use esker_testkit::skip;
-use esker_testkit::survey::{differences, survey};
+use esker_testkit::tree_scan::{differences, scan_tree};
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use rustix::thread::CapabilitySet;
 
 use crate::daemons::{signal, wait_until_gone};
 use crate::hot::requests;
-use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
 use crate::running::processes_naming;
-use crate::world::{Mounted, World, mountinfo, words};
+use crate::test_env::{Mounted, TestEnv, mountinfo, words};
+use crate::test_user::TestUser;
 
 /// Of a mount that looks for new revisions this often, it would be seen.
 const TTL: [&str; 2] = ["--ttl", "0.05"];
 
-fn assert_shows(mounted: &Mounted<'_>, world: &World, tag: &str) {
-    let found = mounted.does(|| survey(&mounted.path("")));
+fn assert_shows(mounted: &Mounted<'_>, world: &TestEnv, tag: &str) {
+    let found = mounted.does(|| scan_tree(&mounted.path("")));
     let complaints = differences(&world.fixture().listing(tag), &found, world.person.ownership());
     assert!(complaints.is_empty(), "{} {tag}:\n  {}", world.fixture().name(), complaints.join("\n  "));
 }
@@ -29,9 +29,9 @@ fn assert_shows(mounted: &Mounted<'_>, world: &World, tag: &str) {
 /// > V5: A mount made with `--fixed` shows the revision it found for as long as it is mounted.
 #[test]
 fn a_fixed_mount_stays_at_its_revision_and_reads_exactly() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         for fixture in fixture::ALL {
-            let world = World::new(person, fixture);
+            let world = TestEnv::new(person, fixture);
             world.repository.publish(&world.repository.head_at("v1"));
             let mounted = world.mount(&["--fixed", TTL[0], TTL[1]]);
             assert_shows(&mounted, &world, "v1");
@@ -66,8 +66,8 @@ fn ask_files(mounted: &Mounted<'_>, fixture: Fixture) -> u64 {
 #[test]
 fn ioctls_reach_a_mount_but_not_one_below_an_overlay() {
     // Only root may put overlays over the mounts of all.
-    let Some(root) = Person::root() else { skip!("only root mounts overlays for all") };
-    let world = World::new(root, fixture::RMD);
+    let Some(root) = TestUser::root() else { skip!("only root mounts overlays for all") };
+    let world = TestEnv::new(root, fixture::RMD);
     for (options, each) in [(&[][..], 1), (&["--fixed"], 0)] {
         let mounted = world.mount(options);
         let asked = ask_files(&mounted, world.fixture());
@@ -81,7 +81,7 @@ fn ioctls_reach_a_mount_but_not_one_below_an_overlay() {
 #[test]
 fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
     // Only root may put overlays over the mounts of all.
-    let Some(root) = Person::root() else { skip!("only root mounts overlays for all") };
+    let Some(root) = TestUser::root() else { skip!("only root mounts overlays for all") };
     let asked = |mounted: &Mounted<'_>| requests(&mounted.status()).get("GETXATTR").copied().unwrap_or(0);
     let tree = |marked: bool| {
         let workshop = Workshop::with(root, |top| {
@@ -125,8 +125,8 @@ fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
 #[test]
 fn a_fixed_mount_ends_however_it_is_unmounted() {
     // Only root may put overlays over the mounts of all.
-    let Some(root) = Person::root() else { skip!("only root mounts overlays for all") };
-    let world = World::new(root, fixture::RMD);
+    let Some(root) = TestUser::root() else { skip!("only root mounts overlays for all") };
+    let world = TestEnv::new(root, fixture::RMD);
     let left = || {
         let mounts = mountinfo();
         mounts.lines().filter(|line| line.contains(&world.url())).count()
@@ -160,7 +160,7 @@ fn a_fixed_mount_ends_however_it_is_unmounted() {
 fn a_cache_below_an_overlay_keeps_its_quota() {
     // As root, the overlay of the second is of a user namespace: it has no extended attributes.
     for fixture in [fixture::FULL, fixture::RMD] {
-        let world = World::new(Person::myself(), fixture);
+        let world = TestEnv::new(TestUser::myself(), fixture);
         let mounted = world.mount(&["--fixed", "--quota", "1M"]);
         assert_shows(&mounted, &world, "v3");
         let status = mounted.wait_until("room in the cache", |status| {
@@ -175,7 +175,7 @@ fn a_cache_below_an_overlay_keeps_its_quota() {
 /// waiting for room each time.
 #[test]
 fn a_command_below_an_overlay_reads_more_than_the_cache_holds() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let listing = fixture::FULL.listing("v3");
     let readable = listing.iter().filter(|entry| entry.is_file() && entry.mode & 0o400 != 0);
     let bytes: u64 = readable.filter_map(|entry| entry.size).sum();

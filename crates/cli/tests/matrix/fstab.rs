@@ -4,16 +4,16 @@ use esker_testkit::fixture;
 use esker_testkit::skip;
 
 use crate::machine::Machine;
-use crate::person::Person;
-use crate::world::{World, mountinfo, words};
+use crate::test_env::{TestEnv, mountinfo, words};
+use crate::test_user::TestUser;
 
 /// Returns root's world, unless an ordinary user runs the tests.
-fn root() -> Option<World> {
-    let myself = Person::myself();
+fn root() -> Option<TestEnv> {
+    let myself = TestUser::myself();
     if !myself.is_root() {
         skip!("only root does to a machine what administrators do");
     }
-    Some(World::new(myself, fixture::RMD))
+    Some(TestEnv::new(myself, fixture::RMD))
 }
 
 #[test]

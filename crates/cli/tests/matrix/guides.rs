@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use esker_testkit::container::{ContainerImage, Packing};
+use esker_testkit::doc_snippets::{Fenced, fenced};
 use esker_testkit::fixture;
-use esker_testkit::guide::{Fenced, fenced};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::person::Person;
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 use crate::usage::{commands, help};
-use crate::world::{World, words};
 
 const GUIDES: [&str; 7] = [
     "README.md",
@@ -41,15 +41,15 @@ fn source_tree() -> PathBuf {
 
 /// A person with the guide's files, who can reach the guide's server.
 struct Reader {
-    world: World,
+    world: TestEnv,
     server: Child,
     url: String,
 }
 
 impl Reader {
     fn new() -> Self {
-        let person = Person::ordinary();
-        let world = World::new(person, fixture::RMD);
+        let person = TestUser::ordinary();
+        let world = TestEnv::new(person, fixture::RMD);
         let home = world.path("home");
         person.does(|| make_files(&home));
         let publisher = |arguments: &[&str]| {

@@ -9,8 +9,8 @@ use esker_testkit::fixture::{self, Fixture};
 use esker_testkit::sys::Mapped;
 use serde_json::Value;
 
-use crate::person::Person;
-use crate::world::{Mounted, World};
+use crate::test_env::{Mounted, TestEnv};
+use crate::test_user::TestUser;
 
 /// Requests that a hot file must not cost.
 const FORBIDDEN: [&str; 8] =
@@ -56,7 +56,7 @@ fn pass(root: &Path, as_root: bool) -> u64 {
     entries
 }
 
-fn run_script(mounted: &Mounted<'_>, world: &World) {
+fn run_script(mounted: &Mounted<'_>, world: &TestEnv) {
     let script = mounted.path("sw/pkg-2.0/bin/hello");
     let output = world.person.command("sh").arg("-c").arg(&script).output().expect("running a script");
     assert!(output.status.success(), "{output:?}");
@@ -72,8 +72,8 @@ pub(crate) fn requests(status: &Value) -> BTreeMap<String, u64> {
         .collect()
 }
 
-fn hot_pass(person: Person, fixture: Fixture) -> BTreeMap<String, u64> {
-    let world = World::new(person, fixture);
+fn hot_pass(person: TestUser, fixture: Fixture) -> BTreeMap<String, u64> {
+    let world = TestEnv::new(person, fixture);
     let mounted = world.mount(&[]);
     let once = || {
         let entries = mounted.does(|| pass(&mounted.path(""), person.is_root()));
@@ -132,7 +132,7 @@ fn reclaimed() -> u64 {
 /// > P1: A second pass over files the kernel knows costs no open, lookup, attribute, listing, read, readlink, flush, release or access upcall.
 #[test]
 fn a_hot_pass_costs_no_upcall() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         for fixture in fixture::ALL {
             let cost = hot_pass(person, fixture);
             let shown: Vec<String> = cost.iter().map(|(name, count)| format!("{name} {count}")).collect();

@@ -9,16 +9,16 @@ use esker_testkit::fixture;
 use esker_testkit::skip;
 
 use crate::hot::requests;
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 /// An image of a small folder, behind `before` bytes of something else.
-fn image(world: &World, before: usize) -> String {
+fn image(world: &TestEnv, before: usize) -> String {
     image_with(world, before, |_| ())
 }
 
 /// One of which something more is done to the folder before.
-fn image_with(world: &World, before: usize, and: impl FnOnce(&Path)) -> String {
+fn image_with(world: &TestEnv, before: usize, and: impl FnOnce(&Path)) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("sub")).expect("a folder");
     fs::write(folder.path().join("sub/file"), "content\n".repeat(50_000)).expect("a file");
@@ -44,8 +44,8 @@ fn image_with(world: &World, before: usize, and: impl FnOnce(&Path)) -> String {
 
 #[test]
 fn an_image_is_mounted_read_shown_and_unmounted() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let ways = [
             &[][..],
             &["--offset", "777"][..],
@@ -88,8 +88,8 @@ fn an_image_is_mounted_read_shown_and_unmounted() {
 
 #[test]
 fn a_hot_image_asks_nobody() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let mounted = world.mount_of(&image(&world, 0), &[]);
         let look = || {
             mounted.does(|| {
@@ -122,8 +122,8 @@ fn a_hot_image_asks_nobody() {
 /// Somebody may have packed what was the layer of another overlay. Its marks are for that one.
 #[test]
 fn marks_of_an_overlay_in_an_image_mean_nothing_to_the_one_above_it() {
-    let Some(root) = Person::root() else { skip!("only root sets marks of overlays") };
-    let world = World::new(root, fixture::RMD);
+    let Some(root) = TestUser::root() else { skip!("only root sets marks of overlays") };
+    let world = TestEnv::new(root, fixture::RMD);
     let image = image_with(&world, 0, |folder| {
         let (dir, none) = (folder.join("sub"), rustix::fs::XattrFlags::empty());
         rustix::fs::setxattr(&dir, "trusted.overlay.redirect", b"/elsewhere", none).expect("an attribute");
@@ -147,7 +147,7 @@ fn marks_of_an_overlay_in_an_image_mean_nothing_to_the_one_above_it() {
 
 #[test]
 fn what_is_no_image_or_a_damaged_one_is_refused_with_the_reason() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let refused = |place: &str, options: &[&str], reason: &str| {
         let mut command = world.esker(&["mount", place]);
         let output = command.arg(world.mountpoint()).args(options).output().expect("running esker");

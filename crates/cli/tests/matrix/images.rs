@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 
 use esker_testkit::fixture;
 use esker_testkit::listing::Entry;
-use esker_testkit::survey::survey;
+use esker_testkit::tree_scan::scan_tree;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::person::Person;
-use crate::world::{World, complaint, printed, words};
+use crate::test_env::{TestEnv, complaint, printed, words};
+use crate::test_user::TestUser;
 
 struct Studio {
-    world: World,
+    world: TestEnv,
 }
 
 fn tree(at: &Path) {
@@ -34,8 +34,8 @@ fn tree(at: &Path) {
 }
 
 impl Studio {
-    fn new(person: Person) -> Self {
-        let world = World::new(person, fixture::RMD);
+    fn new(person: TestUser) -> Self {
+        let world = TestEnv::new(person, fixture::RMD);
         let at = world.path("home/tree");
         person.does(|| tree(&at));
         Self { world }
@@ -73,7 +73,7 @@ impl Studio {
 
 /// What is in a folder, with times in whole seconds, as an image has them; and without owners, which only root gives.
 fn shown(folder: &Path) -> Vec<String> {
-    let entry = |found: esker_testkit::survey::Found| {
+    let entry = |found: esker_testkit::tree_scan::Found| {
         let entry = found.entry;
         let path = String::from_utf8_lossy(&entry.path).into_owned();
         let (time, target) = (entry.mtime_ns / 1_000_000_000, &entry.target);
@@ -82,12 +82,12 @@ fn shown(folder: &Path) -> Vec<String> {
             entry.mode, entry.size, entry.nlink, entry.sha256
         )
     };
-    survey(folder).into_iter().map(entry).collect()
+    scan_tree(folder).into_iter().map(entry).collect()
 }
 
 #[test]
 fn an_image_is_built_looked_into_checked_and_taken_apart() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let studio = Studio::new(person);
         let (image, from, out) = (studio.home("a.sqfs"), studio.home("tree"), studio.home("out"));
         let report = studio.json(&["build", &image, &from, "--codec", "zstd:3", "--quiet"]);
@@ -111,7 +111,7 @@ fn an_image_is_built_looked_into_checked_and_taken_apart() {
 
 #[test]
 fn the_same_input_makes_the_same_image() {
-    let studio = Studio::new(Person::ordinary());
+    let studio = Studio::new(TestUser::ordinary());
     let (one, other, from) = (studio.home("1.sqfs"), studio.home("2.sqfs"), studio.home("tree"));
     let archive = studio.home("it.tar");
     studio.done(&["build", &one, &from, "--threads", "1"]);
@@ -143,7 +143,7 @@ fn the_same_input_makes_the_same_image() {
 
 #[test]
 fn what_is_left_out_and_who_owns_the_rest_is_said_by_options() {
-    let studio = Studio::new(Person::ordinary());
+    let studio = Studio::new(TestUser::ordinary());
     let (image, from) = (studio.home("a.sqfs"), studio.home("tree"));
     studio.done(&["build", &image, &from, "--exclude", "/share/l*", "--exclude", "empty", "--all-root"]);
     assert_eq!(studio.done(&["ls", &image, "share"]), "copy\n");
@@ -178,7 +178,7 @@ fn what_is_left_out_and_who_owns_the_rest_is_said_by_options() {
 
 #[test]
 fn a_folder_of_a_repository_becomes_an_image() {
-    let studio = Studio::new(Person::ordinary());
+    let studio = Studio::new(TestUser::ordinary());
     let (image, out) = (studio.home("a.sqfs"), studio.home("out"));
     let url = studio.world.url();
     let (key, cache) = (studio.world.path("key.pub"), studio.world.cache());
@@ -192,13 +192,13 @@ fn a_folder_of_a_repository_becomes_an_image() {
         entries.filter(|entry| !is_device(entry.mode)).map(|entry| entry.path).collect()
     };
     let expected = of(&mut fixture::RMD.listing("v3").into_iter());
-    let found = of(&mut survey(Path::new(&out)).into_iter().map(|found| found.entry));
+    let found = of(&mut scan_tree(Path::new(&out)).into_iter().map(|found| found.entry));
     assert!(found == expected, "{:?}", found.symmetric_difference(&expected).collect::<Vec<_>>());
 }
 
 #[test]
 fn differences_are_told() {
-    let studio = Studio::new(Person::ordinary());
+    let studio = Studio::new(TestUser::ordinary());
     let (one, other, from) = (studio.home("1.sqfs"), studio.home("2.sqfs"), studio.home("tree"));
     studio.done(&["build", &one, &from]);
     assert_eq!(studio.done(&["diff", &one, &from, "--owners"]), "8 entries are the same in both\n");
@@ -235,7 +235,7 @@ fn differences_are_told() {
 
 #[test]
 fn damage_is_found() {
-    let studio = Studio::new(Person::ordinary());
+    let studio = Studio::new(TestUser::ordinary());
     let (image, from, list) = (studio.home("a.sqfs"), studio.home("tree"), studio.home("list"));
     studio.done(&["build", &image, &from, "--codec", "gzip"]);
     let root = studio.done(&["digest", &image, "-o", &list]);
@@ -265,7 +265,7 @@ fn damage_is_found() {
 
 #[test]
 fn a_directory_in_itself_is_a_fault_and_no_way_without_end() {
-    let studio = Studio::new(Person::ordinary());
+    let studio = Studio::new(TestUser::ordinary());
     let (folder, image) = (studio.home("deep"), studio.home("deep.sqfs"));
     fs::create_dir_all(Path::new(&folder).join("a/b/c")).expect("folders");
     let made =
@@ -288,7 +288,7 @@ fn a_directory_in_itself_is_a_fault_and_no_way_without_end() {
 
 #[test]
 fn whoever_interrupts_a_build_keeps_what_was_there() {
-    let studio = Studio::new(Person::ordinary());
+    let studio = Studio::new(TestUser::ordinary());
     let image = studio.home("a.sqfs");
     fs::write(&image, "earlier").expect("writing");
     // It waits for an archive that never goes on.

@@ -8,23 +8,23 @@ use std::process::{Output, Stdio};
 use esker_testkit::fixture;
 use esker_testkit::mirror::{Fault, Mirror};
 
-use crate::person::Person;
-use crate::world::{World, hide_configuration, words};
+use crate::test_env::{TestEnv, hide_configuration, words};
+use crate::test_user::TestUser;
 
 /// SHA-256 of the DER form of full.test's master key, as openssl has it.
 const FINGERPRINT: &str = "e7154be1a9ab8985823e38ff73621492e13aacf1ec849c353f10041b224a87be";
 
 /// Who imports what, into their own configuration: root's below a folder that stands for `/`.
 struct Site {
-    world: World,
+    world: TestEnv,
     source: PathBuf,
 }
 
 impl Site {
     /// With a source that is laid out like a configuration repository.
-    fn new(person: Person) -> Site {
+    fn new(person: TestUser) -> Site {
         hide_configuration();
-        let world = World::new(person, fixture::FULL);
+        let world = TestEnv::new(person, fixture::FULL);
         let source = world.path("source");
         let site = Site { source, world };
         site.put("etc/cvmfs/default.conf", "CVMFS_CACHE_BASE=/nowhere\nWHICH=1\n");
@@ -111,7 +111,7 @@ fn list(folder: &Path, found: &mut Vec<PathBuf>) {
 /// can be taken back.
 #[test]
 fn a_domain_is_imported_used_and_taken_back() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         let source = site.source.to_str().expect("UTF-8");
         let output = site.ls();
@@ -166,7 +166,7 @@ fn a_domain_is_imported_used_and_taken_back() {
 /// A folder, an archive, a single file of either kind, and a URL come to the same.
 #[test]
 fn sources_of_every_kind_come_to_the_same() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let archive = site.world.path("config.tar");
     fs::write(&archive, site.archive()).expect("writing");
     let key = fs::read_to_string(site.world.path("key.pub")).expect("the key");
@@ -207,7 +207,7 @@ fn sources_of_every_kind_come_to_the_same() {
 /// What comes from outside may be anything. Nothing of it is written, and nothing hangs.
 #[test]
 fn hostile_sources_change_nothing() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let file = |name: &str, bytes: &[u8]| {
         let path = site.world.path(name);
         fs::write(&path, bytes).expect("writing");
@@ -271,7 +271,7 @@ fn hostile_sources_change_nothing() {
 /// Servers that point elsewhere, are silent or never end are left with a word.
 #[test]
 fn hostile_servers_change_nothing() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let mirror = Mirror::serve(site.world.repository.document_root());
     mirror.put("/a.tar", vec![0; 17 << 20]);
     mirror.put("/b.tar", site.archive());
@@ -298,7 +298,7 @@ fn hostile_servers_change_nothing() {
 /// On a terminal somebody is asked, and what is not agreed to isn't done.
 #[test]
 fn whoever_is_there_is_asked() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let ask = |answer: &str| {
         // script(1) makes a terminal for the call.
         let mut script = site.world.esker(&[]);

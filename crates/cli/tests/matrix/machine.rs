@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
 
 /// Longest that a script may take; `timeout` ends it, and the test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -51,13 +51,13 @@ exec chroot "$root" /bin/bash -euo pipefail -c "$2" script
 
 /// A world's machine.
 pub(crate) struct Machine<'w> {
-    world: &'w World,
+    world: &'w TestEnv,
     root: PathBuf,
 }
 
 impl<'w> Machine<'w> {
     /// Returns the machine on which `world` has its server and its key; for root.
-    pub(crate) fn new(world: &'w World) -> Self {
+    pub(crate) fn new(world: &'w TestEnv) -> Self {
         assert!(world.person.is_root(), "only root makes such namespaces");
         let root = world.path("machine");
         fs::create_dir_all(&root).expect("a folder");

@@ -13,10 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
 use crate::daemons::{signal, wait_until_gone};
-use crate::person::Person;
-use crate::world::{PATIENCE, World, mountinfo, words};
+use crate::test_env::{PATIENCE, TestEnv, mountinfo, words};
+use crate::test_user::TestUser;
 
-fn shell(world: &World, script: &str) -> Output {
+fn shell(world: &TestEnv, script: &str) -> Output {
     world.run(&[]).args(["sh", "-c", script]).output().expect("running esker")
 }
 
@@ -26,8 +26,8 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn exit_codes_and_deaths_are_passed_on() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         for code in [0, 1, 2, 77, 255] {
             assert_eq!(shell(&world, &format!("exit {code}")).status.code(), Some(code));
         }
@@ -47,8 +47,8 @@ fn exit_codes_and_deaths_are_passed_on() {
 fn a_command_is_who_and_where_and_has_what_it_would_without_us() {
     // A file of the caller's with a relative path, standard input, limits, groups and the environment.
     let script = "id -u; id -g; pwd; ulimit -n; cat; cat key.pub | wc -c; echo $GREETING; ls / | grep -c .";
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let outcome = |mut command: Command| {
             let mut child = command
                 .args(["sh", "-c", script])
@@ -79,7 +79,7 @@ fn a_command_is_who_and_where_and_has_what_it_would_without_us() {
 
 #[test]
 fn a_command_gets_no_privilege_and_can_change_nothing() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let output = shell(
         &world,
         "grep CapEff /proc/self/status; touch /new 2>&1; touch /cvmfs/new 2>&1; touch /cvmfs/rmd.test/new 2>&1; :",
@@ -94,8 +94,8 @@ fn a_command_gets_no_privilege_and_can_change_nothing() {
 
 #[test]
 fn nothing_appears_outside() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let had = Path::new("/cvmfs/rmd.test").exists();
         let (mut child, mut lines) = say_and_wait(&world, "echo up; cat");
         assert_eq!(next(&mut lines), "up");
@@ -110,8 +110,8 @@ fn nothing_appears_outside() {
 /// Runs one repository's command inside another's.
 #[test]
 fn runs_can_be_nested() {
-    for person in Person::all() {
-        let (outer, inner) = (World::new(person, fixture::FULL), World::new(person, fixture::RMD));
+    for person in TestUser::all() {
+        let (outer, inner) = (TestEnv::new(person, fixture::FULL), TestEnv::new(person, fixture::RMD));
         let mut command = outer.run(&[]);
         let nested = inner.run(&[]);
         command.arg(nested.get_program()).args(nested.get_args());
@@ -125,7 +125,7 @@ fn runs_can_be_nested() {
     }
 }
 
-fn say_and_wait(world: &World, script: &str) -> (Child, BufReader<ChildStdout>) {
+fn say_and_wait(world: &TestEnv, script: &str) -> (Child, BufReader<ChildStdout>) {
     let mut child = world
         .run(&[])
         .args(["sh", "-c", script])
@@ -149,8 +149,8 @@ fn next(lines: &mut BufReader<ChildStdout>) -> String {
 
 #[test]
 fn signals_reach_the_command() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let signals = [
             ("TERM", Signal::TERM),
             ("HUP", Signal::HUP),
@@ -174,8 +174,8 @@ fn signals_reach_the_command() {
 
 #[test]
 fn a_command_ends_with_the_process_that_serves_it() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let (mut child, mut lines) = say_and_wait(&world, "echo $$; exec cat");
         let command = next(&mut lines).parse().expect("a process id");
         child.kill().expect("killing");
@@ -191,8 +191,8 @@ fn a_command_ends_with_the_process_that_serves_it() {
 /// > D1: Bytes that do not match what the signed head leads to never reach a reader: the read fails with EIO, and `esker status` names object and cause.
 #[test]
 fn a_command_can_ask_for_the_status_of_its_mount() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let contents = world.repository.contents("v3");
         let (name, object) = fixture::RMD
             .listing("v3")
@@ -228,7 +228,7 @@ fn a_command_can_ask_for_the_status_of_its_mount() {
 
 #[test]
 fn errors_come_before_anything_starts() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let started = world.path("home/started");
     world.mirror.put("rmd.test/.cvmfspublished", b"nonsense".to_vec());
     let output = world.run(&[]).args(["touch"]).arg(&started).output().expect("running esker");
@@ -237,7 +237,7 @@ fn errors_come_before_anything_starts() {
 }
 
 /// Calls `esker run … -- true` from a shell of `unshare` that made something impossible.
-fn run_where(world: &World, obstacle: &str) -> Output {
+fn run_where(world: &TestEnv, obstacle: &str) -> Output {
     let run = world.run(&[]);
     let mut command = world.person.command("unshare");
     command
@@ -265,7 +265,7 @@ fn run_where(world: &World, obstacle: &str) -> Output {
 
 #[test]
 fn the_setting_that_forbids_namespaces_is_named() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let output = run_where(&world, "echo 0 > /proc/sys/user/max_user_namespaces");
     assert_eq!(output.status.code(), Some(1), "{}", words(&output));
     let said = text(&output.stderr);
@@ -274,7 +274,7 @@ fn the_setting_that_forbids_namespaces_is_named() {
 
 #[test]
 fn a_missing_device_is_named() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     // Files that are bound keep working below a /dev without fuse.
     let hide = "mkdir /tmp/esker-dev-$$ && mount -t tmpfs none /tmp/esker-dev-$$ && \
                 for name in null zero urandom; do : >/tmp/esker-dev-$$/$name && \
@@ -292,10 +292,10 @@ fn a_missing_device_is_named() {
 /// Needs a device of its own with another mode, which only root can make.
 #[test]
 fn the_mode_of_the_device_is_named() {
-    if !Person::myself().is_root() {
+    if !TestUser::myself().is_root() {
         skip!("only root can make a device with another mode");
     }
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let device = world.path("fuse");
     let script = "mknod -m 600 \"$DEVICE\" c 10 229 && mount --bind \"$DEVICE\" /dev/fuse && \
                   exec setpriv --reuid \"$WHO\" --regid \"$WHO\" --clear-groups \"$@\"";

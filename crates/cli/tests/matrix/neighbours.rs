@@ -10,15 +10,15 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use esker_testkit::craft::Craft;
 use esker_testkit::fixture::{self, Repository};
 use esker_testkit::mirror::Mirror;
 use esker_testkit::object;
+use esker_testkit::revision_builder::RevisionBuilder;
 use esker_testkit::soak::{Random, Soak};
 
-use crate::person::Person;
 use crate::running::processes_naming;
-use crate::world::{World, mountinfo};
+use crate::test_env::{TestEnv, mountinfo};
+use crate::test_user::TestUser;
 
 use self::broker::{NodeBroker, SmallDisk};
 use self::evil::{Evil, Held};
@@ -62,7 +62,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Stores content as an object and adds a file that is said to have so many bytes.
-fn add(craft: &Craft, repository: &Repository, name: &str, (stored, size): (&[u8], u64)) -> String {
+fn add(craft: &RevisionBuilder, repository: &Repository, name: &str, (stored, size): (&[u8], u64)) -> String {
     let hash = repository.manifest().algorithm().hash(stored);
     repository.write(&object::path(&hash, ""), stored);
     let digest = object::unhex(&hash).try_into().expect("a digest");
@@ -71,7 +71,7 @@ fn add(craft: &Craft, repository: &Repository, name: &str, (stored, size): (&[u8
 }
 
 /// Adds files whose objects exist nowhere; the names of these begin with [`evil::NOWHERE`].
-fn add_withheld(craft: &Craft) {
+fn add_withheld(craft: &RevisionBuilder) {
     for number in 0..WITHHELD {
         craft.add_file("/soak", &format!("withheld{number}"), 4096, evil::withheld(number));
     }
@@ -80,7 +80,7 @@ fn add_withheld(craft: &Craft) {
 /// Makes the good repository; returns it and files for honest users: small and large ones, whole and in chunks.
 fn good(seed: u64) -> (Repository, Vec<File>) {
     let repository = fixture::FULL.unpack();
-    let craft = Craft::of(&repository);
+    let craft = RevisionBuilder::of(&repository);
     craft.add_directory("soak");
     let mut random = Random(seed);
     let mut files = Vec::new();
@@ -157,11 +157,11 @@ fn assert_nothing_is_left(folder: &str, cache: PathBuf) {
 #[test]
 fn soak_hostile_neighbours() {
     esker_testkit::descriptors::allow(8192);
-    let person = Person::root().unwrap_or_else(Person::ordinary);
-    let user = |uid: u32| if person.is_root() { Person { uid, gid: uid } } else { person };
+    let person = TestUser::root().unwrap_or_else(TestUser::ordinary);
+    let user = |uid: u32| if person.is_root() { TestUser { uid, gid: uid } } else { person };
     let (repository, files) = good(1);
     let mirror = Mirror::serve(repository.document_root());
-    let world = World::at(person, repository, mirror);
+    let world = TestEnv::at(person, repository, mirror);
     let disk = SmallDisk::new(world.path("disk"), BOUND + (16 << 20));
     let broker = NodeBroker::start(&world, &disk);
     let options: Vec<String> = ["--no-prefetch", "--deadline", DEADLINE].map(str::to_owned).into();

@@ -3,25 +3,25 @@
 use std::process::Output;
 
 use esker_testkit::fixture::{self, TAGS};
-use esker_testkit::survey::{differences, survey};
+use esker_testkit::tree_scan::{differences, scan_tree};
 use serde_json::Value;
 
-use crate::person::Person;
-use crate::world::{Mounted, World, words};
+use crate::test_env::{Mounted, TestEnv, words};
+use crate::test_user::TestUser;
 
-fn assert_shows(mounted: &Mounted<'_>, world: &World, tag: &str) {
-    let found = mounted.does(|| survey(&mounted.path("")));
+fn assert_shows(mounted: &Mounted<'_>, world: &TestEnv, tag: &str) {
+    let found = mounted.does(|| scan_tree(&mounted.path("")));
     let complaints = differences(&world.fixture().listing(tag), &found, world.person.ownership());
     assert!(complaints.is_empty(), "{} {tag}:\n  {}", world.fixture().name(), complaints.join("\n  "));
 }
 
-fn ask(world: &World, arguments: &[&str]) -> Output {
+fn ask(world: &TestEnv, arguments: &[&str]) -> Output {
     let mut command = world.esker(arguments);
     let command = command.arg("--public-key").arg(world.path("key.pub")).arg("--cache").arg(world.cache());
     command.output().expect("running esker")
 }
 
-fn revision(world: &World, place: &str, options: &[&str]) -> Value {
+fn revision(world: &TestEnv, place: &str, options: &[&str]) -> Value {
     let output = ask(world, &[&["revision", place, "--json"], options].concat());
     assert!(output.status.success(), "{}", words(&output));
     serde_json::from_slice(&output.stdout).expect("JSON from esker")
@@ -38,7 +38,7 @@ fn date_of(listed: &Value, tag: &str) -> String {
 /// > V6: A mount made with `--tag`, `--date` or `--root-hash` shows that revision, whatever is published later; a name or date that the signed history does not know is refused.
 #[test]
 fn a_pinned_mount_shows_the_revision_that_was_named() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let listed = revision(&world, &world.url(), &["--list"]);
     assert_eq!((&listed["newest"]["revision"], &listed["shown"]), (&3.into(), &Value::Null), "{listed:#}");
     for (tag, number) in TAGS.iter().zip(1..) {
@@ -64,7 +64,7 @@ fn a_pinned_mount_shows_the_revision_that_was_named() {
 /// What is looked at without a mount can be pinned likewise.
 #[test]
 fn commands_that_do_not_mount_show_the_revision_that_was_named() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let date = date_of(&revision(&world, &world.url(), &["--list"]), "v1");
     let root = world.repository.tag("v1").root;
     let newest = ask(&world, &["cat", &world.url(), "/data/hex.txt"]);
@@ -90,7 +90,7 @@ fn commands_that_do_not_mount_show_the_revision_that_was_named() {
 
 #[test]
 fn what_nobody_signed_is_refused_with_the_next_step() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let mnt = world.mountpoint().display().to_string();
     let refused = |options: &[&str], code: i32, named: &[&str]| {
         let output = ask(&world, &[&["mount", &world.url(), &mnt], options].concat());
@@ -112,7 +112,7 @@ fn what_nobody_signed_is_refused_with_the_next_step() {
 /// An administrator need not wait for the time to live.
 #[test]
 fn an_update_is_had_at_once_on_request() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     world.repository.publish(&world.repository.head_at("v1"));
     let mounted = world.mount(&["--ttl", "3600"]);
     world.repository.publish(&world.repository.head_at("v2"));

@@ -10,9 +10,9 @@ use std::process::Output;
 use esker_testkit::mirror::Mirror;
 use serde_json::Value;
 
-use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
-use crate::world::{Mounted, World, words};
+use crate::test_env::{Mounted, TestEnv, words};
+use crate::test_user::TestUser;
 
 /// What the tool reads after itself, in this order. The endings differ, so that no file is a guess from another.
 const READ: [&str; 4] = ["data/z.one", "nested/deep/a.two", "lib/m.three", "large.four"];
@@ -52,7 +52,7 @@ struct Shop {
 
 impl Shop {
     /// Makes a repository of small chunks and publishes the tree.
-    fn open(person: Person, make_tree: impl FnOnce(&Path) + Send) -> Shop {
+    fn open(person: TestUser, make_tree: impl FnOnce(&Path) + Send) -> Shop {
         let workshop = Workshop::with(person, make_tree);
         let output = workshop.esker(&["repo", "create", NAME, "--chunks", "64K,128K,256K"]);
         assert!(output.status.success(), "{}", words(&output));
@@ -77,7 +77,7 @@ impl Shop {
 /// The profile says which files were read, in order, and the command's output and exit code are its own.
 #[test]
 fn what_a_command_reads_is_recorded() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let shop = Shop::open(person, make_tree);
         let tool = format!("/cvmfs/{NAME}/bin/tool");
         let file = shop.workshop.home("tool.profile.json");
@@ -112,7 +112,7 @@ fn what_a_command_reads_is_recorded() {
 
 #[test]
 fn profiles_are_kept_listed_and_given_up() {
-    let shop = Shop::open(Person::ordinary(), make_tree);
+    let shop = Shop::open(TestUser::ordinary(), make_tree);
     let workshop = &shop.workshop;
     let file = workshop.home("tool.profile.json");
     let output = shop.record(&file, &[], &[&format!("/cvmfs/{NAME}/bin/tool")]);
@@ -190,7 +190,7 @@ fn contents(mirror: &Mirror) -> BTreeSet<String> {
 /// > A1: When a file that announces others is read for the first time, they are brought into the cache before they are read.
 #[test]
 fn the_read_of_a_trigger_brings_its_bundle() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let shop = Shop::open(person, make_tree);
         let file = shop.workshop.home("tool.profile.json");
         let output = shop.record(&file, &[], &[&format!("/cvmfs/{NAME}/bin/tool")]);
@@ -222,7 +222,7 @@ fn the_read_of_a_trigger_brings_its_bundle() {
 }
 
 /// Empties the cache but for what was learned.
-fn forget_objects(world: &World) {
+fn forget_objects(world: &TestEnv) {
     let (trails, aside) = (world.cache().join("trails"), world.path("home/trails"));
     world.person.does(|| fs::rename(&trails, &aside)).expect("what was learned, beside the cache");
     world.empty_cache();
@@ -236,7 +236,7 @@ fn forget_objects(world: &World) {
 /// > A4: What programs read one after the other is remembered beside the cache; when the first of it is read again, what followed it is brought into the cache, or read from the cache's disk, ahead of its use.
 #[test]
 fn what_was_read_here_before_comes_with_the_first_of_it() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let shop = Shop::open(person, make_tree);
         let needed = shop.mounted(&[], |mounted, mirror| {
             ["bin/tool"].iter().chain(&READ).for_each(|file| read(mounted, file));
@@ -259,7 +259,7 @@ fn what_was_read_here_before_comes_with_the_first_of_it() {
 /// > A2: A bundle can waste no more than a bounded part of the cache, and nothing that it says changes what is shown.
 #[test]
 fn a_bundle_in_the_source_is_used_as_far_as_it_makes_sense() {
-    let shop = Shop::open(Person::ordinary(), |top| {
+    let shop = Shop::open(TestUser::ordinary(), |top| {
         make_tree(top);
         let hostile = "\"/../../etc/passwd\",\"\",\"/bin\",\"/no/such\",\"/bin/tool\",".repeat(200);
         let spec = format!(

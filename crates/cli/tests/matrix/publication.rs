@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 use esker_testkit::soak::Soak;
 use esker_testkit::sys::Mapped;
 
-use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
 use crate::served::Served;
-use crate::world::{Mounted, words};
+use crate::test_env::{Mounted, words};
+use crate::test_user::TestUser;
 
 /// The least number of revisions; a soak makes more.
 const REVISIONS: u64 = 50;
@@ -119,7 +119,7 @@ fn map(path: &Path, stop: &Path) -> u64 {
 #[test]
 fn soak_everybody_sees_whole_files_of_one_revision_while_others_are_published() {
     let mut soak = Soak::begin("publication");
-    let workshop = Workshop::with(Person::ordinary(), |tree| write(tree, 1));
+    let workshop = Workshop::with(TestUser::ordinary(), |tree| write(tree, 1));
     let world = &workshop.world;
     let output = workshop.esker(&["repo", "create", NAME, "--chunks", "16K,32K,64K"]);
     assert!(output.status.success(), "{}", words(&output));

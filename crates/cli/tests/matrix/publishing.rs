@@ -9,28 +9,28 @@ use std::process::Output;
 use esker_testkit::fixture;
 use esker_testkit::listing::of_folder;
 use esker_testkit::mirror::Mirror;
-use esker_testkit::survey::{differences, survey};
+use esker_testkit::tree_scan::{differences, scan_tree};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 pub(crate) const NAME: &str = "made.test";
 
 /// Folders for a publisher, who works in their own home.
 pub(crate) struct Workshop {
-    pub(crate) world: World,
+    pub(crate) world: TestEnv,
 }
 
 impl Workshop {
-    fn new(person: Person) -> Workshop {
+    fn new(person: TestUser) -> Workshop {
         Workshop::with(person, make_tree)
     }
 
-    pub(crate) fn with(person: Person, make_tree: impl FnOnce(&Path) + Send) -> Workshop {
-        let workshop = Workshop { world: World::new(person, fixture::RMD) };
+    pub(crate) fn with(person: TestUser, make_tree: impl FnOnce(&Path) + Send) -> Workshop {
+        let workshop = Workshop { world: TestEnv::new(person, fixture::RMD) };
         let tree = workshop.tree();
         person.does(|| make_tree(Path::new(&tree)));
         workshop
@@ -82,7 +82,7 @@ fn make_tree(top: &Path) {
 /// What was published mounts, reads as its source does, and a program in it runs.
 #[test]
 fn a_published_tree_mounts_as_it_was() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let workshop = Workshop::new(person);
         workshop.create();
         let report = workshop.json(&["publish", NAME, &workshop.tree()]);
@@ -99,7 +99,7 @@ fn a_published_tree_mounts_as_it_was() {
         let mounted = world.mounted();
         let tree = workshop.tree();
         let expected = person.does(|| of_folder(Path::new(&tree)));
-        let found = mounted.does(|| survey(&mountpoint));
+        let found = mounted.does(|| scan_tree(&mountpoint));
         let wrong = differences(&expected, &found, person.ownership());
         assert!(wrong.is_empty(), "{person:?}: {wrong:#?}");
         let ran = mounted.does(|| std::process::Command::new(mounted.path("link")).output());
@@ -110,7 +110,7 @@ fn a_published_tree_mounts_as_it_was() {
 /// Publishing again makes a revision only of a difference, and says beforehand what it would do.
 #[test]
 fn revisions_are_made_of_differences() {
-    let workshop = Workshop::new(Person::ordinary());
+    let workshop = Workshop::new(TestUser::ordinary());
     let output = workshop.esker(&["repo", "create", NAME, "--json"]);
     let made: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let (folder, key) = (format!("storage/{NAME}"), format!("keys/{NAME}.pub"));
@@ -149,7 +149,7 @@ fn revisions_are_made_of_differences() {
 /// Whoever has the master key says until when, and whose revisions, clients accept.
 #[test]
 fn whitelists_are_signed_again() {
-    let workshop = Workshop::new(Person::ordinary());
+    let workshop = Workshop::new(TestUser::ordinary());
     workshop.create();
     let resign = |options: &[&str]| {
         let output = workshop.esker(&[&["repo", "resign", NAME, "--json"], options].concat());
@@ -182,7 +182,7 @@ fn whitelists_are_signed_again() {
 /// An archive becomes part of a directory and leaves the rest alone.
 #[test]
 fn archives_are_ingested() {
-    let workshop = Workshop::new(Person::ordinary());
+    let workshop = Workshop::new(TestUser::ordinary());
     workshop.create();
     workshop.json(&["publish", NAME, &workshop.tree()]);
     let mut archive = tar::Builder::new(Vec::new());
@@ -217,7 +217,7 @@ fn archives_are_ingested() {
 /// A folder that is far smaller than what is published is likely the wrong one.
 #[test]
 fn removing_most_of_a_repository_is_asked_or_refused() {
-    let workshop = Workshop::with(Person::ordinary(), |top| {
+    let workshop = Workshop::with(TestUser::ordinary(), |top| {
         for number in 0..30 {
             fs::create_dir_all(top.join("dir")).expect("a folder");
             fs::write(top.join(format!("dir/{number}")), "content").expect("a file");
@@ -304,7 +304,7 @@ fn removing_most_of_a_repository_is_asked_or_refused() {
 /// A dry run names every path; its text ends after fifty.
 #[test]
 fn a_dry_run_lists_paths() {
-    let workshop = Workshop::with(Person::ordinary(), |top| {
+    let workshop = Workshop::with(TestUser::ordinary(), |top| {
         fs::create_dir_all(top.join("dir")).expect("a folder");
         (0..60).for_each(|number| fs::write(top.join(format!("dir/{number:02}")), "x").expect("a file"));
     });
@@ -331,7 +331,7 @@ fn a_dry_run_lists_paths() {
 /// A publisher reads what they published by its name alone, also at a tag, without a server or configuration.
 #[test]
 fn publishers_read_their_own_repositories_by_name() {
-    let workshop = Workshop::new(Person::ordinary());
+    let workshop = Workshop::new(TestUser::ordinary());
     workshop.create();
     workshop.json(&["publish", NAME, &workshop.tree()]);
     let tagged = workshop.json(&["publish", NAME, &workshop.tree(), "--tag", "v1", "--message", "the first"]);
@@ -382,7 +382,7 @@ fn publishers_read_their_own_repositories_by_name() {
 /// A publisher waits for another, if that is asked for; else the other one is named.
 #[test]
 fn another_publisher_is_waited_for() {
-    let workshop = Workshop::new(Person::ordinary());
+    let workshop = Workshop::new(TestUser::ordinary());
     workshop.create();
     let lock = workshop.home(&format!("storage/{NAME}/data/txn/esker.lock"));
     let lock = fs::File::options().read(true).write(true).open(lock).expect("the lock");
@@ -428,7 +428,7 @@ fn another_publisher_is_waited_for() {
 /// Storage elsewhere is refused by name, and no folder is made of its address.
 #[test]
 fn storage_elsewhere_is_refused() {
-    let workshop = Workshop::new(Person::ordinary());
+    let workshop = Workshop::new(TestUser::ordinary());
     let (keys, tree) = (workshop.home("keys"), workshop.tree());
     let calls: [&[&str]; 6] = [
         &["repo", "create", NAME],
@@ -461,7 +461,7 @@ fn storage_elsewhere_is_refused() {
 /// Links with variables show nothing of the environment of root's mount, which all users see; a user's own shows theirs.
 #[test]
 fn variables_of_roots_mount_are_those_of_the_configuration() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let workshop = Workshop::with(person, |top| {
             fs::create_dir(top).expect("a folder");
             symlink("/opt/$(VARIANT:-usual)", top.join("link")).expect("a symlink");
@@ -484,7 +484,7 @@ fn variables_of_roots_mount_are_those_of_the_configuration() {
 /// What a publisher can't do says why, and what to do next.
 #[test]
 fn failures_name_object_cause_and_next_step() {
-    let workshop = Workshop::new(Person::ordinary());
+    let workshop = Workshop::new(TestUser::ordinary());
     let tree = workshop.tree();
     let said = |arguments: &[&str], code: i32, named: &[&str]| {
         let output = workshop.esker(arguments);

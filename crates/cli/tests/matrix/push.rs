@@ -10,15 +10,15 @@ use rustix::process::Signal;
 
 use crate::configuring::Site;
 use crate::daemons::signal;
-use crate::person::Person;
 use crate::served::Served;
-use crate::world::{Mounted, PATIENCE, World, words};
+use crate::test_env::{Mounted, PATIENCE, TestEnv, words};
+use crate::test_user::TestUser;
 
 /// No test waits so long: a revision that arrives was told of.
 const TTL: [&str; 2] = ["--ttl", "7200"];
 const FILE: &str = "data/hex.txt";
 
-fn publish(world: &World, tag: &str) {
+fn publish(world: &TestEnv, tag: &str) {
     world.repository.publish(&world.repository.head_at(tag));
 }
 
@@ -29,8 +29,8 @@ fn wait_for_revision(mounted: &Mounted<'_>, revision: u64) {
 /// > V7: Where a server tells of new revisions, they appear at once, whatever the time to live; what it says is never believed, and without it the time to live is as before.
 #[test]
 fn a_served_revision_arrives_long_before_its_time_to_live() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::FULL);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::FULL);
         publish(&world, "v1");
         let server = Served::start(world.repository.document_root());
         let mounted = world.mount_of(&server.url(world.fixture().name()), &TTL);
@@ -49,7 +49,7 @@ fn a_served_revision_arrives_long_before_its_time_to_live() {
 /// A server that freezes with its stream, and one that is gone, cost what is cached nothing, and unmounting neither.
 #[test]
 fn a_frozen_server_and_one_that_is_gone_cost_nothing() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     publish(&world, "v1");
     let server = Served::start(world.repository.document_root());
     let mounted = world.mount_of(&server.url(world.fixture().name()), &TTL);
@@ -146,7 +146,7 @@ fn base64(bytes: &[u8]) -> String {
 
 #[test]
 fn a_notification_server_is_heard_and_a_liar_is_not_believed() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     publish(&world, "v1");
     let notifier = Notifier::start(world.fixture().name());
     let mounted = world.mount(&[&TTL[..], &["--push", &notifier.url]].concat());
@@ -178,7 +178,7 @@ fn a_notification_server_is_heard_and_a_liar_is_not_believed() {
 /// A mount by name hears of revisions where `CVMFS_NOTIFICATION_SERVER` says.
 #[test]
 fn a_configured_notification_server_tells_of_revisions() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let world = &site.world;
     publish(world, "v1");
     let notifier = Notifier::start(world.fixture().name());

@@ -4,14 +4,14 @@ use std::fs::{self, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 
-use esker_testkit::craft::Craft;
 use esker_testkit::fixture::{self, TAGS};
 use esker_testkit::mirror::Mirror;
-use esker_testkit::survey::{differences, survey};
+use esker_testkit::revision_builder::RevisionBuilder;
+use esker_testkit::tree_scan::{differences, scan_tree};
 use rustix::fs::{XattrFlags, setxattr};
 
-use crate::person::Person;
-use crate::world::{World, mountinfo, words};
+use crate::test_env::{TestEnv, mountinfo, words};
+use crate::test_user::TestUser;
 
 /// The kernels whose abilities a mount is restricted to, oldest first.
 const KERNELS: [&str; 3] = ["4.18", "5.14", "6.18"];
@@ -34,16 +34,16 @@ const KERNELS: [&str; 3] = ["4.18", "5.14", "6.18"];
 /// > O1: Mounted by root, entries belong to the users and groups they were published with.
 #[test]
 fn every_revision_of_every_fixture_reads_exactly() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         for fixture in fixture::ALL {
             for tag in TAGS {
-                let world = World::new(person, fixture);
+                let world = TestEnv::new(person, fixture);
                 world.repository.publish(&world.repository.head_at(tag));
                 let expected = fixture.listing(tag);
                 let mut numbers = Vec::new();
                 for kernel in KERNELS {
                     let mounted = world.mount(&["--kernel", kernel]);
-                    let found = mounted.does(|| survey(&mounted.path("")));
+                    let found = mounted.does(|| scan_tree(&mounted.path("")));
                     let complaints = differences(&expected, &found, person.ownership());
                     assert!(
                         complaints.is_empty(),
@@ -64,8 +64,8 @@ fn every_revision_of_every_fixture_reads_exactly() {
 /// > R8: A mount is read-only: every attempt to change it fails with EROFS, also for root.
 #[test]
 fn programs_run_and_nothing_can_be_changed() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::FULL);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::FULL);
         let mounted = world.mount(&[]);
         let output = person.command(mounted.path("sw/pkg-2.0/bin/hello")).output().expect("running a script");
         assert!(output.status.success() && !output.stdout.is_empty(), "{}", words(&output));
@@ -95,7 +95,7 @@ fn programs_run_and_nothing_can_be_changed() {
 /// Who owns what is compared with the rest of the listing; here are the mount's options and a device.
 #[test]
 fn an_ordinary_users_mount_has_no_devices_and_no_setuid() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let mounted = world.mount(&[]);
     let mounts = mountinfo();
     let mountpoint = world.mountpoint();
@@ -115,11 +115,11 @@ fn an_ordinary_users_mount_has_no_devices_and_no_setuid() {
 #[test]
 fn hidden_entries_are_found_by_name_only() {
     let repository = fixture::FULL.unpack();
-    let craft = Craft::of(&repository);
+    let craft = RevisionBuilder::of(&repository);
     craft.hide("/data/one.byte");
     craft.publish(&repository);
     let mirror = Mirror::serve(repository.document_root());
-    let world = World::at(Person::ordinary(), repository, mirror);
+    let world = TestEnv::at(TestUser::ordinary(), repository, mirror);
     let mounted = world.mount(&[]);
     mounted.does(|| {
         let listed = fs::read_dir(mounted.path("data")).expect("listing");

@@ -11,9 +11,9 @@ use esker_testkit::waiting::until_some;
 use esker_testkit::web::Web;
 
 use crate::containers::rootfs::Rootfs;
-use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
-use crate::world::{Mounted, PATIENCE, World, complaint, printed, printed_bytes, words};
+use crate::test_env::{Mounted, PATIENCE, TestEnv, complaint, printed, printed_bytes, words};
+use crate::test_user::TestUser;
 
 /// Where the mirror has the image.
 const PLACE: &str = "/images/it.sqfs";
@@ -23,7 +23,7 @@ const LARGE: usize = 40 << 20;
 
 /// A person who reads an image that lies on a server.
 struct Reader {
-    world: World,
+    world: TestEnv,
     image: Vec<u8>,
     root: String,
 }
@@ -38,8 +38,8 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 
 impl Reader {
     /// An image of two files that are far apart, on the mirror, with its list of digests.
-    fn new(person: Person) -> Reader {
-        let world = World::new(person, fixture::RMD);
+    fn new(person: TestUser) -> Reader {
+        let world = TestEnv::new(person, fixture::RMD);
         let (image, list, root) = made(&world, 1);
         world.mirror.put(PLACE, image.clone());
         world.mirror.put(&format!("{PLACE}.digests"), list);
@@ -76,7 +76,7 @@ impl Reader {
 }
 
 /// Makes an image: its bytes, the list of its digests, and the root of that.
-fn made(world: &World, seed: u64) -> (Vec<u8>, Vec<u8>, String) {
+fn made(world: &TestEnv, seed: u64) -> (Vec<u8>, Vec<u8>, String) {
     let folder = world.path(&format!("home/tree-{seed}"));
     let image = world.path(&format!("home/{seed}.sqfs"));
     let at = |name: &str| folder.join(name);
@@ -96,7 +96,7 @@ fn made(world: &World, seed: u64) -> (Vec<u8>, Vec<u8>, String) {
 
 #[test]
 fn an_image_is_read_in_parts_which_are_kept() {
-    let reader = Reader::new(Person::ordinary());
+    let reader = Reader::new(TestUser::ordinary());
     let (url, blocks) = (reader.url(), reader.image.len().div_ceil(BLOCK));
     let cat = |more: &[&str]| reader.esker(&[&["image", "cat", &url, "/small"], more].concat());
     let output = cat(&[]);
@@ -135,7 +135,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn what_goes_wrong_on_the_way_is_noticed() {
-    let reader = Reader::new(Person::ordinary());
+    let reader = Reader::new(TestUser::ordinary());
     let (url, mirror) = (reader.url(), &reader.world.mirror);
     let cat = ["image", "cat", &url, "/sub/b"];
     let checked = ["image", "cat", &url, "/sub/b", "--digest", &reader.root];
@@ -184,7 +184,7 @@ fn what_goes_wrong_on_the_way_is_noticed() {
 
 #[test]
 fn a_mounted_image_is_of_one_version() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let reader = Reader::new(person);
         let mounted = reader.world.mount_of(&reader.url(), &["--deadline", "2"]);
         let read = |name: &str| mounted.does(|| fs::read(mounted.path(name)));
@@ -209,7 +209,7 @@ fn a_mounted_image_is_of_one_version() {
 /// What comes over a slow link is no failure: the deadline counts from when bytes last arrived.
 #[test]
 fn an_image_over_a_slow_link_is_read_whatever_time_it_takes() {
-    let reader = Reader::new(Person::ordinary());
+    let reader = Reader::new(TestUser::ordinary());
     let mounted = reader.world.mount_of(&reader.url(), &["--deadline", "2"]);
     mounted.does(|| fs::read_dir(mounted.path("")).expect("listing").count());
     reader.world.mirror.narrow(512 << 10);
@@ -232,7 +232,7 @@ fn read_at_last(mounted: &Mounted<'_>, name: &str) -> Vec<u8> {
 
 #[test]
 fn a_server_that_is_gone_is_not_waited_for_without_end() {
-    let reader = Reader::new(Person::ordinary());
+    let reader = Reader::new(TestUser::ordinary());
     let options = ["--deadline", "1", "--digest", &reader.root];
     let mounted = reader.world.mount_of(&reader.url(), &options);
     assert_eq!(mounted.status()["image"]["authenticated"], "digest");
@@ -248,7 +248,7 @@ fn a_server_that_is_gone_is_not_waited_for_without_end() {
 /// A real server, with what it says of versions and ranges; and one that has none.
 #[test]
 fn nginx_serves_images() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let (image, list, root) = made(&world, 1);
     let web = Web::nginx(2, |folder, ports| {
         fs::write(folder.join("it.sqfs"), &image).expect("the image");
@@ -284,7 +284,7 @@ fn nginx_serves_images() {
 
 #[test]
 fn a_command_runs_from_an_image_on_a_server() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let system = Rootfs::new(&world.path("root"));
     let image = world.path("home/system.sqfs").display().to_string();
     printed(&mut world.esker(&["image", "build", &image, &system.path().display().to_string()]));
@@ -301,7 +301,7 @@ fn a_command_runs_from_an_image_on_a_server() {
 /// repository like any other.
 #[test]
 fn an_image_of_a_repository_is_mounted_and_run() {
-    let workshop = Workshop::with(Person::ordinary(), |tree| fs::create_dir_all(tree).expect("a folder"));
+    let workshop = Workshop::with(TestUser::ordinary(), |tree| fs::create_dir_all(tree).expect("a folder"));
     let world = &workshop.world;
     let system = Rootfs::new(&world.path("root"));
     system.write("/share/noise", "", 0o644);

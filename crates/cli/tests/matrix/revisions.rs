@@ -7,13 +7,13 @@ use std::os::unix::fs::FileExt;
 
 use esker_testkit::fixture::{self, TAGS};
 use esker_testkit::object;
-use esker_testkit::survey::{differences, survey};
 use esker_testkit::sys::Mapped;
+use esker_testkit::tree_scan::{differences, scan_tree};
 use rustix::fs::{Mode, OFlags, RawDir};
 use serde_json::Value;
 
-use crate::person::Person;
-use crate::world::{Mounted, World};
+use crate::test_env::{Mounted, TestEnv};
+use crate::test_user::TestUser;
 
 /// How often a mount looks for a new head in these tests.
 const TTL: &str = "0.05";
@@ -29,8 +29,8 @@ fn wait_for_revision(mounted: &Mounted<'_>, revision: u64) {
     mounted.wait_until(&format!("revision {revision}"), |status| status["revision"] == revision);
 }
 
-fn assert_shows(mounted: &Mounted<'_>, world: &World, tag: &str, kernel: &str) {
-    let found = mounted.does(|| survey(&mounted.path("")));
+fn assert_shows(mounted: &Mounted<'_>, world: &TestEnv, tag: &str, kernel: &str) {
+    let found = mounted.does(|| scan_tree(&mounted.path("")));
     let complaints = differences(&world.fixture().listing(tag), &found, world.person.ownership());
     let name = world.fixture().name();
     assert!(complaints.is_empty(), "{name} {tag} on {kernel}:\n  {}", complaints.join("\n  "));
@@ -46,7 +46,7 @@ struct Held {
 }
 
 impl Held {
-    fn open(mounted: &Mounted<'_>, world: &World, tag: &str) -> Held {
+    fn open(mounted: &Mounted<'_>, world: &TestEnv, tag: &str) -> Held {
         let listing = world.fixture().listing(tag);
         let entry =
             listing.iter().find(|entry| entry.path == b"/data/hex.txt").expect("a file of every revision");
@@ -89,7 +89,7 @@ impl Held {
 #[test]
 fn each_revision_shows_under_an_open_mount_and_older_ones_never_do() {
     for kernel in ["4.18", "5.14", "6.18"] {
-        let world = World::new(Person::ordinary(), fixture::FULL);
+        let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
         world.repository.publish(&world.repository.head_at("v1"));
         let mounted = world.mount(&["--ttl", TTL, "--kernel", kernel]);
         let mut held = Vec::new();
@@ -115,7 +115,7 @@ fn each_revision_shows_under_an_open_mount_and_older_ones_never_do() {
 /// The cache remembers the last accepted head, so an older one is refused by a new mount as well.
 #[test]
 fn a_new_mount_with_the_same_cache_refuses_an_older_head() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     drop(world.mount(&[]));
     world.repository.publish(&world.repository.head_at("v2"));
     match world.try_mount(&[]) {
@@ -150,7 +150,7 @@ fn names(opened: &rustix::fd::OwnedFd, limit: usize) -> Vec<Vec<u8>> {
 /// > V4: A listing that is under way while the revision changes has every unchanged name exactly once.
 #[test]
 fn a_listing_across_a_switch_has_every_unchanged_name_once() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     world.repository.publish(&world.repository.head_at("v1"));
     let names_of = |tag: &str| -> BTreeSet<Vec<u8>> {
         let listing = world.fixture().listing(tag);
@@ -178,24 +178,24 @@ fn a_listing_across_a_switch_has_every_unchanged_name_once() {
 /// > D4: What is cached stays readable while the server is away, and a repository seen before can be mounted without it.
 #[test]
 fn what_is_cached_reads_without_the_server() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::SHAKE);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::SHAKE);
         let expected = world.fixture().listing("v3");
         let mounted = world.mount(&["--ttl", TTL]);
-        let online = mounted.does(|| survey(&mounted.path("")));
+        let online = mounted.does(|| scan_tree(&mounted.path("")));
         assert_eq!(differences(&expected, &online, person.ownership()), [""; 0]);
         world.mirror.leave();
         mounted.wait_until("word of the outage", |status| !status["offline"].is_null());
-        let offline = mounted.does(|| survey(&mounted.path("")));
+        let offline = mounted.does(|| scan_tree(&mounted.path("")));
         assert_eq!(differences(&expected, &offline, person.ownership()), [""; 0]);
         drop(mounted);
 
         let mounted = world.mount(&[]);
         assert!(!mounted.status()["offline"].is_null(), "a mount without its server says so");
-        let found = mounted.does(|| survey(&mounted.path("")));
+        let found = mounted.does(|| scan_tree(&mounted.path("")));
         assert_eq!(differences(&expected, &found, person.ownership()), [""; 0]);
         let numbers =
-            |found: &[esker_testkit::survey::Found]| found.iter().map(|f| f.ino).collect::<Vec<_>>();
+            |found: &[esker_testkit::tree_scan::Found]| found.iter().map(|f| f.ino).collect::<Vec<_>>();
         assert_eq!(numbers(&found), numbers(&online), "numbers survive a new mount");
         let before = world.mirror.requests().len();
         world.mirror.come_back();

@@ -8,8 +8,8 @@ use esker_testkit::fixture::{self, Fixture};
 use esker_testkit::mirror::Fault;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::person::Person;
-use crate::world::{PATIENCE, World, complaint, mountinfo, words};
+use crate::test_env::{PATIENCE, TestEnv, complaint, mountinfo, words};
+use crate::test_user::TestUser;
 
 /// Tells whether anything is mounted where `esker run` mounts, as seen from outside.
 fn mounted_outside() -> bool {
@@ -21,7 +21,7 @@ fn mounted_outside() -> bool {
 /// > N2: Under `esker run --fixed` a command sees the same tree below an overlay of the kernel (Linux 5.11 or newer), which answers its ioctls.
 #[test]
 fn a_command_sees_the_repository_and_leaves_nothing() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         for fixture in fixture::ALL {
             for (options, kind) in [(&[][..], "fuse.esker"), (&["--fixed"], "overlay")] {
                 sees_the_repository(person, fixture, options, kind);
@@ -30,8 +30,8 @@ fn a_command_sees_the_repository_and_leaves_nothing() {
     }
 }
 
-fn sees_the_repository(person: Person, fixture: Fixture, options: &[&str], kind: &str) {
-    let world = World::new(person, fixture);
+fn sees_the_repository(person: TestUser, fixture: Fixture, options: &[&str], kind: &str) {
+    let world = TestEnv::new(person, fixture);
     let mut command = world.run(options);
     let script = "grep -q \" /cvmfs/$0 $1 \" /proc/mounts && cd /cvmfs/\"$0\" && \
         find . -type f -perm -400 -print0 | sort -z | xargs -0 sha256sum -z && exit 42";
@@ -55,8 +55,8 @@ fn sees_the_repository(person: Person, fixture: Fixture, options: &[&str], kind:
 /// One call mounts several repositories, named in either way, and leaves nothing.
 #[test]
 fn a_command_sees_several_repositories() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let second = fixture::FULL.unpack();
         let key = world.path("second.pub");
         fs::copy(fixture::FULL.public_key(), &key).expect("copying a key");
@@ -95,7 +95,7 @@ fn a_command_sees_several_repositories() {
 /// A signal that was to be ignored doesn't end what comes before the command either, as under `nohup`.
 #[test]
 fn a_signal_that_was_ignored_stays_so() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let rule = world.mirror.fault(|path| path.ends_with("/.cvmfspublished"), Fault::Delay(PATIENCE));
     let call = world.run(&[]);
     let mut shell = world.person.command("/bin/sh");
@@ -137,7 +137,7 @@ fn why_reads_failed_is_said_once() {
         (Fault::FlipByte(3), "is damaged"),
         (Fault::Status(500), "status 500"),
     ];
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let script = "cd /cvmfs/\"$0\" && find . -type f -size -20k -perm -400 | head -n 5 | while read -r file; do \
         cat \"$file\"; done >/dev/null 2>&1; exit 7";
     let run = |options: &[&str]| {

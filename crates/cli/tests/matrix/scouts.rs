@@ -6,16 +6,16 @@ use std::process::Command;
 use esker_testkit::fixture;
 
 use crate::hot::requests;
-use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
-use crate::world::{Mounted, World, complaint, printed};
+use crate::test_env::{Mounted, TestEnv, complaint, printed};
+use crate::test_user::TestUser;
 
 const FILES: usize = 600;
 /// So many of them are enough to know the program by.
 const KNOWN_BY: usize = 200;
 
 /// An image of folders with a file each.
-fn image(world: &World) -> String {
+fn image(world: &TestEnv) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     for number in 0..FILES {
         let dir = folder.path().join(number.to_string());
@@ -46,7 +46,7 @@ fn count(mounted: &Mounted<'_>, name: &str) -> u64 {
 #[test]
 fn a_start_that_was_seen_before_is_gone_ahead_to_its_end() {
     for (person, options, ask) in ways() {
-        let world = World::new(person, fixture::RMD);
+        let world = TestEnv::new(person, fixture::RMD);
         let image = image(&world);
         let first = world.mount_of(&image, options);
         start(&first, 0..KNOWN_BY);
@@ -81,17 +81,17 @@ struct Asks {
 }
 
 /// Everybody's way to see an image, and root's other one.
-fn ways() -> Vec<(Person, &'static [&'static str], Asks)> {
+fn ways() -> Vec<(TestUser, &'static [&'static str], Asks)> {
     // Of each folder one page, with all that is in it, and the file. All but a few of these are seen to come ahead.
     const EROFS: Asks = Asks { reads: 2 * FILES as u64 * 19 / 20, names: "READ" };
     const FUSE: Asks = Asks { reads: FILES as u64, names: "LOOKUP" };
-    let of = |person: Person| -> Vec<(Person, &'static [&'static str], Asks)> {
+    let of = |person: TestUser| -> Vec<(TestUser, &'static [&'static str], Asks)> {
         match person.is_root() {
             true => vec![(person, &[], EROFS), (person, &["--show-with", "overlay"], FUSE)],
             false => vec![(person, &[], FUSE)],
         }
     };
-    Person::all().into_iter().flat_map(of).collect()
+    TestUser::all().into_iter().flat_map(of).collect()
 }
 
 /// What is asked in a command that has a repository for itself.
@@ -105,7 +105,7 @@ reads
 
 #[test]
 fn somebody_goes_ahead_of_a_command_in_namespaces_of_its_own() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let workshop = Workshop::with(person, |tree| {
             for number in 0..FILES {
                 let dir = tree.join(number.to_string());
@@ -139,7 +139,7 @@ fn somebody_goes_ahead_of_a_command_in_namespaces_of_its_own() {
 #[test]
 fn an_image_brings_what_was_learned_elsewhere() {
     for (person, options, ask) in ways() {
-        let world = World::new(person, fixture::RMD);
+        let world = TestEnv::new(person, fixture::RMD);
         let image = image(&world);
         std::os::unix::fs::chown(&image, Some(person.uid), None).expect("giving it away");
         let learn = |more: &[&str]| {
@@ -180,7 +180,7 @@ fn names_are_asked_for_ahead_of_a_program_that_nobody_knows() {
     /// Folders in which the program is seen, and all.
     const SEEN: usize = 20;
     const ALL: usize = 200;
-    for person in Person::all() {
+    for person in TestUser::all() {
         let workshop = Workshop::with(person, |tree| {
             for number in 0..ALL {
                 let dir = tree.join(number.to_string()).join("inner");
@@ -228,7 +228,7 @@ fn names_are_asked_for_ahead_of_a_program_that_nobody_knows() {
 
 #[test]
 fn nothing_is_kept_for_a_mount_that_fetches_nothing_ahead() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let image = image(&world);
     let mounted = world.mount_of(&image, &["--no-prefetch"]);
     start(&mounted, 0..FILES);
@@ -245,8 +245,8 @@ fn nothing_is_kept_for_a_mount_that_fetches_nothing_ahead() {
 
 #[test]
 fn a_repository_reads_the_same_with_a_scout() {
-    let person = Person::ordinary();
-    let world = World::new(person, fixture::RMD);
+    let person = TestUser::ordinary();
+    let world = TestEnv::new(person, fixture::RMD);
     let names = |mounted: &Mounted<'_>| {
         mounted.does(|| {
             let mut all = vec![mounted.path("")];

@@ -13,8 +13,8 @@ use esker_testkit::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 /// Whoever runs the tests serves, because the fixture's folder is theirs.
 fn serve(folder: &Path, options: &[&str]) -> Command {
@@ -25,7 +25,7 @@ fn serve(folder: &Path, options: &[&str]) -> Command {
 
 #[test]
 fn a_served_repository_reads_as_published_and_the_server_stops_when_told() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     for signal in [Signal::TERM, Signal::INT] {
         let mut server = serve(&world.repository.path(), &["--listen", "127.0.0.1:0", "--json"])
             .spawn()
@@ -67,7 +67,7 @@ fn root_gives_its_privileges_up() {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
     }
     let listen = ["--listen", "127.0.0.1:0", "--json"];
-    if Person::myself().uid != 0 {
+    if TestUser::myself().uid != 0 {
         let mut call = serve(&repository.path(), &listen);
         let refused = call.args(["--user", "root"]).output().expect("esker serve");
         assert_eq!(refused.status.code(), Some(2), "{}", words(&refused));
@@ -114,11 +114,11 @@ fn root_gives_its_privileges_up() {
 /// As under `nohup`: who has SIGHUP ignored wants the server to outlive the terminal.
 #[test]
 fn a_hangup_that_was_ignored_stays_so() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     for is_ignored in [false, true] {
         let call = serve(&world.repository.path(), &["--listen", "127.0.0.1:0", "--json"]);
         let first = if is_ignored { "trap '' HUP;" } else { "" };
-        let mut shell = Person::myself().command("/bin/sh");
+        let mut shell = TestUser::myself().command("/bin/sh");
         shell
             .args(["-c", &format!("{first} exec \"$@\""), "sh"])
             .arg(call.get_program())
@@ -143,7 +143,7 @@ fn a_hangup_that_was_ignored_stays_so() {
 /// for clients.
 #[test]
 fn only_what_clients_need_can_be_reached() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let storage = world.path("home").join("storage");
     let folder = storage.join("made.test");
     let tree = world.path("home").join("tree");

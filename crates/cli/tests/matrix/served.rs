@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 
 use serde_json::Value;
 
-use crate::person::Person;
+use crate::test_user::TestUser;
 
 /// A server of the repositories in a folder, gone when dropped.
 pub(crate) struct Served {
@@ -16,11 +16,11 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(folder: &Path) -> Served {
-        Served::start_as(Person::myself(), folder)
+        Served::start_as(TestUser::myself(), folder)
     }
 
     /// Serves what this person may read: root gives its privileges up.
-    pub(crate) fn start_as(person: Person, folder: &Path) -> Served {
+    pub(crate) fn start_as(person: TestUser, folder: &Path) -> Served {
         let mut command = person.command(env!("CARGO_BIN_EXE_esker"));
         command
             .arg("serve")

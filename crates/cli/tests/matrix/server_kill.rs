@@ -20,8 +20,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 const NAME: &str = "full.test";
 /// An object that takes long enough to be interrupted. Nobody asks whether it has the bytes of its name.
@@ -256,7 +256,7 @@ fn kill_servers(
 
 #[test]
 fn soak_server_kill_nine() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let root = world.repository.path();
     let noise =
         (0..LARGE_LEN as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect::<Vec<_>>();

@@ -7,8 +7,8 @@ use esker_testkit::fixture;
 use esker_testkit::skip;
 
 use crate::machine::Machine;
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 /// Starts the automounter as its service does. Its process group is its own, for that one sees folders that are not
 /// mounted.
@@ -33,11 +33,11 @@ source=$(printf %s "$URL" | sed 's/:/\\:/g')
 /// A repository is there when somebody looks for it, with the real automounter, and goes when nobody uses it.
 #[test]
 fn a_repository_appears_at_first_access() {
-    let myself = Person::myself();
+    let myself = TestUser::myself();
     if !myself.is_root() {
         skip!("only root does to a machine what administrators do");
     }
-    let world = World::new(myself, fixture::RMD);
+    let world = TestEnv::new(myself, fixture::RMD);
     let said = Machine::new(&world).run(&format!(
         r#"
         "$ESKER" setup >/dev/null
@@ -87,11 +87,11 @@ echo "CVMFS_SERVER_URL=$URL" >"/etc/cvmfs/config.d/$NAME.conf"
 /// A machine with a configuration for CernVM-FS needs no new setting, neither with our map nor with the one it has.
 #[test]
 fn a_configuration_for_cernvm_fs_is_enough() {
-    let myself = Person::myself();
+    let myself = TestUser::myself();
     if !myself.is_root() {
         skip!("only root does to a machine what administrators do");
     }
-    let world = World::new(myself, fixture::RMD);
+    let world = TestEnv::new(myself, fixture::RMD);
     let theirs = "rm /etc/auto.master.d/esker.autofs
         echo '/cvmfs /etc/auto.cvmfs' >/etc/auto.master.d/cvmfs.autofs
         echo '* -fstype=cvmfs :&' >/etc/auto.cvmfs";
@@ -133,11 +133,11 @@ printf 'CVMFS_SERVER_URL=%s\nCVMFS_PUBLIC_KEY=%s\n' file:///run/srv/config.test 
 /// automounter, which mounts for nobody of its own process group.
 #[test]
 fn the_configuration_repository_is_mounted_first() {
-    let myself = Person::myself();
+    let myself = TestUser::myself();
     if !myself.is_root() {
         skip!("only root does to a machine what administrators do");
     }
-    let world = World::new(myself, fixture::RMD);
+    let world = TestEnv::new(myself, fixture::RMD);
     let machine = Machine::new(&world);
     let said = machine.run(&format!(
         r#"
@@ -178,11 +178,11 @@ fn the_configuration_repository_is_mounted_first() {
 /// Beside CernVM-FS, from its configuration: its files and its automounter's folder stay as they are, and ours goes again.
 #[test]
 fn both_clients_can_be_set_up_beside_each_other() {
-    let myself = Person::myself();
+    let myself = TestUser::myself();
     if !myself.is_root() {
         skip!("only root does to a machine what administrators do");
     }
-    let world = World::new(myself, fixture::RMD);
+    let world = TestEnv::new(myself, fixture::RMD);
     let said = Machine::new(&world).run(&format!(
         r#"
         {SITE}
@@ -219,7 +219,7 @@ fn both_clients_can_be_set_up_beside_each_other() {
 /// Our map names what can be a repository, and nothing else.
 #[test]
 fn the_program_map_knows_names() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let output = staged(&world, &[]);
     assert!(output.status.success(), "{}", words(&output));
     let answer = |key: &str| {
@@ -239,7 +239,7 @@ fn the_program_map_knows_names() {
 }
 
 /// Runs `esker setup` on a folder that stands for a machine; no rights are needed for that.
-fn staged(world: &World, arguments: &[&str]) -> std::process::Output {
+fn staged(world: &TestEnv, arguments: &[&str]) -> std::process::Output {
     let stage = world.path("home/stage");
     let mut command = world.esker(&["setup", "--root"]);
     command.arg(stage).args(arguments);
@@ -249,8 +249,8 @@ fn staged(world: &World, arguments: &[&str]) -> std::process::Output {
 /// Packagers and tests set up a folder; what systemd says of the units is nothing.
 #[test]
 fn units_are_as_systemd_wants_them() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let output = staged(&world, &["--with", "systemd", "sw-dev.example.org", "--program", "/bin/true"]);
         assert!(output.status.success(), "{}", words(&output));
         let folder = world.path("home/stage/etc/systemd/system");
@@ -272,7 +272,7 @@ fn units_are_as_systemd_wants_them() {
 
 #[test]
 fn wrong_calls_of_setup_change_nothing() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let cases: [(&[&str], &str); 6] = [
         (&["--with", "systemd"], "which repositories"),
         (&["--with", "autofs", "a.test"], "not only a.test"),

@@ -10,17 +10,17 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::daemons::{signal, wait_until_gone};
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 /// A second mount of the same world, with the same cache.
 struct Second<'w> {
-    world: &'w World,
+    world: &'w TestEnv,
     mountpoint: PathBuf,
 }
 
 impl<'w> Second<'w> {
-    fn mount(world: &'w World, name: &str) -> Self {
+    fn mount(world: &'w TestEnv, name: &str) -> Self {
         let mountpoint = world.path("home").join(name);
         world.person.does(|| fs::create_dir(&mountpoint)).expect("a folder");
         let output = world
@@ -55,7 +55,7 @@ impl Drop for Second<'_> {
 }
 
 /// Returns the largest files that are stored as one object, with the object's path.
-fn files_of(world: &World, fixture: Fixture) -> Vec<(String, String, String)> {
+fn files_of(world: &TestEnv, fixture: Fixture) -> Vec<(String, String, String)> {
     let contents = world.repository.contents("v3");
     let mut files: Vec<(u64, String, String, String)> = fixture
         .listing("v3")
@@ -72,14 +72,14 @@ fn files_of(world: &World, fixture: Fixture) -> Vec<(String, String, String)> {
     files.into_iter().take(3).map(|(_, name, whole, sum)| (name, whole, sum)).collect()
 }
 
-fn sum_of(world: &World, path: PathBuf) -> std::io::Result<String> {
+fn sum_of(world: &TestEnv, path: PathBuf) -> std::io::Result<String> {
     world.person.does(|| fs::read(path)).map(|content| esker_testkit::object::sha256(&content))
 }
 
 #[test]
 fn what_one_mount_fetched_the_other_reads() {
-    for person in Person::all() {
-        let world = World::new(person, fixture::RMD);
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
         let first = world.mount(&[]);
         let second = Second::mount(&world, "second");
         assert_eq!(first.status()["cache"]["writer"], true);
@@ -101,8 +101,8 @@ fn what_one_mount_fetched_the_other_reads() {
 /// of them takes over, and no read fails.
 #[test]
 fn no_read_fails_when_the_writer_goes_away() {
-    for (person, killed) in Person::all().into_iter().flat_map(|person| [(person, true), (person, false)]) {
-        let world = World::new(person, fixture::RMD);
+    for (person, killed) in TestUser::all().into_iter().flat_map(|person| [(person, true), (person, false)]) {
+        let world = TestEnv::new(person, fixture::RMD);
         let first = world.mount(&[]);
         let others = [Second::mount(&world, "second"), Second::mount(&world, "third")];
         let writer = u32::try_from(first.status()["pid"].as_u64().expect("a process id")).expect("an id");

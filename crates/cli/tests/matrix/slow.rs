@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use esker_testkit::craft::Craft;
 use esker_testkit::fixture::{self, Repository};
 use esker_testkit::mirror::{Fault, Mirror};
+use esker_testkit::revision_builder::RevisionBuilder;
 
 use crate::broker::Broker;
-use crate::person::Person;
-use crate::world::{Mounted, World};
+use crate::test_env::{Mounted, TestEnv};
+use crate::test_user::TestUser;
 
 /// What `--deadline` says in these tests: shorter than the transfers take.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-fn add(craft: &Craft, repository: &Repository, name: &str, content: &[u8]) {
+fn add(craft: &RevisionBuilder, repository: &Repository, name: &str, content: &[u8]) {
     let hash = repository.store(content, "");
     let byte = |at: usize| u8::from_str_radix(&hash[2 * at..2 * at + 2], 16).expect("a digest");
     craft.add_file("/slow", name, content.len() as u64, std::array::from_fn(byte));
@@ -49,7 +49,7 @@ fn add(craft: &Craft, repository: &Repository, name: &str, content: &[u8]) {
 /// A repository with a large file, some smaller ones, and some that its server doesn't send.
 fn repository() -> Repository {
     let repository = fixture::FULL.unpack();
-    let craft = Craft::of(&repository);
+    let craft = RevisionBuilder::of(&repository);
     craft.add_directory("slow");
     add(&craft, &repository, "large", &noise(1, LARGE));
     (0..READERS).for_each(|at| add(&craft, &repository, &format!("smaller{at}"), &noise(100 + at, SMALLER)));
@@ -64,13 +64,13 @@ fn repository() -> Repository {
     repository
 }
 
-fn world(person: Person) -> World {
+fn world(person: TestUser) -> TestEnv {
     let repository = repository();
     let mirror = Mirror::serve(repository.document_root());
-    World::at(person, repository, mirror)
+    TestEnv::at(person, repository, mirror)
 }
 
-fn mount<'w>(world: &'w World, broker: Option<&Broker>, deadline: Duration) -> Mounted<'w> {
+fn mount<'w>(world: &'w TestEnv, broker: Option<&Broker>, deadline: Duration) -> Mounted<'w> {
     let deadline = deadline.as_secs().to_string();
     let broker = broker.map(|broker| broker.options().to_vec()).unwrap_or_default();
     let options = ["--no-prefetch", "--deadline", &deadline].into_iter();
@@ -82,7 +82,7 @@ fn mount<'w>(world: &'w World, broker: Option<&Broker>, deadline: Duration) -> M
 /// A mount with its own cache, and one through a broker.
 #[test]
 fn what_comes_over_a_slow_link_is_read_whatever_time_it_takes() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         for through_broker in [false, true] {
             let world = world(person);
             let broker = through_broker.then(|| Broker::start(&world));
@@ -111,7 +111,7 @@ fn what_comes_over_a_slow_link_is_read_whatever_time_it_takes() {
 }
 
 /// Has everything that the server withholds read by a person, until the reads fail.
-fn wait_for_what_is_withheld<'s>(scope: &'s std::thread::Scope<'s, '_>, person: Person, folder: &Path) {
+fn wait_for_what_is_withheld<'s>(scope: &'s std::thread::Scope<'s, '_>, person: TestUser, folder: &Path) {
     for number in 0..WITHHELD {
         let path = folder.join(format!("withheld{number}"));
         let reader = std::thread::Builder::new().stack_size(256 * 1024);
@@ -124,7 +124,7 @@ fn wait_for_what_is_withheld<'s>(scope: &'s std::thread::Scope<'s, '_>, person: 
 #[test]
 fn reads_of_what_a_server_withholds_keep_nobody_waiting() {
     esker_testkit::descriptors::allow(2 * WITHHELD);
-    for person in Person::all() {
+    for person in TestUser::all() {
         for through_broker in [false, true] {
             let world = world(person);
             let broker = through_broker.then(|| Broker::start(&world));
@@ -132,7 +132,7 @@ fn reads_of_what_a_server_withholds_keep_nobody_waiting() {
             mounted.does(|| fs::read_dir(mounted.path("slow")).expect("listing").count());
             let rule = world.mirror.fault(|path| path.contains("c0/ffee11"), Fault::NoAnswer);
             std::thread::scope(|scope| {
-                wait_for_what_is_withheld(scope, Person::ordinary(), &mounted.path("slow"));
+                wait_for_what_is_withheld(scope, TestUser::ordinary(), &mounted.path("slow"));
                 rule.wait_for_hits(16);
                 for at in 0..READERS / 4 {
                     let since = Instant::now();

@@ -6,8 +6,8 @@ use esker_testkit::fixture;
 use esker_testkit::skip;
 
 use crate::machine::Machine;
-use crate::person::Person;
-use crate::world::World;
+use crate::test_env::TestEnv;
+use crate::test_user::TestUser;
 
 /// Mounts one repository as root and one as each of two users, one of whom has a runtime folder of a login session and
 /// one has none. Another one lays traps.
@@ -46,11 +46,11 @@ fn mounts(line: &str) -> Vec<Value> {
 
 #[test]
 fn root_sees_all_mounts_and_users_see_those_of_root() {
-    let myself = Person::myself();
+    let myself = TestUser::myself();
     if !myself.is_root() {
         skip!("only root sees the mounts of all users");
     }
-    let world = World::new(myself, fixture::RMD);
+    let world = TestEnv::new(myself, fixture::RMD);
     let said = Machine::new(&world).run(&format!(
         r#"
         {MOUNTS}

@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::configuring::{configured, write_files};
 use crate::faults::ended;
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 /// Whatever hangs, no command takes longer.
 const BOUND: Duration = Duration::from_secs(25);
@@ -32,7 +32,7 @@ impl Silent {
         // Whoever runs the tests mounts; the person who reads may be another.
         let options = MountOptions {
             source: "silent".into(),
-            allow_other: Person::myself().is_root(),
+            allow_other: TestUser::myself().is_root(),
             ..MountOptions::default()
         };
         let device = Mount::new(place, &options).expect("mounted").into_device();
@@ -87,7 +87,7 @@ impl Drop for Silent {
 /// > H2: A configuration repository that does not answer holds up no command: each ends in time, and those that need it say so.
 #[test]
 fn a_configuration_repository_that_hangs_holds_up_no_command() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let name = world.fixture().name();
     let general = "CVMFS_CONFIG_REPOSITORY=config.test\nCVMFS_MOUNT_DIR=/cvmfs\n";
     let own = format!(

@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use esker_format::compress::{Compression, decompress};
 use esker_testkit::fixture::{self, Fixture, TAGS};
-use esker_testkit::survey::{differences, survey};
+use esker_testkit::tree_scan::{differences, scan_tree};
 
-use crate::person::Person;
-use crate::world::{Mounted, World, words};
+use crate::test_env::{Mounted, TestEnv, words};
+use crate::test_user::TestUser;
 
 const NEWEST: &str = TAGS[2];
 /// Fewer objects than that every node fetches for itself.
 const FOR_ALL: usize = 10;
 
 /// Leaves all objects of the repository as a client of the reference does, for this world's person.
-fn leave_stock_cache(world: &World) -> PathBuf {
+fn leave_stock_cache(world: &TestEnv) -> PathBuf {
     let cache = world.path("home/stock");
     let data = world.repository.path().join("data");
     for two in fs::read_dir(&data).expect("the objects").map(|entry| entry.expect("an entry").path()) {
@@ -44,7 +44,7 @@ fn leave_stock_cache(world: &World) -> PathBuf {
     cache
 }
 
-fn give(path: &Path, person: Person) {
+fn give(path: &Path, person: TestUser) {
     std::os::unix::fs::chown(path, Some(person.uid), Some(person.gid)).expect("giving a file away");
     if path.is_dir() {
         fs::set_permissions(path, Permissions::from_mode(0o700)).expect("a mode");
@@ -55,17 +55,17 @@ fn give(path: &Path, person: Person) {
 }
 
 #[track_caller]
-fn reads_exactly(world: &World, mounted: &Mounted<'_>) {
-    let found = mounted.does(|| survey(&mounted.path("")));
+fn reads_exactly(world: &TestEnv, mounted: &Mounted<'_>) {
+    let found = mounted.does(|| scan_tree(&mounted.path("")));
     let complaints = differences(&world.fixture().listing(NEWEST), &found, world.person.ownership());
     assert!(complaints.is_empty(), "{}", complaints.join("\n  "));
 }
 
-fn objects_asked_for(world: &World) -> usize {
+fn objects_asked_for(world: &TestEnv) -> usize {
     world.mirror.count(|path| path.contains("/data/"))
 }
 
-fn objects_fetched(world: &World) -> Vec<String> {
+fn objects_fetched(world: &TestEnv) -> Vec<String> {
     let requests = world.mirror.requests().into_iter().map(|request| request.path);
     requests.filter(|path| path.contains("/data/")).collect()
 }
@@ -85,11 +85,11 @@ fn text(path: &Path) -> &str {
 #[test]
 fn who_changes_clients_does_not_begin_with_a_cold_node() {
     // Every way to hash and to store, and everybody.
-    let others = Person::all().into_iter().map(|person| (person, fixture::RMD));
+    let others = TestUser::all().into_iter().map(|person| (person, fixture::RMD));
     for (person, fixture) in
-        [fixture::FULL, fixture::SHAKE].map(|one| (Person::ordinary(), one)).into_iter().chain(others)
+        [fixture::FULL, fixture::SHAKE].map(|one| (TestUser::ordinary(), one)).into_iter().chain(others)
     {
-        let world = World::new(person, fixture);
+        let world = TestEnv::new(person, fixture);
         let stock = leave_stock_cache(&world);
         let mounted = world.mount(&["--lower", text(&stock)]);
         reads_exactly(&world, &mounted);
@@ -101,7 +101,7 @@ fn who_changes_clients_does_not_begin_with_a_cold_node() {
 #[test]
 fn a_folder_below_is_not_believed() {
     for option in ["--lower", "--alien"] {
-        let world = World::new(Person::ordinary(), fixture::FULL);
+        let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
         let stock = leave_stock_cache(&world);
         let mut spoilt = 0;
         for folder in fs::read_dir(&stock).expect("the folder").map(|entry| entry.expect("an entry").path()) {
@@ -125,7 +125,7 @@ fn a_folder_below_is_not_believed() {
 /// > C22: A folder that others may write to is not adopted; the message names it.
 #[test]
 fn a_folder_that_others_may_write_to_is_not_adopted() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let stock = leave_stock_cache(&world);
     fs::set_permissions(&stock, Permissions::from_mode(0o777)).expect("a mode");
     let refused = world.try_mount(&["--lower", text(&stock)]).err().expect("refusing");
@@ -139,7 +139,7 @@ fn a_folder_that_others_may_write_to_is_not_adopted() {
 #[test]
 fn nodes_share_a_folder() {
     let fixture: Fixture = fixture::FULL;
-    let worlds = [World::new(Person::ordinary(), fixture), World::new(Person::ordinary(), fixture)];
+    let worlds = [TestEnv::new(TestUser::ordinary(), fixture), TestEnv::new(TestUser::ordinary(), fixture)];
     let shared = worlds[0].path("home/shared");
     // Another process of the same user: two nodes of one cluster.
     fs::set_permissions(worlds[0].path("home"), Permissions::from_mode(0o755)).expect("a mode");
@@ -159,7 +159,7 @@ fn nodes_share_a_folder() {
     assert!(both.iter().map(given).sum::<u64>() <= asked as u64);
     drop(both);
     // A third node, later.
-    let third = World::new(Person::ordinary(), fixture);
+    let third = TestEnv::new(TestUser::ordinary(), fixture);
     let mounted = third.mount(&["--alien", text(&shared)]);
     reads_exactly(&third, &mounted);
     assert!(objects_asked_for(&third) < FOR_ALL, "{} objects were fetched", objects_asked_for(&third));

@@ -6,8 +6,8 @@ use esker_testkit::fixture;
 use esker_testkit::{skip, skip_optional};
 
 use crate::machine::Machine;
-use crate::person::Person;
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
 
 /// Makes systemd the first process. It has a group of processes below ours, in a hierarchy of which it sees nothing else,
 /// no unit but those of the script, and ends when `judge.service` has run `$RESULTS/judge`.
@@ -72,14 +72,14 @@ grep -c " /cvmfs/$NAME " /proc/mounts || :
 /// The units are enough for systemd: a repository is mounted at first use, by whichever user, and taken down by systemctl.
 #[test]
 fn systemd_mounts_at_first_use() {
-    let myself = Person::myself();
+    let myself = TestUser::myself();
     if !myself.is_root() {
         skip!("only root does to a machine what administrators do");
     }
     if !fs::exists("/lib/systemd/systemd").expect("looking for systemd") {
         skip!("systemd is not installed; its units are only read by systemd-analyze, if at all");
     }
-    let world = World::new(myself, fixture::RMD);
+    let world = TestEnv::new(myself, fixture::RMD);
     let results = world.path("results");
     fs::create_dir(&results).expect("a folder");
     fs::write(results.join("judge"), JUDGE).expect("writing");

@@ -8,11 +8,11 @@ use std::process::{Output, Stdio};
 use esker_testkit::fixture;
 use esker_testkit::mirror::Fault;
 
-use crate::person::Person;
-use crate::world::{World, complaint, printed, words};
+use crate::test_env::{TestEnv, complaint, printed, words};
+use crate::test_user::TestUser;
 
 /// Returns every command that `--help` shows, those of commands included, and "" for `esker` itself.
-pub(crate) fn commands(world: &World) -> Vec<String> {
+pub(crate) fn commands(world: &TestEnv) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut at = 0;
     while let Some(command) = all.get(at).cloned() {
@@ -31,7 +31,7 @@ pub(crate) fn commands(world: &World) -> Vec<String> {
 }
 
 /// Returns what `--help` says of a command.
-pub(crate) fn help(world: &World, command: &str) -> String {
+pub(crate) fn help(world: &TestEnv, command: &str) -> String {
     let words_of_it = command.split(' ').filter(|word| !word.is_empty()).chain(["--help"]);
     let output = world.esker(&words_of_it.collect::<Vec<_>>()).output().expect("running esker");
     assert!(output.status.success(), "{}", words(&output));
@@ -45,7 +45,7 @@ fn stderr(output: &Output) -> String {
 /// Every command's help begins with one sentence and has an example that begins with the command.
 #[test]
 fn help_has_a_sentence_and_an_example() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     for command in commands(&world) {
         let text = help(&world, &command);
         let first = text.lines().next().unwrap_or_default();
@@ -58,7 +58,7 @@ fn help_has_a_sentence_and_an_example() {
 /// `docs/cli.md` is what the command line says of itself.
 #[test]
 fn the_reference_of_commands_is_that_of_this_build() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let made = printed(&mut world.esker(&["manual", "--markdown"]));
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
     let written = std::fs::read_to_string(page).expect("docs/cli.md");
@@ -71,7 +71,7 @@ fn the_reference_of_commands_is_that_of_this_build() {
 /// Shells accept the completion scripts, which have every command that help shows and none that it hides.
 #[test]
 fn completions_have_all_visible_commands_and_options() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let commands = commands(&world);
     for shell in ["bash", "zsh", "fish"] {
         let script = printed(&mut world.esker(&["completions", shell]));
@@ -93,7 +93,7 @@ fn completions_have_all_visible_commands_and_options() {
 /// Each command has a man page.
 #[test]
 fn every_command_has_a_man_page() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let folder = world.path("man1");
     let folder_text = folder.to_str().expect("text");
     let pages = printed(&mut world.esker(&["manual", folder_text]));
@@ -109,7 +109,7 @@ fn every_command_has_a_man_page() {
 /// Wrong usage and configuration exit with 2 and say what is wrong.
 #[test]
 fn wrong_usage_exits_with_2() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let key = world.path("key.pub");
     let key = key.to_str().expect("a path in UTF-8");
     let (mnt, url) = (world.mountpoint(), world.url());
@@ -139,7 +139,7 @@ fn wrong_usage_exits_with_2() {
 /// What can't be done says on which object, why, and what to do next, each in words of its own.
 #[test]
 fn failures_are_told_apart() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let stranger = world.path("stranger.pub");
     std::fs::copy(fixture::FULL.public_key(), &stranger).expect("copying a key");
     let stranger = stranger.to_str().expect("a path in UTF-8").to_owned();
@@ -175,7 +175,7 @@ fn failures_are_told_apart() {
 /// Whoever asked for no network isn't sent to look after the server.
 #[test]
 fn what_was_never_seen_is_not_there_offline() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let mut ls = world.esker(&["ls", &world.url(), "--offline", "--public-key"]);
     let said = complaint(ls.arg(world.path("key.pub")), 3);
     assert!(said.contains("leave out --offline") && !said.contains("whether the server is up"), "{said}");
@@ -184,7 +184,7 @@ fn what_was_never_seen_is_not_there_offline() {
 /// Users of CernVM-FS find their commands.
 #[test]
 fn commands_of_cernvm_fs_have_their_counterparts_listed() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let listed = printed(&mut world.esker(&["help", "cvmfs"]));
     for theirs in
         ["cvmfs_config", "cvmfs_server", "cvmfs_talk", "cvmfs_fsck", "cvmfs_preload", "mount -t cvmfs"]
@@ -204,7 +204,7 @@ fn commands_of_cernvm_fs_have_their_counterparts_listed() {
 /// A file that isn't there is told as that, and not as a repository that nobody has configured.
 #[test]
 fn an_image_or_a_folder_that_is_not_there_is_told_so() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let mountpoint = world.mountpoint().display().to_string();
     let absolute = world.path("typo.sqfs").display().to_string();
     for image in ["typo.sqfs", "./typo.sqfs", "work/typo.sif", &absolute] {
@@ -228,7 +228,7 @@ fn an_image_or_a_folder_that_is_not_there_is_told_so() {
 /// An option that nothing comes of is refused by name, and not passed over.
 #[test]
 fn options_that_would_mean_nothing_are_refused() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let (url, key) = (world.url(), world.path("key.pub").display().to_string());
     let repository = ["run", &url, "--public-key", &key];
     let of_containers: [&[&str]; 13] = [
@@ -268,7 +268,7 @@ fn options_that_would_mean_nothing_are_refused() {
 /// A reader that has seen enough makes no failure.
 #[test]
 fn a_closed_pipe_is_success() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let mut find = world.esker(&["find", &world.url(), "--json", "--public-key"]);
     let mut find = find
         .arg(world.path("key.pub"))
@@ -286,7 +286,7 @@ fn a_closed_pipe_is_success() {
 /// A path right behind a repository is told where its colon belongs.
 #[test]
 fn a_missing_colon_is_pointed_at() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let key = world.path("key.pub").display().to_string();
     let url = world.url();
     let wrong = format!("{url}/dir/file");
@@ -329,7 +329,7 @@ fn named_twice(message: &str) -> Vec<String> {
 /// The first line of a message names a path or URL once, however many layers knew it.
 #[test]
 fn messages_name_a_path_once() {
-    let world = World::new(Person::ordinary(), fixture::RMD);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let home = |name: &str| world.path("home").join(name).display().to_string();
     world.person.does(|| {
         for folder in ["folder", "storage", "tree", "closed"] {
@@ -413,7 +413,7 @@ fn messages_name_a_path_once() {
 }
 
 /// Returns the path of a file that has content.
-fn small_file(world: &World) -> String {
+fn small_file(world: &TestEnv) -> String {
     let listing = world.fixture().listing("v3");
     let found =
         listing.iter().find(|entry| entry.is_file() && entry.size > Some(0) && entry.mode & 0o400 != 0);

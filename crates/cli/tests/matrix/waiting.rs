@@ -6,13 +6,13 @@ use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use esker_testkit::craft::Craft;
 use esker_testkit::fixture::{self, Repository};
 use esker_testkit::mirror::{Fault, Mirror, Rule};
+use esker_testkit::revision_builder::RevisionBuilder;
 use esker_testkit::skip_part;
 
-use crate::person::Person;
-use crate::world::{PATIENCE, World};
+use crate::test_env::{PATIENCE, TestEnv};
+use crate::test_user::TestUser;
 
 const READERS: usize = 1000;
 const AT_ONCE: Duration = Duration::from_millis(10);
@@ -23,7 +23,7 @@ const CROWD: [u8; 4] = [0xc0, 0xff, 0xee, 0x11];
 
 /// Adds a folder of files whose objects exist nowhere.
 fn add_crowd(repository: &Repository) {
-    let craft = Craft::of(repository);
+    let craft = RevisionBuilder::of(repository);
     craft.add_directory("crowd");
     for number in 0..READERS + 1 {
         let mut digest = [0; 20];
@@ -75,7 +75,7 @@ fn a_thousand_waiting_reads_make_nobody_else_wait() {
     let repository = fixture::FULL.unpack();
     add_crowd(&repository);
     let mirror = Mirror::serve(repository.document_root());
-    let world = World::alone(Person::ordinary(), repository, mirror);
+    let world = TestEnv::alone(TestUser::ordinary(), repository, mirror);
     // Now that no other test compares limits.
     esker_testkit::descriptors::allow(2 * READERS as u64);
     let mounted = world.mount(&[]);
@@ -149,24 +149,24 @@ fn wait_in_crowd(folder: &std::path::Path) {
 /// Listing and looking at a hundred thousand names is no more work per name than with a few.
 #[test]
 fn a_hundred_thousand_names_in_one_directory() {
-    look_at_a_hundred_thousand_names(Person::ordinary(), &[]);
-    match Person::root() {
+    look_at_a_hundred_thousand_names(TestUser::ordinary(), &[]);
+    match TestUser::root() {
         Some(root) => look_at_a_hundred_thousand_names(root, &["--fixed", "--show-with", "erofs"]),
         None => skip_part!("only root mounts EROFS"),
     }
 }
 
-fn look_at_a_hundred_thousand_names(person: Person, options: &[&str]) {
+fn look_at_a_hundred_thousand_names(person: TestUser, options: &[&str]) {
     const NAMES: usize = 100_000;
     let repository = fixture::FULL.unpack();
-    let craft = Craft::of(&repository);
+    let craft = RevisionBuilder::of(&repository);
     craft.add_directory("huge");
     for number in 0..NAMES {
         craft.add_file("/huge", &format!("name-{number}"), 1, [1; 20]);
     }
     craft.publish(&repository);
     let mirror = Mirror::serve(repository.document_root());
-    let world = World::alone(person, repository, mirror);
+    let world = TestEnv::alone(person, repository, mirror);
     let mounted = world.mount(options);
     let took = timed(|| {
         let seen: u64 = mounted.does(|| {
@@ -182,7 +182,7 @@ fn look_at_a_hundred_thousand_names(person: Person, options: &[&str]) {
 /// > P10: With a server that says nothing, statfs, stat of the mount point and of what is known, a listing that is known, and the attributes that tell of the mount are answered at once and ask nobody.
 #[test]
 fn what_is_known_needs_no_server() {
-    let world = World::new(Person::ordinary(), fixture::FULL);
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let mounted = world.mount(&["--no-prefetch"]);
     let known = mounted.path("data");
     let names = |folder: &std::path::Path| mounted.does(|| fs::read_dir(folder).expect("listing").count());
@@ -215,7 +215,7 @@ fn what_is_known_needs_no_server() {
                 },
                 PATIENCE,
             );
-            assert!(output.status.success(), "{program}: {}", crate::world::words(&output));
+            assert!(output.status.success(), "{program}: {}", crate::test_env::words(&output));
             assert!(took < PATIENCE / 6, "{program} took {took:?}");
         }
         for name in [

@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socket_with
 use rustix::process::{Gid, Uid};
 
 use super::*;
-use crate::share::{BrokerAddress, Receiver, Shared, Through, ToWriter, VERSION, send};
+use crate::cache_share::{BrokerAddress, Receiver, SharedCache, Through, ToWriter, VERSION, send};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const ALICE: u32 = 61_001;
@@ -91,12 +91,12 @@ impl Node {
     }
 
     /// The objects of a repository, for whoever calls.
-    fn open(&self, repository: &str) -> Arc<Shared> {
+    fn open(&self, repository: &str) -> Arc<SharedCache> {
         self.open_or(repository, || panic!("the private cache was used"))
     }
 
     /// The same for somebody whose last connections the broker may not have seen end: waits for a place.
-    fn open_once_there_is_room(&self, repository: &str) -> Arc<Shared> {
+    fn open_once_there_is_room(&self, repository: &str) -> Arc<SharedCache> {
         self.open_or(repository, no_private_cache)
     }
 
@@ -104,11 +104,11 @@ impl Node {
         &self,
         repository: &str,
         private: impl Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync + 'static,
-    ) -> Arc<Shared> {
+    ) -> Arc<SharedCache> {
         let uid = rustix::process::geteuid();
         let cache = self.folder.path().join(format!("own-{uid:?}"));
         let url = self.mirror.url(repository);
-        Shared::open_through(&cache, &url, Box::new(private), Some(self.address()), Log::default())
+        SharedCache::open_through(&cache, &url, Box::new(private), Some(self.address()), Log::default())
             .expect("the broker")
     }
 
@@ -121,7 +121,7 @@ impl Node {
         let socket = socket_with(kind.0, kind.1, kind.2, None).expect("a socket");
         let address = rustix::net::SocketAddrUnix::new(self.address().socket.as_path()).expect("an address");
         rustix::net::connect(&socket, &address).expect("connecting");
-        crate::share::limit_receives(&socket, Some(PATIENCE)).expect("a deadline");
+        crate::cache_share::limit_receives(&socket, Some(PATIENCE)).expect("a deadline");
         socket
     }
 }
@@ -383,7 +383,7 @@ fn a_restricted_repository_is_for_its_readers() {
     for uid in [MALLORY, 0] {
         as_user(uid, || {
             let socket = node.dial();
-            let care = ToWriter::Care { version: VERSION, task: crate::care::Task::List };
+            let care = ToWriter::Care { version: VERSION, task: crate::cache_admin::CacheTask::List };
             send(socket.as_fd(), &care, None).expect("a question");
             assert!(Receiver::new(socket).next::<serde_json::Value>().is_err(), "it was answered");
         });
@@ -480,7 +480,7 @@ fn root_and_the_brokers_own_user_may_take_up_more_than_others() {
     let host = node.broker.as_ref().expect("a broker").host.clone();
     let most = |uid| {
         let admission = host.admit(&Peer { uid, gids: Vec::new() }).expect("admitted");
-        admission.allowance.warms_max()
+        admission.quota.warms_max()
     };
     assert_eq!([0, node.me, ALICE].map(most), [OWN.warms, OWN.warms, BOUNDS.warms]);
 }
@@ -514,7 +514,7 @@ fn a_strangers_socket_is_not_used() {
     let folder = cache.clone();
     let open = move || open_writer(&engine, &folder, room(quota, Vec::new()));
     let url = node.mirror.url("public.test");
-    let store = Shared::open_through(&cache, &url, Box::new(open), Some(address), Log::default())
+    let store = SharedCache::open_through(&cache, &url, Box::new(open), Some(address), Log::default())
         .expect("a private cache");
     assert_eq!(store.through(), Some(Through::Ourselves));
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
 use super::{Checking, add, shown};
+use crate::cache_location;
 use crate::parameters::{ConfiguredCache, Finding, Parameters, Severity};
-use crate::place;
 
 /// Below this a cache is of little use; the reference warns there, too.
 const QUOTA_LEAST: u64 = 1000 << 20;
@@ -61,7 +61,7 @@ pub(super) fn cache(parameters: &Parameters, findings: &mut Vec<Finding>) {
         }
         Ok(_) => {}
     }
-    if let Ok(Some(kind)) = place::network_of(&folder) {
+    if let Ok(Some(kind)) = cache_location::network_of(&folder) {
         let mend = format!("set {parameter} to a folder on a disk of this node");
         problem(Severity::Error, format!("{at} is on a network file system ({kind}), which may hang"), mend);
     }

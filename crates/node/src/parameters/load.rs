@@ -18,7 +18,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use super::files::{FILE_MAX, Files};
-use super::problem::{Place, Problem, ProblemKind};
+use super::problem::{Problem, ProblemKind, SourceLine};
 use super::shell::{Machine, Shell, Variable};
 use super::{Origin, Parameters, Setting, own, table};
 
@@ -189,7 +189,7 @@ impl<'a> Load<'a> {
         let mut names = self.file(path);
         names.retain(|name| table::row(name).is_some());
         if !names.is_empty() {
-            let place = Place { path: Arc::from(path), line: 1 };
+            let place = SourceLine { path: Arc::from(path), line: 1 };
             let kind = ProblemKind::OnlySourced { names };
             self.shell.problems.push(Problem { place: Some(place), kind });
         }
@@ -223,7 +223,7 @@ impl<'a> Load<'a> {
             Ok(settings) => {
                 for own::Own { name, value, line } in settings {
                     let value = self.filled_in(&value);
-                    self.set(&name, value, Place { path: Arc::from(path), line });
+                    self.set(&name, value, SourceLine { path: Arc::from(path), line });
                 }
             }
             Err(problem) => self.shell.problems.push(problem),
@@ -231,7 +231,7 @@ impl<'a> Load<'a> {
     }
 
     /// Sets a parameter, unless it is settled; what it is then.
-    fn set(&mut self, name: &str, value: String, place: Place) -> String {
+    fn set(&mut self, name: &str, value: String, place: SourceLine) -> String {
         if let (CONFIG_REPOSITORY, Some(settled)) = (name, &self.settled)
             && *settled != value
         {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Place, Problem, ProblemKind};
+use super::problem::{Problem, ProblemKind, SourceLine};
 use super::table;
 
 /// A setting of a file.
@@ -25,7 +25,7 @@ pub(super) struct Own {
 
 pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Vec<Own>, Problem> {
     let problem = |line, what: String| {
-        let place = Place { path: Arc::from(path), line };
+        let place = SourceLine { path: Arc::from(path), line };
         Problem { place: Some(place), kind: ProblemKind::BadToml { what } }
     };
     let text = std::str::from_utf8(bytes).map_err(|_| problem(1, "the file is not UTF-8".into()))?;

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SourceLine {
     /// The file.
     pub path: Arc<Path>,
     /// The line, from 1.
     pub line: u32,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.path.display(), self.line)
     }
@@ -23,7 +23,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Where, if it is in a file.
-    pub place: Option<Place>,
+    pub place: Option<SourceLine>,
     /// What.
     pub kind: ProblemKind,
 }

@@ -26,7 +26,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::files::{FILE_MAX, Files};
-use super::problem::{Place, Problem, ProblemKind};
+use super::problem::{Problem, ProblemKind, SourceLine};
 use expand::{Expanded, Obstacle};
 use run::{Input, Status};
 use syntax::Statement;
@@ -96,7 +96,7 @@ pub(super) struct Variable {
     /// `None` where it could not be evaluated.
     pub(super) value: Option<String>,
     /// Where it was set; `None` for what was there before.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<SourceLine>,
     read_only: bool,
     /// The problem because of which it could not be evaluated.
     cause: Option<usize>,
@@ -109,7 +109,7 @@ impl Variable {
     }
 
     fn place(&self) -> String {
-        self.place.as_ref().map_or_else(|| "the beginning".to_owned(), Place::to_string)
+        self.place.as_ref().map_or_else(|| "the beginning".to_owned(), SourceLine::to_string)
     }
 }
 
@@ -318,7 +318,7 @@ impl<'a> Shell<'a> {
         if self.problems.len() >= PROBLEMS_MAX {
             return None;
         }
-        let place = Place { path: self.path.clone(), line };
+        let place = SourceLine { path: self.path.clone(), line };
         self.problems.push(Problem { place: Some(place), kind });
         Some(self.problems.len() - 1)
     }
@@ -351,8 +351,8 @@ impl<'a> Shell<'a> {
         Status::Unknown
     }
 
-    fn place(&self, line: u32) -> Option<Place> {
-        Some(Place { path: self.path.clone(), line })
+    fn place(&self, line: u32) -> Option<SourceLine> {
+        Some(SourceLine { path: self.path.clone(), line })
     }
 
     fn set(&mut self, name: &str, value: Option<String>, line: u32) {

@@ -46,12 +46,12 @@ const OTHER_KIND: Duration = Duration::from_millis(50);
 /// until one of these files changes.
 #[derive(Default)]
 pub(super) struct Names {
-    resolvers: RefCell<HashMap<(Dns, Kind), Known<TokioResolver>>>,
-    hosts: RefCell<Option<Known<Hosts>>>,
+    resolvers: RefCell<HashMap<(Dns, Kind), NameAnswer<TokioResolver>>>,
+    hosts: RefCell<Option<NameAnswer<Hosts>>>,
 }
 
-/// Value made of a file.
-struct Known<T> {
+/// What was made of a file.
+struct NameAnswer<T> {
     made: Rc<T>,
     version: Version,
 }
@@ -182,7 +182,7 @@ impl Names {
             let _ = hosts.read_hosts_conf(file);
         }
         let made = Rc::new(hosts);
-        *self.hosts.borrow_mut() = Some(Known { made: made.clone(), version });
+        *self.hosts.borrow_mut() = Some(NameAnswer { made: made.clone(), version });
         made
     }
 
@@ -195,7 +195,7 @@ impl Names {
         let mut builder = builder(dns)?;
         set(builder.options_mut(), dns, kind);
         let made = Rc::new(builder.build().map_err(|error| error.to_string())?);
-        self.resolvers.borrow_mut().insert(key, Known { made: made.clone(), version });
+        self.resolvers.borrow_mut().insert(key, NameAnswer { made: made.clone(), version });
         Ok(made)
     }
 }
@@ -270,7 +270,7 @@ fn full_name_by(
 mod tests {
     use std::net::Ipv4Addr;
 
-    use esker_testkit::name_server::{Known, NameServer};
+    use esker_testkit::name_server::{NameAnswer, NameServer};
 
     use super::*;
 
@@ -278,9 +278,9 @@ mod tests {
     fn full_names_are_what_name_servers_say() {
         let server = NameServer::start(60);
         let here = vec![Ipv4Addr::LOCALHOST];
-        server.tell("node.cluster.test", Known::At(here.clone()));
-        server.tell("head.cluster.test", Known::Alias("server.other.test".to_owned(), here));
-        server.tell("silent.cluster.test", Known::Silence);
+        server.tell("node.cluster.test", NameAnswer::At(here.clone()));
+        server.tell("head.cluster.test", NameAnswer::Alias("server.other.test".to_owned(), here));
+        server.tell("silent.cluster.test", NameAnswer::Silence);
         let ask = |host: &str, patience: Duration| {
             let domain = Name::from_str("cluster.test.").expect("a name");
             let config = ResolverConfig::from_parts(None, vec![domain], vec![name_server(server.address())]);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use esker_store::{Family, Order, Proxies, Servers, connect};
 use esker_testkit::mirror::Mirror;
-use esker_testkit::name_server::{Known, NameServer};
+use esker_testkit::name_server::{NameAnswer, NameServer};
 use esker_testkit::waiting::until;
 
 use crate::rig::{PATIENCE, Rig, bytes, objects, serve};
@@ -21,7 +21,7 @@ fn start(ttl: u32, addresses: &[Ipv4Addr]) -> NameServer {
 }
 
 fn tell(names: &NameServer, addresses: &[Ipv4Addr]) {
-    let known = if addresses.is_empty() { Known::Silence } else { Known::At(addresses.to_vec()) };
+    let known = if addresses.is_empty() { NameAnswer::Silence } else { NameAnswer::At(addresses.to_vec()) };
     names.tell(PROXY, known);
 }
 

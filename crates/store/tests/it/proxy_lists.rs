@@ -13,7 +13,7 @@ use esker_store::{
     connect,
 };
 use esker_testkit::mirror::{Fault, Mirror};
-use esker_testkit::name_server::{Known, NameServer};
+use esker_testkit::name_server::{NameAnswer, NameServer};
 use esker_testkit::waiting::until;
 use tempfile::TempDir;
 
@@ -138,7 +138,7 @@ impl Bench {
         for (letter, known) in
             [('p', &addresses[..1]), ('q', &addresses[1..2]), ('f', &addresses[2..]), ('n', &addresses[..2])]
         {
-            names.tell(&name(letter), Known::At(known.to_vec()));
+            names.tell(&name(letter), NameAnswer::At(known.to_vec()));
         }
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
         let pause = Duration::from_millis(5);
@@ -288,7 +288,7 @@ fn lists_whose_names_have_no_address() {
         |row| row.unresolved,
         |bench| {
             for letter in ['p', 'q', 'f', 'n'] {
-                bench.names.tell(&name(letter), Known::Nowhere);
+                bench.names.tell(&name(letter), NameAnswer::Nowhere);
             }
         },
     );
@@ -372,7 +372,7 @@ fn lists_whose_names_change() {
         bench.read(&store, &bench.objects[..1]);
         let q = Ipv4Addr::from([127, 0, 0, 12]);
         for letter in ['p', 'n'].map(name) {
-            bench.names.tell(&letter, Known::At(vec![q]));
+            bench.names.tell(&letter, NameAnswer::At(vec![q]));
             let asked = bench.names.asked(&letter);
             if asked > 0 {
                 // Each look is a request that asks for names whose time is over.
@@ -429,7 +429,7 @@ fn lists_whose_first_group_comes_back() {
 #[test]
 fn a_name_that_nobody_answers_is_given_up() {
     let bench = Bench::new();
-    bench.names.tell(&name('p'), Known::Silence);
+    bench.names.tell(&name('p'), NameAnswer::Silence);
     let row = row("p;DIRECT", "", ["O"; 5]);
     let mut servers = bench.servers(&row);
     (servers.dns.timeout, servers.dns.retries) = (Duration::from_millis(300), 0);
@@ -453,7 +453,7 @@ fn a_name_that_nobody_answers_is_given_up() {
 #[test]
 fn a_group_is_used_while_one_of_its_names_is_not_resolved() {
     let bench = Bench::new();
-    bench.names.tell(&name('q'), Known::Silence);
+    bench.names.tell(&name('q'), NameAnswer::Silence);
     let row = row("P|q;DIRECT", "", ["P"; 5]);
     let mut servers = bench.servers(&row);
     servers.dns.timeout = Duration::from_secs(600);
@@ -468,7 +468,7 @@ fn a_group_is_used_while_one_of_its_names_is_not_resolved() {
 #[test]
 fn a_name_that_is_resolved_after_all_is_used_again() {
     let bench = Bench::new();
-    bench.names.tell(&name('p'), Known::Nowhere);
+    bench.names.tell(&name('p'), NameAnswer::Nowhere);
     let row = row("p;DIRECT", "", ["P"; 5]);
     let mut servers = bench.servers(&row);
     servers.dns.least_ttl = Duration::ZERO;
@@ -476,7 +476,7 @@ fn a_name_that_is_resolved_after_all_is_used_again() {
     let store = bench.rig.store(source.clone());
     bench.read(&store, &bench.objects[..1]);
     assert_eq!(bench.counts(), [('O', 1)]);
-    bench.names.tell(&name('p'), Known::At(vec![[127, 0, 0, 11].into()]));
+    bench.names.tell(&name('p'), NameAnswer::At(vec![[127, 0, 0, 11].into()]));
     let is_active = || source.network().route.proxies[0][0].active;
     let back = until(PATIENCE, || {
         look(&*source);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use esker_testkit::listing::of_folder;
-use esker_testkit::survey::{Ownership, differences, survey};
+use esker_testkit::tree_scan::{Ownership, differences, scan_tree};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     let ownership =
         owner.map_or(Ownership::Published, |(uid, gid)| Ownership::Claimed(number(uid), number(gid)));
     let expected = of_folder(Path::new(source));
-    let found = survey(Path::new(mount));
+    let found = scan_tree(Path::new(mount));
     let wrong = differences(&expected, &found, ownership);
     let bytes: u64 = expected.iter().filter(|entry| entry.is_file()).filter_map(|entry| entry.size).sum();
     let xattrs: usize = expected.iter().map(|entry| entry.xattrs.len()).sum();

@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::Shared;
+use super::MirrorState;
 use super::fault::{Fault, Rule};
 use super::link::Link;
 use super::request::Request;
@@ -15,7 +15,7 @@ const TRICKLE: Duration = Duration::from_millis(100);
 /// Longer than any test: a stall ends when its rule is lifted, not by itself.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 
-pub(super) fn serve(stream: TcpStream, shared: &Shared) -> io::Result<()> {
+pub(super) fn serve(stream: TcpStream, shared: &MirrorState) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut writer = stream;
@@ -42,7 +42,7 @@ struct Response {
 }
 
 impl Response {
-    fn to(request: &Request, rule: Option<&Rule>, shared: &Shared) -> Response {
+    fn to(request: &Request, rule: Option<&Rule>, shared: &MirrorState) -> Response {
         let fault = rule.map(Rule::fault);
         let content = match fault {
             Some(Fault::Swap(other)) => shared.content(&format!("/{}", other.trim_start_matches('/'))),

@@ -1,9 +1,9 @@
 //! The fixtures are what their description says, and the kit reads and signs them right.
 
 use esker_testkit::contents::Contents;
-use esker_testkit::craft::Craft;
 use esker_testkit::fixture::{self, TAGS};
 use esker_testkit::object;
+use esker_testkit::revision_builder::RevisionBuilder;
 use esker_testkit::signing::{ManifestDraft, WhitelistDraft};
 
 /// Every file of every listed revision is in the repository, byte for byte, where the catalogs say.
@@ -78,7 +78,7 @@ fn heads_of_tags_name_their_roots() {
 fn crafted_revisions_hold_what_was_added() {
     let repository = fixture::FULL.unpack();
     let before = repository.contents("v3");
-    let craft = Craft::of(&repository);
+    let craft = RevisionBuilder::of(&repository);
     craft.add_directory("crafted");
     craft.add_file("/crafted", "file", 5, [7; 20]);
     craft.hide("/crafted");

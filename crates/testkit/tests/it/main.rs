@@ -3,6 +3,6 @@ mod fixtures;
 mod mirror;
 mod objects;
 mod skips;
-mod survey;
 mod tidy;
+mod tree_scan;
 mod waiting;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
-use esker_node::care::FreedRow;
+use esker_node::cache_admin::FreedRow;
 use esker_store::{CacheKey, Callback, CancelToken, Handle, ObjectRequest, StoreError, Warmed};
 use esker_vfs::{Kind as NodeKind, Node};
 
@@ -12,9 +12,9 @@ use super::{failed, label, open, tell_filled};
 use crate::args::{PlaceArgs, RepositoryArgs, split_path};
 use crate::browse::Browsed;
 use crate::commands::profile;
-use crate::exit::{Failure, Kind, of_store, of_tree};
-use crate::meter::Meter;
+use crate::error::{Failure, Kind, of_store, of_tree};
 use crate::output::{lossy, size};
+use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
 /// Fetches a file or folder into the cache and protects it from eviction.
@@ -91,7 +91,7 @@ pub(super) fn pin(args: PinArgs, settings: &Settings) -> Result<(), Failure> {
     let label = label(&args.place);
     let (folder, quota) = (args.repository.cache.clone(), args.repository.quota);
     let browsed = Browsed::open(&PlaceArgs::of(args.place, args.repository), settings)?;
-    let mut meter = Meter::new(args.telling.quiet);
+    let mut meter = ProgressMeter::new(args.telling.quiet);
     let gathered = Gathered::below(&browsed, &mut meter)?;
     // First, so that what comes in last doesn't evict what came first.
     let members: Vec<_> = gathered.objects.iter().map(|(key, wanted)| (*key, plain_len(wanted))).collect();
@@ -109,7 +109,7 @@ pub(super) fn preload(args: PreloadArgs, settings: &Settings) -> Result<(), Fail
         return Err(Failure::usage("a profile names files itself: give the repository without a path"));
     }
     let browsed = Browsed::open(&PlaceArgs::of(args.place, args.repository), settings)?;
-    let mut meter = Meter::new(args.telling.quiet);
+    let mut meter = ProgressMeter::new(args.telling.quiet);
     let gathered = match recorded {
         None => Gathered::below(&browsed, &mut meter)?,
         Some(named) => {
@@ -131,7 +131,7 @@ pub(super) fn evict(
 ) -> Result<FreedRow, Failure> {
     let (folder, quota) = (repository.cache.clone(), repository.quota);
     let browsed = Browsed::open(&PlaceArgs::of(place, repository), settings)?;
-    let gathered = Gathered::below(&browsed, &mut Meter::new(true))?;
+    let gathered = Gathered::below(&browsed, &mut ProgressMeter::new(true))?;
     let keys: Vec<CacheKey> = gathered.objects.into_keys().collect();
     // The catalogs are in use by ourselves until here.
     drop(browsed);
@@ -144,7 +144,7 @@ fn plain_len(wanted: &ObjectRequest) -> u64 {
 
 impl Gathered {
     /// Everything at and below the path that was asked for, and the catalogs that it takes to find it.
-    fn below(browsed: &Browsed, meter: &mut Meter) -> Result<Self, Failure> {
+    fn below(browsed: &Browsed, meter: &mut ProgressMeter) -> Result<Self, Failure> {
         let mut gathered = Self::default();
         let walk = browsed.walk();
         let found = walk.resolve(browsed.path(), true)?;
@@ -209,7 +209,7 @@ impl Gathered {
     }
 
     /// Brings all of it into the cache; what could not be prefetched is asked for as if somebody read it.
-    fn fetch(self, browsed: &Browsed, meter: &mut Meter) -> Result<Filled, Failure> {
+    fn fetch(self, browsed: &Browsed, meter: &mut ProgressMeter) -> Result<Filled, Failure> {
         let (store, errand) = (browsed.store(), CancelToken::default());
         let mut filled = Filled { files: self.files, bytes: self.bytes(), ..Filled::default() };
         let (total, bytes_total) = (self.objects.len(), filled.bytes);

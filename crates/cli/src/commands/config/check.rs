@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{FindingJson, severity_text};
 use crate::configuration;
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 

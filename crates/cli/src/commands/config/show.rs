@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::FindingJson;
 use crate::configuration;
-use crate::exit::{Failure, warn};
+use crate::error::{Failure, warn};
 use crate::output::Output;
 use crate::settings::Settings;
 

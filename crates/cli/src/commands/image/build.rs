@@ -16,10 +16,10 @@ use esker_squashfs::writer::{
 use serde::Serialize;
 
 use crate::args::RepositoryArgs;
-use crate::exit::{Context, Failure, Kind, warn};
+use crate::error::{Context, Failure, Kind, warn};
 use crate::glob;
-use crate::meter::Meter;
 use crate::output::{Output, parse_size, size};
+use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
@@ -218,7 +218,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     // The image may be made in the very folder that it is made of, and one that it replaces is not part of it either.
     let mut leave_out = vec![image.metadata().context(Kind::Failed, cannot_write())?];
     leave_out.extend(args.image.metadata());
-    let mut meter = Meter::new(args.quiet);
+    let mut meter = ProgressMeter::new(args.quiet);
     let opening = Opening {
         repository: &args.repository,
         settings,

@@ -11,7 +11,7 @@ use esker_vfs::{Kind as NodeKind, Node};
 use super::look::{Opened, Visited};
 use crate::compare::{Difference, stored_xattrs};
 use crate::entry::kind_name;
-use crate::exit::{Context as _, Failure, Kind};
+use crate::error::{Context as _, Failure, Kind};
 use crate::output::{JsonArray, Output, lossy};
 
 /// Compares two images, or an image and a folder.

@@ -7,7 +7,7 @@ use esker_squashfs::writer::{ImageFile, Target as _};
 use serde_json::json;
 
 use super::look::NamedArgs;
-use crate::exit::{Context as _, Failure, Kind};
+use crate::error::{Context as _, Failure, Kind};
 use crate::output::{Output, parse_size};
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;

@@ -8,7 +8,7 @@ use esker_squashfs::{Extract, ExtractError, extract};
 use serde_json::json;
 
 use super::look::NamedArgs;
-use crate::exit::{Failure, Kind, chain, of_tree, warn};
+use crate::error::{Failure, Kind, chain, of_tree, warn};
 use crate::output::{Output, size};
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;

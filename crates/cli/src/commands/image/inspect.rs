@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::look::NamedArgs;
 use crate::entry::time_text;
-use crate::exit::{Context, Failure, Kind};
+use crate::error::{Context, Failure, Kind};
 use crate::image::brought;
 use crate::output::{Output, size};
 use crate::settings::Settings;

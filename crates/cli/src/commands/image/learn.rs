@@ -8,7 +8,7 @@ use esker_squashfs::trailer::{self, TrailerError};
 use serde_json::json;
 
 use crate::args::RepositoryArgs;
-use crate::exit::{Failure, Kind, chain};
+use crate::error::{Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed, brought};
 use crate::output::Output;
 use crate::settings::Settings;

@@ -10,7 +10,7 @@ use esker_vfs::{Node, NodeKey};
 
 use crate::args::RepositoryArgs;
 use crate::commands::{cat, ls};
-use crate::exit::{Failure, Kind, warn};
+use crate::error::{Failure, Kind, warn};
 use crate::image::{self, ImageNamed};
 use crate::output::{Output, lossy};
 use crate::settings::Settings;

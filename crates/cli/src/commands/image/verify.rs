@@ -10,7 +10,7 @@ use esker_vfs::{Kind as NodeKind, Node};
 use serde_json::json;
 
 use super::look::{NamedArgs, Opened, Visited};
-use crate::exit::{Context as _, Failure, Kind};
+use crate::error::{Context as _, Failure, Kind};
 use crate::image::digest;
 use crate::output::{Output, size};
 use crate::publisher::stop_on_signals;

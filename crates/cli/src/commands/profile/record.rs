@@ -11,12 +11,12 @@ use esker_store::{RealDisk, persist};
 use esker_view::{Pin, ViewOptions};
 
 use crate::args::RepositoryArgs;
-use crate::around::{Around, ToMount, end_as, take_signals};
-use crate::exit::{Context, Failure, Kind, warn};
-use crate::join::{Checked, session_options, view_options};
+use crate::error::{Context, Failure, Kind, warn};
 use crate::limits::OpenFiles;
+use crate::open::{ResolvedRepository, session_options, view_options};
 use crate::publisher::now;
 use crate::recorder::{Recorded, Recorder};
+use crate::run_mounted::{MountedRun, ToMount, end_as, take_signals};
 use crate::settings::Settings;
 
 /// Runs a command as `esker run` does, and records the files that it reads from the repository.
@@ -62,11 +62,11 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     };
     // The command may change what a relative path leads to.
     let output = std::path::absolute(&output).context(Kind::Usage, "can't write the profile")?;
-    let checked = Checked::new(&args.url, &args.repository, settings)?;
+    let checked = ResolvedRepository::new(&args.url, &args.repository, settings)?;
     let name = RepositoryName::parse(&checked.address.name).context(Kind::Usage, "can't use this name")?;
     let words: Vec<_> = args.command.iter().map(|word| word.to_string_lossy()).collect();
     let command = words.join(" ");
-    let around = Around {
+    let mounted_run = MountedRun {
         settings,
         files,
         command: args.command,
@@ -80,7 +80,7 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     };
     let recorder = Arc::new(Recorder::new());
     let (recorded_at, theirs) = (now(), recorder.clone());
-    let (ending, (recorded, revision)) = around.run(
+    let (ending, (recorded, revision)) = mounted_run.run(
         vec![ToMount { checked, push: Push::Off }],
         forwarding,
         |view| view.observe(theirs),

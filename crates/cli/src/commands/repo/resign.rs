@@ -4,7 +4,7 @@ use esker_admin::{Resign, is_exposed};
 use esker_format::time::UnixTime;
 use serde_json::json;
 
-use crate::exit::Failure;
+use crate::error::Failure;
 use crate::output::Output;
 use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin, warn_of_key};
 use crate::settings::Settings;

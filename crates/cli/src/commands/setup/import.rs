@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use crate::exit::{Failure, warn};
+use crate::error::{Failure, warn};
 use crate::import::{self, Import, Scope, Unit};
 use crate::output::Output;
 use crate::settings::Settings;

@@ -3,11 +3,11 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use esker_testkit::craft::{Craft, FLAG_FILE, NewEntry};
 use esker_testkit::object::{Algorithm, deflate, unhex};
+use esker_testkit::revision_builder::{FLAG_FILE, NewEntry, RevisionBuilder};
 
 use super::Site;
-use crate::person::Person;
+use crate::test_user::TestUser;
 
 /// Tags of entries of an access control list (acl(5)), and what an entry of the whole file is for: nobody by number.
 const OWNER: u16 = 0x01;
@@ -35,7 +35,7 @@ fn publish(site: &Site, reader: u32) {
     let repository = &site.world.repository;
     let stored = repository.store(b"for one user\n", "");
     assert_eq!(stored, Algorithm::Sha1.hash(&deflate(b"for one user\n")));
-    let craft = Craft::of(repository);
+    let craft = RevisionBuilder::of(repository);
     craft.add_directory("lists");
     let digest = Some(unhex(&stored).try_into().expect("twenty bytes"));
     let (mode, flags) = (libc::S_IFREG | 0o640, FLAG_FILE);
@@ -57,8 +57,8 @@ fn publish(site: &Site, reader: u32) {
 /// Who a list lets in is let in, and nobody else, where that is configured; without it the permissions count alone.
 #[test]
 fn access_control_lists_are_enforced_where_that_is_configured() {
-    for person in Person::all() {
-        let (named, other) = (Person { uid: 4711, gid: 4711 }, Person { uid: 4712, gid: 4712 });
+    for person in TestUser::all() {
+        let (named, other) = (TestUser { uid: 4711, gid: 4711 }, TestUser { uid: 4712, gid: 4712 });
         let site = Site::new(person);
         publish(&site, named.uid);
         for (lines, enforced) in [
@@ -70,7 +70,7 @@ fn access_control_lists_are_enforced_where_that_is_configured() {
             assert_eq!(mounted.does(|| fs::read(&path)).expect("whoever mounted"), b"for one user\n");
             // Who mounted without root owns everything, and lets nobody else in.
             if person.is_root() {
-                let read = |person: Person| person.does(|| fs::read(&path)).map_err(|error| error.kind());
+                let read = |person: TestUser| person.does(|| fs::read(&path)).map_err(|error| error.kind());
                 let expected =
                     if enforced { Ok(b"for one user\n".to_vec()) } else { Err(ErrorKind::PermissionDenied) };
                 assert_eq!(read(named), expected, "{lines}");

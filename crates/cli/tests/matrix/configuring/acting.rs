@@ -6,12 +6,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use esker_testkit::craft::Craft;
 use esker_testkit::fixture;
+use esker_testkit::revision_builder::RevisionBuilder;
 
 use super::Site;
-use crate::person::Person;
-use crate::world::{Mounted, words};
+use crate::test_env::{Mounted, words};
+use crate::test_user::TestUser;
 
 /// Where the lines of a case go.
 pub(super) const LOCAL: &str = "/etc/cvmfs/config.d/full.test.local";
@@ -63,7 +63,7 @@ fn look(folder: &Path, found: &mut BTreeMap<PathBuf, (u32, u32, u32)>) {
 
 #[test]
 fn parameters_act_on_mounts() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         owners_and_permissions(&site);
         let score = site.process("CVMFS_OOM_SCORE_ADJ=321\n", "oom_score_adj");
@@ -98,8 +98,8 @@ fn parameters_act_on_mounts() {
 /// What only members may read is shown to nobody, since nobody here can tell who is one.
 #[test]
 fn a_repository_for_members_only_is_not_shown() {
-    let site = Site::new(Person::ordinary());
-    let craft = Craft::of(&site.world.repository);
+    let site = Site::new(TestUser::ordinary());
+    let craft = RevisionBuilder::of(&site.world.repository);
     let values = "INSERT OR REPLACE INTO properties (key, value) VALUES ('voms_authz', 'x509%/cms')";
     craft.catalog().execute_batch(values).expect("a property");
     craft.publish(&site.world.repository);

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use super::Site;
 use super::acting::LOCAL;
-use crate::person::Person;
-use crate::world::{Mounted, words};
+use crate::test_env::{Mounted, words};
+use crate::test_user::TestUser;
 
 /// The largest value that Linux takes.
 const VALUE_MAX: usize = 65_536;
@@ -41,7 +41,7 @@ impl Site {
 /// What scripts ask the reference client by its attributes, they can ask a mount.
 #[test]
 fn attributes_tell_how_a_repository_is_reached_and_used() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         let repository = &site.world.repository;
         let described = repository.store(METAINFO.as_bytes(), "M");
@@ -106,7 +106,7 @@ fn get_by(mounted: &Mounted<'_>, path: &Path, name: &str) -> Result<String, Errn
 /// Attributes are listed where that is configured, and answer to their names everywhere.
 #[test]
 fn attributes_are_listed_where_they_are_wanted() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     for (lines, at_root, at_file) in [
         ("", true, false),
         ("CVMFS_MAGIC_XATTRS_VISIBILITY=rootonly\n", true, false),
@@ -141,10 +141,10 @@ fn attributes_are_listed_where_they_are_wanted() {
 /// Protected attributes do not exist for those whose group is not privileged, on whatever way they are asked for.
 #[test]
 fn protected_attributes_are_told_to_privileged_groups_only() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         // Root may always ask, and lets others in.
-        let asker = Person::ordinary();
+        let asker = TestUser::ordinary();
         let ask = |name: &str| asker.does(|| get(&site.world.mountpoint(), name));
         let protect = "CVMFS_XATTR_PROTECTED_XATTRS=user.pubkeys,user.host\nCVMFS_XATTR_PRIVILEGED_GIDS=";
         let (own, other) = (format!("{protect}4711,{}\n", asker.gid), format!("{protect}4711\n"));
@@ -165,7 +165,7 @@ fn protected_attributes_are_told_to_privileged_groups_only() {
         assert_eq!(ask("user.host"), Err(Errno::NODATA));
         assert_eq!(ask("user.fqrn").as_deref(), Ok("full.test"));
     }
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     for (lines, told) in [
         ("CVMFS_XATTR_PROTECTED_XATTRS=user.pubkey\n", "user.pubkey is no attribute"),
         ("CVMFS_XATTR_PRIVILEGED_GIDS=staff\n", "staff is no number of a group"),

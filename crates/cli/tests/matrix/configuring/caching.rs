@@ -6,15 +6,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use esker_testkit::fixture::{self, TAGS};
-use esker_testkit::survey::{differences, survey};
+use esker_testkit::tree_scan::{differences, scan_tree};
 
 use rustix::process::Signal;
 
 use super::Site;
 use super::acting::LOCAL;
 use crate::daemons::{signal, wait_until_gone};
-use crate::person::Person;
-use crate::world::{Mounted, words};
+use crate::test_env::{Mounted, words};
+use crate::test_user::TestUser;
 
 impl Site {
     /// Requests for objects that came to anybody.
@@ -53,13 +53,13 @@ fn large(site: &Site) -> String {
 /// > C24: A cache in memory is a mount's own: it leaves no file anywhere, and is gone when the mount's process ends, however that ends.
 #[test]
 fn a_cache_in_memory_leaves_no_file() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         let claims = if person.uid == 0 { "no" } else { "yes" };
         let lines = "CVMFS_CACHE_PRIMARY=quick\nCVMFS_CACHE_quick_TYPE=ram\nCVMFS_CACHE_quick_SIZE=50\n";
         site.write(LOCAL, &format!("{lines}CVMFS_CLAIM_OWNERSHIP={claims}\n"));
         let mounted = site.mount().expect("a mount");
-        let found = mounted.does(|| survey(&mounted.path("")));
+        let found = mounted.does(|| scan_tree(&mounted.path("")));
         let complaints = differences(&fixture::FULL.listing(TAGS[2]), &found, person.ownership());
         assert!(complaints.is_empty(), "{}", complaints.join("\n  "));
         let status = mounted.status();
@@ -90,7 +90,7 @@ fn a_cache_in_memory_leaves_no_file() {
 /// > C25: What is streamed is not kept: catalogs are, and content of files is fetched whenever the kernel asks for it.
 #[test]
 fn what_is_streamed_is_not_kept() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let kept = |lines: &str| {
         site.write(LOCAL, lines);
         let mounted = site.mount().expect("a mount");
@@ -102,7 +102,7 @@ fn what_is_streamed_is_not_kept() {
             assert_eq!(read_anew(&mounted, &file), bytes);
             asked.push(site.objects_asked_for() - before);
         }
-        let found = mounted.does(|| survey(&mounted.path("")));
+        let found = mounted.does(|| scan_tree(&mounted.path("")));
         let complaints = differences(&fixture::FULL.listing(TAGS[2]), &found, site.world.person.ownership());
         assert!(complaints.is_empty(), "{}", complaints.join("\n  "));
         (asked, mounted.status()["cache"]["objects"].as_u64().expect("a number"))
@@ -137,7 +137,7 @@ fn until_given(mounted: &Mounted<'_>, fetched: usize) {
 
 #[test]
 fn named_caches_are_where_they_are_configured() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let base = site.world.path("home/caches");
     let at = base.display();
     let primary = "CVMFS_CACHE_PRIMARY=near\nCVMFS_CACHE_near_QUOTA_LIMIT=77\n";
@@ -168,7 +168,7 @@ fn named_caches_are_where_they_are_configured() {
         site.write(LOCAL, &format!("{tiers}CVMFS_CACHE_both_LOWER_READONLY={read_only}\n"));
         let before = site.objects_asked_for();
         let mounted = site.mount().unwrap_or_else(|output| panic!("{read_only}: {}", words(&output)));
-        mounted.does(|| survey(&mounted.path("")));
+        mounted.does(|| scan_tree(&mounted.path("")));
         if filled {
             until_given(&mounted, site.objects_asked_for() - before);
         }
@@ -177,7 +177,7 @@ fn named_caches_are_where_they_are_configured() {
     }
     let before = site.objects_asked_for();
     let mounted = site.mount().expect("a mount");
-    mounted.does(|| survey(&mounted.path("")));
+    mounted.does(|| scan_tree(&mounted.path("")));
     let fetched = site.objects_asked_for() - before;
     assert!(fetched < 10, "{fetched} objects were fetched");
 }

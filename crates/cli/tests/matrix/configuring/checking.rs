@@ -9,8 +9,8 @@ use esker_testkit::mirror::Fault;
 use serde_json::Value;
 
 use super::Site;
-use crate::person::Person;
-use crate::world::words;
+use crate::test_env::words;
+use crate::test_user::TestUser;
 
 impl Site {
     /// Checks the repository; whether that is clean, and what was said.
@@ -28,7 +28,7 @@ impl Site {
 /// A complete configuration is clean, for root and for others.
 #[test]
 fn a_complete_configuration_is_clean() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         let output = site.call(&["config", "check"]);
         assert_eq!(String::from_utf8_lossy(&output.stdout), "full.test: OK\n", "{}", words(&output));
@@ -145,7 +145,7 @@ fn broken_lines(site: &Site) -> Vec<(String, &'static str, &'static str)> {
 /// Each mistake is named with its place, and with what to do about it.
 #[test]
 fn broken_configurations_are_named_with_their_mend() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let local = "/etc/cvmfs/config.d/full.test.local";
     let stranger = std::fs::read_to_string(fixture::RMD.public_key()).expect("a key");
     site.write("/etc/cvmfs/stranger.pub", &stranger);
@@ -184,7 +184,7 @@ fn broken_configurations_are_named_with_their_mend() {
 /// Wrong permissions of files and folders are named, and so are those on the network who answer wrongly.
 #[test]
 fn broken_surroundings_are_named_with_their_mend() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let world = &site.world;
     let root = |path: &str| world.path("root").join(path);
     let mode =

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::Path;
 
 use esker_testkit::catalog::halves;
-use esker_testkit::craft::{Craft, FLAG_FILE, NewEntry};
 use esker_testkit::object::{Algorithm, unhex};
+use esker_testkit::revision_builder::{FLAG_FILE, NewEntry, RevisionBuilder};
 use esker_testkit::web::Web;
 
 use super::Site;
-use crate::person::Person;
-use crate::world::words;
+use crate::test_env::words;
+use crate::test_user::TestUser;
 
 /// Flags of catalogs: external content, chunks, and content that is not compressed.
 const EXTERNAL: u32 = 0x80;
@@ -31,7 +31,7 @@ fn digest(bytes: &[u8]) -> [u8; 20] {
 /// Publishes a revision with two external files, and puts their content where a server of their own has it.
 fn publish(site: &Site, outside: &Path) {
     let repository = &site.world.repository;
-    let craft = Craft::of(repository);
+    let craft = RevisionBuilder::of(repository);
     craft.add_directory("outside");
     let (whole, chunked) = (content(10_000, 1), content(2 * CHUNK + 7, 2));
     let entry = |name, bytes: &[u8], more: u32, digest| {
@@ -62,7 +62,7 @@ fn publish(site: &Site, outside: &Path) {
 /// verified like all other.
 #[test]
 fn content_outside_of_the_repository_comes_from_where_it_is_configured() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let folder = site.world.path("external");
     publish(&site, &folder);
     let web = Web::nginx(1, |_, ports| {

@@ -6,7 +6,7 @@ use std::fs;
 use esker_testkit::mirror::{Fault, Mirror};
 
 use super::Site;
-use crate::person::Person;
+use crate::test_user::TestUser;
 
 /// Read one after the other, with an empty cache.
 const FILES: [&str; 4] = ["data/random.bin", "data/hex.txt", "perm/m0644", "perm/owned"];
@@ -32,7 +32,7 @@ fn told(proxies: &[Mirror], field: &str) -> BTreeSet<String> {
 
 #[test]
 fn network_parameters_act_on_the_requests_of_mounts() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         site.reads("", &FILES[2..]);
         for field in ["cvmfs-info", "x-cvmfs-uid", "x-cvmfs-site"] {
@@ -56,7 +56,7 @@ fn network_parameters_act_on_the_requests_of_mounts() {
 
 /// A server that sends its clients elsewhere for an object.
 fn redirects() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let object = site.world.repository.contents("v3").whole("/perm/m0644").to_owned();
     let elsewhere = site.second.url(&format!("full.test/{object}"));
     let asked = object.clone();
@@ -70,7 +70,7 @@ fn redirects() {
 
 /// Two proxies that share the work: no object is asked of both. Whether both were asked for some.
 fn shards() -> bool {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     site.reads("CVMFS_PROXY_SHARD=yes\nCVMFS_FALLBACK_PROXY=\n", &FILES);
     let mut asked: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
     for (number, proxy) in site.proxies.iter().enumerate() {

@@ -4,11 +4,11 @@ use std::fs;
 use std::net::Ipv4Addr;
 
 use esker_testkit::mirror::Mirror;
-use esker_testkit::name_server::{Known, NameServer};
+use esker_testkit::name_server::{NameAnswer, NameServer};
 
 use super::Site;
-use crate::person::Person;
-use crate::world::words;
+use crate::test_env::words;
+use crate::test_user::TestUser;
 
 /// Read one after the other, with an empty cache.
 const FILES: [&str; 4] = ["data/random.bin", "data/hex.txt", "perm/m0644", "perm/owned"];
@@ -36,10 +36,10 @@ impl Site {
 #[test]
 fn configured_lists_of_names_are_used_in_their_order() {
     let names = NameServer::start(3600);
-    names.tell("good.test", Known::At(vec![Ipv4Addr::LOCALHOST]));
+    names.tell("good.test", NameAnswer::At(vec![Ipv4Addr::LOCALHOST]));
     // Nobody listens at the first one.
-    names.tell("both.test", Known::At(vec![[127, 0, 0, 99].into(), Ipv4Addr::LOCALHOST]));
-    names.tell("silent.test", Known::Silence);
+    names.tell("both.test", NameAnswer::At(vec![[127, 0, 0, 99].into(), Ipv4Addr::LOCALHOST]));
+    names.tell("silent.test", NameAnswer::Silence);
     // Groups by names and the numbers of proxies; the fallback; the proxy that does all the work, or `None` for the servers.
     for (list, fallback, served) in [
         ("good.test:0;DIRECT", "", Some(0)),
@@ -53,7 +53,7 @@ fn configured_lists_of_names_are_used_in_their_order() {
         ("good.test:0;DIRECT", "good.test:2", Some(0)),
         ("nobody.test:0;DIRECT", "good.test:2", Some(2)),
     ] {
-        let site = Site::new(Person::ordinary());
+        let site = Site::new(TestUser::ordinary());
         let with_ports = |list: &str| {
             (0..3).fold(list.to_owned(), |text, number| {
                 let port = format!(".test:{}", site.proxies[number].port());
@@ -86,7 +86,7 @@ fn command_lines() -> String {
 #[test]
 fn passwords_for_proxies_are_sent_and_never_shown() {
     for (person, on_the_command_line) in
-        [(Person::ordinary(), true), (Person::ordinary(), false), (Person::all()[0], false)]
+        [(TestUser::ordinary(), true), (TestUser::ordinary(), false), (TestUser::all()[0], false)]
     {
         let site = Site::new(person);
         let port = site.proxies[0].port();

@@ -5,8 +5,8 @@ use std::process::Output;
 use esker_testkit::web::{Authority, Web};
 
 use super::{Site, configured};
-use crate::person::Person;
-use crate::world::words;
+use crate::test_env::words;
+use crate::test_user::TestUser;
 
 /// Lists the repository with these variables; what came of it, with a cache of its own.
 fn lists(site: &Site, variables: &[(&str, &str)], options: &[&str], cache: usize) -> Output {
@@ -21,7 +21,7 @@ fn lists(site: &Site, variables: &[(&str, &str)], options: &[&str], cache: usize
 /// asked, and what to do is said.
 #[test]
 fn authorities_are_those_of_the_configuration_and_the_environment() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let authority = Authority::new();
     let (certificate, key) = authority.sign("IP:127.0.0.1", 1);
     let root = site.world.repository.document_root().display().to_string();

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use super::Site;
 use super::acting::LOCAL;
-use crate::person::Person;
-use crate::world::{PATIENCE, words};
+use crate::test_env::{PATIENCE, words};
+use crate::test_user::TestUser;
 
 /// A line as InfluxDB takes it: what it is of, its values, its time.
 fn line(text: &str) -> (String, BTreeMap<String, f64>, u128) {
@@ -27,7 +27,7 @@ fn line(text: &str) -> (String, BTreeMap<String, f64>, u128) {
 
 #[test]
 fn counters_are_sent_where_they_are_collected() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         let collector = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         collector.set_read_timeout(Some(PATIENCE)).expect("a time limit");
@@ -67,7 +67,7 @@ fn counters_are_sent_where_they_are_collected() {
 }
 
 fn what_cannot_be_sent_is_told_and_holds_up_nothing() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let lines = "CVMFS_TELEMETRY_SEND=yes\nCVMFS_INFLUX_PORT=8089\nCVMFS_INFLUX_METRIC_NAME=nodes\n";
     drop(site.mounts(&format!("{lines}CVMFS_TELEMETRY_RATE=5\nCVMFS_INFLUX_HOST=nobody.invalid\n")));
     for (more, told) in [
@@ -88,7 +88,7 @@ fn what_cannot_be_sent_is_told_and_holds_up_nothing() {
 /// A proxy that is left is a line of the system's log, as sites have it from the reference.
 #[test]
 fn fail_overs_are_told_to_the_log_of_the_system() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         let path = site.world.path("log");
         let system = UnixDatagram::bind(&path).expect("a socket");
@@ -123,7 +123,7 @@ fn fail_overs_are_told_to_the_log_of_the_system() {
 /// The same lines can go to a file of the site's in place of the system's log.
 #[test]
 fn lines_of_the_log_go_to_a_file_where_one_is_configured() {
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     let file = site.world.path("home/mounts.log");
     let mounted = site.mounts(&format!("CVMFS_USYSLOG={}\n", file.display()));
     let gone = site.proxies.each_ref().map(|proxy| format!("127.0.0.1:{}", proxy.port()));
@@ -145,7 +145,7 @@ fn talk(socket: &Path, command: &str) -> String {
 
 #[test]
 fn what_cvmfs_talk_asks_is_answered() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::new(person);
         let repository = &site.world.repository;
         repository.publish(&repository.head_at("v2"));
@@ -187,7 +187,7 @@ fn what_cvmfs_talk_asks_is_answered() {
         assert!(socket.exists());
         drop(other);
     }
-    let site = Site::new(Person::ordinary());
+    let site = Site::new(TestUser::ordinary());
     site.write(LOCAL, "CVMFS_TALK_SOCKET=/x\nCVMFS_TALK_OWNER=nobody-of-that-name\n");
     let output = site.call(&["config", "check", "full.test", "--offline"]);
     assert!(words(&output).contains("there is no such user in /etc/passwd"), "{}", words(&output));

@@ -13,7 +13,7 @@ use esker_testkit::container::{ContainerImage, Packing};
 use serde_json::json;
 
 use super::Builder;
-use crate::world::{complaint, printed};
+use crate::test_env::{complaint, printed};
 
 /// A request as it reached the proxy.
 #[derive(Clone, Debug, Default)]

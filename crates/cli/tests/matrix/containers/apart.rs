@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Site;
-use crate::person::Person;
-use crate::world::{printed, words};
+use crate::test_env::{printed, words};
+use crate::test_user::TestUser;
 
 /// Lists the names of processes, and tries to read the file that `$1` names through the root and working directory of every process, and to trace it.
 const ATTACK: &str = "for p in /proc/[0-9]*; do echo $p $(cat $p/comm);\n\
@@ -20,7 +20,7 @@ const ATTACK: &str = "for p in /proc/[0-9]*; do echo $p $(cat $p/comm);\n\
 /// > N9: A command under `--contain` doesn't see the processes that keep its image mounted or go ahead of it, and reaches no file of the host through them: it has no rights over them, also where it is root of its namespace.
 #[test]
 fn a_hostile_image_does_not_leave_through_the_processes_that_keep_it() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::of(person);
         site.root.write("/attack", ATTACK, 0o755);
         let secret = site.world.path("home/secret");
@@ -59,7 +59,7 @@ fn a_hostile_image_does_not_leave_through_the_processes_that_keep_it() {
 /// The command has process ids of its own, and ends as any other.
 #[test]
 fn a_contained_command_ends_as_it_would_elsewhere() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::of(person);
         let run = |script: &str| site.run(&["--contain"], &["sh", "-c", script]);
         let output = run("exit 42").output().expect("running esker");

@@ -7,11 +7,11 @@ use std::process::Command;
 use esker_testkit::skip;
 
 use super::Site;
-use crate::person::Person;
-use crate::world::{printed, words};
+use crate::test_env::{printed, words};
+use crate::test_user::TestUser;
 
 /// A site with a folder of data: a file, a program, a set-user-ID program, and a folder.
-fn site_with_data(person: Person) -> Site {
+fn site_with_data(person: TestUser) -> Site {
     let site = Site::of(person);
     site.root.add_programs(&["chroot"]);
     let data = site.world.path("data");
@@ -29,7 +29,7 @@ fn site_with_data(person: Person) -> Site {
 
 #[test]
 fn options_of_binds_take_effect() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = site_with_data(person);
         let data = site.world.path("data").display().to_string();
         let says = |bind: &str, script: &str| {
@@ -62,7 +62,7 @@ fn options_of_binds_take_effect() {
 
 #[test]
 fn nosuid_takes_rights_from_programs_and_ro_reaches_mounts_below() {
-    let Some(person) = Person::root() else { skip!("only root mounts a data set with rights") };
+    let Some(person) = TestUser::root() else { skip!("only root mounts a data set with rights") };
     let site = site_with_data(person);
     let data = site.world.path("data").display().to_string();
     let says = |options: &str| {
@@ -82,7 +82,7 @@ fn nosuid_takes_rights_from_programs_and_ro_reaches_mounts_below() {
 
 #[test]
 fn what_cannot_be_bound_is_refused_by_name() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = site_with_data(person);
         let data = site.world.path("data").display().to_string();
         for (bind, code, told) in [

@@ -9,8 +9,8 @@ use esker_testkit::skip;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 use super::Site;
-use crate::person::Person;
-use crate::world::{complaint, printed, words};
+use crate::test_env::{complaint, printed, words};
+use crate::test_user::TestUser;
 
 /// Makes an image of the site's system.
 fn packed(site: &Site) -> String {
@@ -34,7 +34,7 @@ fn files_of_the_host_take_the_place_of_what_an_image_has_in_their_way() {
             mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
         }),
     ];
-    for person in Person::all() {
+    for person in TestUser::all() {
         for (what, spoil) in in_the_way {
             let site = Site::of(person);
             let etc = site.root.path().join("etc");
@@ -88,7 +88,7 @@ fn what_can_not_be_shown_is_left_out_with_a_warning() {
 
 #[test]
 fn a_directory_that_the_user_can_not_enter_is_no_start() {
-    let Some(_) = Person::root() else { skip!("only root calls with fewer rights than it has") };
+    let Some(_) = TestUser::root() else { skip!("only root calls with fewer rights than it has") };
     let site = Site::new();
     let closed = site.world.path("closed");
     fs::create_dir(&closed).expect("a folder");
@@ -127,7 +127,7 @@ fn a_directory_that_the_user_can_not_enter_is_no_start() {
 
 #[test]
 fn what_is_no_image_is_told_at_once() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::of(person);
         let pipe = site.world.path("pipe.sqfs");
         mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
@@ -146,7 +146,7 @@ fn what_is_no_image_is_told_at_once() {
 
 #[test]
 fn a_device_that_can_not_be_opened_is_explained() {
-    let Some(_) = Person::root() else { skip!("only root calls with fewer rights than it has") };
+    let Some(_) = TestUser::root() else { skip!("only root calls with fewer rights than it has") };
     let site = Site::new();
     let image = packed(&site);
     let device = site.world.path("fuse");
@@ -178,7 +178,7 @@ fn a_device_that_can_not_be_opened_is_explained() {
 
 #[test]
 fn an_interpreter_that_is_missing_is_named() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::of(person);
         site.root.write("/bin/script", "#!/usr/bin/python9 -E\nprint()\n", 0o755);
         site.root.write("/bin/dos", "#!/bin/sh\r\necho\r\n", 0o755);

@@ -9,8 +9,8 @@ use esker_testkit::skip;
 
 use super::Site;
 use super::rootfs::found;
-use crate::person::Person;
-use crate::world::{printed, words};
+use crate::test_env::{printed, words};
+use crate::test_user::TestUser;
 
 const PROGRAMS: [&str; 23] = [
     "apt-get",
@@ -39,7 +39,7 @@ const PROGRAMS: [&str; 23] = [
 ];
 
 /// A site whose system has apt, dpkg and a repository with one package; `None` where this machine has no apt.
-fn site_with_apt(person: Person) -> Option<Site> {
+fn site_with_apt(person: TestUser) -> Option<Site> {
     if let Some(none) = ["apt-get", "dpkg-deb", "useradd"].iter().find(|name| found(name).is_none()) {
         skip!("this machine has no {none}");
     }
@@ -133,7 +133,7 @@ fn install(site: &Site, image: &str, ranges: &str, script: &str, apt: &str) -> O
     let mut call = site.world.esker(&["run", image, "--fakeroot", "--writable-tmpfs", "--no-bind"]);
     call.env("ESKER_ENV_APT", apt).args(["--", "sh", "-c", script]);
     let person = site.world.person;
-    if !Person::myself().is_root() || person.is_root() {
+    if !TestUser::myself().is_root() || person.is_root() {
         return call.output().expect("running esker");
     }
     let bind = "mount --make-rprivate / && for f in /etc/subuid /etc/subgid; do \
@@ -157,7 +157,7 @@ fn packed(site: &Site) -> String {
 
 #[test]
 fn packages_are_installed_without_subordinate_ids() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let Some(site) = site_with_apt(person) else { return };
         site.root.give_to(person);
         let folder = site.root.path().display().to_string();
@@ -165,7 +165,7 @@ fn packages_are_installed_without_subordinate_ids() {
             let output = install(&site, &image, "", INSTALL, "-o APT::Sandbox::User=root");
             assert!(output.status.success(), "{image}: {}", words(&output));
             assert_eq!(String::from_utf8_lossy(&output.stdout), INSTALLED, "{}", words(&output));
-            if !person.is_root() && Person::myself().is_root() {
+            if !person.is_root() && TestUser::myself().is_root() {
                 let said = words(&output);
                 assert!(said.contains("/etc/subuid has no ids for") && said.contains("usermod"), "{said}");
                 let output = install(
@@ -183,13 +183,13 @@ fn packages_are_installed_without_subordinate_ids() {
 
 #[test]
 fn packages_are_installed_as_users_of_the_image_with_subordinate_ids() {
-    if !Person::myself().is_root() {
+    if !TestUser::myself().is_root() {
         skip!("only root gives ranges of ids to users");
     }
     if found("newuidmap").is_none() || !Path::new("/etc/subuid").exists() {
         skip!("this machine has no newuidmap or no /etc/subuid");
     }
-    let Some(site) = site_with_apt(Person::ordinary()) else { return };
+    let Some(site) = site_with_apt(TestUser::ordinary()) else { return };
     site.root.give_to(site.world.person);
     let ranges = format!("{}:200000:65536\n", site.world.person.uid);
     let folder = site.root.path().display().to_string();

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::person::Person;
+use crate::test_user::TestUser;
 
 const PROGRAMS: [&str; 19] = [
     "sh",
@@ -87,7 +87,7 @@ impl Rootfs {
         self.write("/.esker/config.json", json, 0o644);
     }
 
-    pub(crate) fn give_to(&self, person: Person) {
+    pub(crate) fn give_to(&self, person: TestUser) {
         let all = self.listing().into_iter().map(|path| self.0.join(path)).chain([self.0.clone()]);
         for path in all {
             std::os::unix::fs::lchown(&path, Some(person.uid), Some(person.gid)).expect("giving a file away");

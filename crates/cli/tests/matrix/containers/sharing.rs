@@ -14,14 +14,14 @@ use esker_testkit::{skip, skip_optional};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::rootfs::Rootfs;
-use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
 use crate::running::processes_naming;
-use crate::world::{PATIENCE, World, printed};
+use crate::test_env::{PATIENCE, TestEnv, printed};
+use crate::test_user::TestUser;
 
 /// A person with a small system, in an image file or a repository.
 struct Images {
-    world: World,
+    world: TestEnv,
     /// What `esker run` is given.
     image: String,
     options: Vec<String>,
@@ -79,11 +79,11 @@ impl Images {
 
     /// With more in the image than a small system.
     fn with(more: impl FnOnce(&Rootfs)) -> Images {
-        Images::of(Person::ordinary(), more)
+        Images::of(TestUser::ordinary(), more)
     }
 
-    fn of(person: Person, more: impl FnOnce(&Rootfs)) -> Images {
-        let world = World::new(person, fixture::RMD);
+    fn of(person: TestUser, more: impl FnOnce(&Rootfs)) -> Images {
+        let world = TestEnv::new(person, fixture::RMD);
         let root = Rootfs::new(&world.path("root"));
         more(&root);
         let image = world.path("image.sqfs");
@@ -95,14 +95,14 @@ impl Images {
 
     /// The same in a folder of a repository.
     fn published(more: impl FnOnce(&Rootfs) + Send) -> Images {
-        Images::published_by(Person::ordinary(), more)
+        Images::published_by(TestUser::ordinary(), more)
     }
 
-    fn published_by(person: Person, more: impl FnOnce(&Rootfs) + Send) -> Images {
+    fn published_by(person: TestUser, more: impl FnOnce(&Rootfs) + Send) -> Images {
         Images::published_as("system", person, more)
     }
 
-    fn published_as(folder: &str, person: Person, more: impl FnOnce(&Rootfs) + Send) -> Images {
+    fn published_as(folder: &str, person: TestUser, more: impl FnOnce(&Rootfs) + Send) -> Images {
         let workshop = Workshop::with(person, |tree| more(&Rootfs::new(&tree.join(folder))));
         workshop.create();
         workshop.json(&["publish", NAME, &workshop.tree()]);
@@ -342,7 +342,7 @@ fn noise(seed: u32) -> String {
 
 #[test]
 fn somebody_goes_ahead_of_a_command_whose_start_was_seen() {
-    if !Person::myself().is_root() {
+    if !TestUser::myself().is_root() {
         skip!("only root sees what a keeper has read");
     }
     let (all, _) = STARTS_WITH;
@@ -391,7 +391,7 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
 /// Somebody may have packed or published what was the layer of another overlay. Its marks are for that one.
 #[test]
 fn marks_of_another_overlay_mean_nothing_below_a_command() {
-    let Some(person) = Person::root() else { skip!("only root sets marks of overlays") };
+    let Some(person) = TestUser::root() else { skip!("only root sets marks of overlays") };
     let mark = |root: &Rootfs| {
         root.write("/sub/file", "seen\n", 0o644);
         let (folder, none) = (root.path().join("sub"), rustix::fs::XattrFlags::empty());
@@ -410,7 +410,7 @@ fn marks_of_another_overlay_mean_nothing_below_a_command() {
 /// Images of containers are called with a colon, and nobody forbids the rest.
 #[test]
 fn a_folder_may_be_called_as_options_of_overlays_are_written() {
-    let images = Images::published_as("a:latest,b\\", Person::ordinary(), |_| ());
+    let images = Images::published_as("a:latest,b\\", TestUser::ordinary(), |_| ());
     let script = "echo new > /made-for-this-test && cat /made-for-this-test";
     assert_eq!(printed(&mut images.run_with(&["--writable-tmpfs"], &["sh", "-c", script])), "new\n");
 }

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::Command;
 
 use super::Site;
-use crate::person::Person;
-use crate::world::{complaint, printed};
+use crate::test_env::{complaint, printed};
+use crate::test_user::TestUser;
 
 #[test]
 fn an_image_is_shown_at_a_path_of_the_host() {
-    for person in Person::all() {
+    for person in TestUser::all() {
         let site = Site::of(person);
         let image = site.world.path("stack.sqfs");
         let mut make = Command::new("mksquashfs");

@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use super::namespace::Namespace;
 use super::process::{Process, ended, spoil, timed};
-use crate::person::Person;
 use crate::publishing::{NAME, Workshop};
-use crate::world::{PATIENCE, words};
+use crate::test_env::{PATIENCE, words};
+use crate::test_user::TestUser;
 
 /// Files, each of which is read for the first time once.
 const FILES: usize = 300;
@@ -58,7 +58,7 @@ fn len(number: usize) -> usize {
 
 impl Client {
     pub(super) fn new() -> Client {
-        let workshop = Workshop::with(Person::ordinary(), |top| {
+        let workshop = Workshop::with(TestUser::ordinary(), |top| {
             fs::create_dir_all(top).expect("a folder");
             for number in 0..FILES {
                 fs::write(top.join(format!("file-{number}")), content(number, len(number))).expect("a file");

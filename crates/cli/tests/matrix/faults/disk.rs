@@ -8,8 +8,8 @@ use esker_testkit::waiting::until;
 use super::client::{Client, Mount};
 use super::process::timed;
 use super::{SWITCHED, add_to_report};
-use crate::gate;
-use crate::world::PATIENCE;
+use crate::exclusive;
+use crate::test_env::PATIENCE;
 
 /// What goes wrong with a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ fn wait_until_kept(client: &Client, mount: &Mount<'_>) -> Duration {
 /// > W4: Whatever becomes of the cache's disk, reads of what a server has do not fail, every mount ends in time or says what is wrong with the disk, and the cache is used again by itself once the disk is well.
 #[test]
 fn a_disk_that_fails_in_any_way_costs_no_read() {
-    let _pass = gate::among_others();
+    let _pass = exclusive::among_others();
     let client = Client::apart();
     let origin = client.nginx("origin", Some(&client.storage()));
     let disk = client.place("disk").display().to_string();

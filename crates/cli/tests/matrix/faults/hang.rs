@@ -10,8 +10,8 @@ use super::client::{Client, Mount};
 use super::peers::{Frozen, Owned};
 use super::process::timed;
 use super::{SWITCHED, add_to_report};
-use crate::gate;
-use crate::world::{PATIENCE, words};
+use crate::exclusive;
+use crate::test_env::{PATIENCE, words};
 
 /// A disk that a program serves.
 fn disk(client: &Client) -> Owned {
@@ -29,7 +29,7 @@ fn disk(client: &Client) -> Owned {
 /// > W6: A folder below the cache that does not answer delays a read by some seconds, once, and then the server is asked.
 #[test]
 fn a_folder_below_that_hangs_is_left_for_the_server() {
-    let _pass = gate::among_others();
+    let _pass = exclusive::among_others();
     let client = Client::apart();
     let origin = client.nginx("origin", Some(&client.storage()));
     let serving = disk(&client);
@@ -96,7 +96,7 @@ fn asked_meanwhile(client: &Client, mount: &Mount<'_>) -> [Duration; 5] {
 /// > W7: While the cache's disk does not answer, a read ends at its deadline, everything that needs no byte of it is answered, and a mount that needs it is refused; when it answers again all goes on by itself.
 #[test]
 fn a_cache_on_a_disk_that_hangs() {
-    let _pass = gate::among_others();
+    let _pass = exclusive::among_others();
     let client = Client::apart();
     let origin = client.nginx("origin", Some(&client.storage()));
     let serving = disk(&client);

@@ -6,8 +6,8 @@ use std::net::Ipv4Addr;
 use super::client::Client;
 use super::process::Process;
 use super::{RESET, SWITCHED, TIMEOUT};
-use crate::gate;
-use crate::world::words;
+use crate::exclusive;
+use crate::test_env::words;
 
 /// Files read in each cell.
 const READS: usize = 3;
@@ -36,7 +36,7 @@ fn counts(origin: &Process) -> Vec<(Ipv4Addr, usize)> {
 /// > W8: Groups of proxies are used in the order in which they are listed, whatever is resolved first: a request goes through a later group, or directly where that stands later, only while everything before it fails.
 #[test]
 fn lists_of_proxies_are_used_in_their_order_by_mounts() {
-    let _pass = gate::among_others();
+    let _pass = exclusive::among_others();
     let client = Client::new();
     let origin = client.nginx("origin", Some(&client.storage()));
     let mut first = client.squid_from("first-squid", FIRST);
@@ -86,7 +86,7 @@ fn lists_of_proxies_are_used_in_their_order_by_mounts() {
 /// A proxy that is down is shown by `status`, as text and as JSON, by the doctor and in the log, and so is that it is back.
 #[test]
 fn a_proxy_that_is_down_is_seen() {
-    let _pass = gate::among_others();
+    let _pass = exclusive::among_others();
     let client = Client::new();
     let origin = client.nginx("origin", Some(&client.storage()));
     let mut squid = client.squid_from("squid", FIRST);

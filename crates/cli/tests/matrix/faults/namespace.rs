@@ -6,18 +6,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 
-use crate::person::Person;
-use crate::world::PATIENCE;
+use crate::test_env::PATIENCE;
+use crate::test_user::TestUser;
 
 /// A shell that holds the namespace, and whatever is done in it to its disks.
 pub(super) struct Namespace {
-    person: Person,
+    person: TestUser,
     shell: Child,
     said: Mutex<Receiver<String>>,
 }
 
 impl Namespace {
-    pub(super) fn of(person: Person) -> Self {
+    pub(super) fn of(person: TestUser) -> Self {
         let mut command = person.command("unshare");
         command.args(["--user", "--map-root-user", "--mount", "sh"]).current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -10,8 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::client::{Client, Mount};
 use super::process::timed;
 use super::{SWITCHED, add_to_report};
-use crate::gate;
-use crate::world::PATIENCE;
+use crate::exclusive;
+use crate::test_env::PATIENCE;
 
 /// A process that owes an answer is asked for a sign of life after ten seconds, and has ten for it; the kernel asks for a
 /// page a second time after its read-ahead failed.
@@ -151,7 +151,7 @@ fn frozen_broker() -> String {
 /// > W5: A process that shares its cache and is stopped delays a read by forty seconds at most; what is cached is read as ever, and everything goes on when it does.
 #[test]
 fn those_who_share_a_cache_can_be_frozen() {
-    let _pass = gate::among_others();
+    let _pass = exclusive::among_others();
     let rows = std::thread::scope(|scope| {
         let both = [scope.spawn(frozen_writer), scope.spawn(frozen_broker)];
         both.map(|one| one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

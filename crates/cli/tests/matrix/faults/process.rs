@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use esker_testkit::waiting::{until, until_some};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::person::Person;
-use crate::world::PATIENCE;
+use crate::test_env::PATIENCE;
+use crate::test_user::TestUser;
 
 /// A running nginx or squid, or the place where one ran.
 pub(crate) struct Process {
-    person: Person,
+    person: TestUser,
     arguments: Vec<String>,
     folder: PathBuf,
     pub(crate) address: SocketAddr,
@@ -27,7 +27,7 @@ pub(crate) struct Process {
 impl Process {
     /// An nginx that serves `root`, or passes on to whatever server a request names if there is none. Files in its
     /// folder make it misbehave while they are there (see [`Process::flag`]).
-    pub(super) fn nginx(person: Person, folder: PathBuf, root: Option<&Path>, bad: [&Path; 2]) -> Process {
+    pub(super) fn nginx(person: TestUser, folder: PathBuf, root: Option<&Path>, bad: [&Path; 2]) -> Process {
         let address = free_port();
         let flag = |name: &str, then: &str| format!("if (-f {}/{name}) {{ {then} }}\n", folder.display());
         let page = "<!DOCTYPE html><html><body>Please log in.</body></html>";
@@ -52,7 +52,7 @@ impl Process {
         Process::nginx_with(person, folder, address, &format!("{serve} {damaged}"))
     }
 
-    fn nginx_with(person: Person, folder: PathBuf, address: SocketAddr, serve: &str) -> Process {
+    fn nginx_with(person: TestUser, folder: PathBuf, address: SocketAddr, serve: &str) -> Process {
         let config = format!(
             "daemon off; master_process off; pid {0}/pid; error_log {0}/error.log;\n\
              events {{ worker_connections 256; }}\n\
@@ -66,23 +66,23 @@ impl Process {
     }
 
     /// A squid that passes on to whatever server a request names, and keeps what comes in memory.
-    pub(super) fn squid(person: Person, folder: PathBuf) -> Process {
+    pub(super) fn squid(person: TestUser, folder: PathBuf) -> Process {
         Process::squid_with(person, folder, "")
     }
 
     /// A squid that servers see come from `from`.
-    pub(crate) fn squid_from(person: Person, folder: PathBuf, from: Ipv4Addr) -> Process {
+    pub(crate) fn squid_from(person: TestUser, folder: PathBuf, from: Ipv4Addr) -> Process {
         Process::squid_with(person, folder, &format!("tcp_outgoing_address {from}\n"))
     }
 
     /// An nginx that serves `root` to `only`, and to nobody else.
-    pub(crate) fn nginx_for(person: Person, folder: PathBuf, root: &Path, only: Ipv4Addr) -> Process {
+    pub(crate) fn nginx_for(person: TestUser, folder: PathBuf, root: &Path, only: Ipv4Addr) -> Process {
         let address = free_port();
         let serve = format!("location / {{ root {}; allow {only}; deny all; }}", root.display());
         Process::nginx_with(person, folder, address, &serve)
     }
 
-    fn squid_with(person: Person, folder: PathBuf, lines: &str) -> Process {
+    fn squid_with(person: TestUser, folder: PathBuf, lines: &str) -> Process {
         let address = free_port();
         let config = format!(
             "http_port {address}\nhttp_access allow all\ncache_mem 32 MB\nmaximum_object_size_in_memory 8 MB\n\
@@ -98,7 +98,7 @@ impl Process {
     }
 
     fn start(
-        person: Person,
+        person: TestUser,
         folder: PathBuf,
         mut arguments: Vec<String>,
         config: String,

@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::person::Person;
-use crate::world::{Mounted, PATIENCE, World};
+use crate::test_env::{Mounted, PATIENCE, TestEnv};
+use crate::test_user::TestUser;
 
 /// Lines of the broker's that are kept.
 const LINES: usize = 50;
@@ -27,7 +27,7 @@ pub(super) struct SmallDisk {
 impl SmallDisk {
     pub(super) fn new(path: PathBuf, size: u64) -> SmallDisk {
         fs::create_dir(&path).expect("a folder");
-        let is_small = Person::myself().is_root();
+        let is_small = TestUser::myself().is_root();
         if is_small {
             let options = std::ffi::CString::new(format!("size={size}")).expect("text");
             let flags = rustix::mount::MountFlags::empty();
@@ -86,7 +86,7 @@ pub(super) struct NodeBroker {
 }
 
 impl NodeBroker {
-    pub(super) fn start(world: &World, disk: &SmallDisk) -> NodeBroker {
+    pub(super) fn start(world: &TestEnv, disk: &SmallDisk) -> NodeBroker {
         let folder = world.path("broker");
         fs::create_dir(&folder).expect("a folder");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
@@ -121,7 +121,7 @@ impl NodeBroker {
 
     /// What to say for it to be used, and trusted.
     pub(super) fn options(&self) -> [String; 4] {
-        let uid = Person::myself().uid.to_string();
+        let uid = TestUser::myself().uid.to_string();
         ["--broker".into(), self.socket.display().to_string(), "--broker-user".into(), uid]
     }
 

@@ -9,12 +9,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use esker_testkit::craft::Craft;
 use esker_testkit::fixture::{self, Repository};
 use esker_testkit::mirror::{Fault, Mirror, Rule};
 use esker_testkit::object::{self, BOMB_UNIT};
+use esker_testkit::revision_builder::RevisionBuilder;
 
-use crate::world::{World, words};
+use crate::test_env::{TestEnv, words};
 
 /// What the paths of withheld objects have.
 pub(super) const NOWHERE: &str = "c0/ffee11";
@@ -93,7 +93,7 @@ pub(super) struct Evil {
 impl Evil {
     pub(super) fn start() -> Evil {
         let repository = fixture::FULL.unpack();
-        let craft = Craft::of(&repository);
+        let craft = RevisionBuilder::of(&repository);
         craft.add_directory("soak");
         super::add_withheld(&craft);
         let gigabytes = 3 << 30;
@@ -135,7 +135,7 @@ impl Evil {
     }
 
     /// Mounts it beside the good one.
-    pub(super) fn mount<'w>(&self, world: &'w World, options: &[&str]) -> EvilMount<'w> {
+    pub(super) fn mount<'w>(&self, world: &'w TestEnv, options: &[&str]) -> EvilMount<'w> {
         let place = world.path("evil");
         fs::create_dir(&place).expect("a folder");
         std::os::unix::fs::chown(&place, Some(world.person.uid), Some(world.person.gid)).expect("its owner");
@@ -182,7 +182,7 @@ fn put_heads(repository: &Repository, mirror: &Mirror, bombs: &[String]) {
 
 /// The mount of the hostile repository, taken down when dropped.
 pub(super) struct EvilMount<'w> {
-    world: &'w World,
+    world: &'w TestEnv,
     place: PathBuf,
 }
 

@@ -21,8 +21,8 @@ use rustix::net::{
 };
 use serde_json::{Value, json};
 
-use crate::person::Person;
-use crate::world::World;
+use crate::test_env::TestEnv;
+use crate::test_user::TestUser;
 
 use super::broker::NodeBroker;
 use super::evil::{self, Evil, Held};
@@ -93,11 +93,11 @@ impl Display for Counts {
 
 pub(super) struct Hostile<'t> {
     /// Who has hundreds of reads wait.
-    flooder: Person,
+    flooder: TestUser,
     /// Who does the rest, and would wait behind them.
-    person: Person,
+    person: TestUser,
     readers: &'t Readers,
-    world: &'t World,
+    world: &'t TestEnv,
     broker: &'t NodeBroker,
     evil: &'t Evil,
     program: PathBuf,
@@ -109,14 +109,14 @@ pub(super) struct Hostile<'t> {
 
 impl<'t> Hostile<'t> {
     pub(super) fn new(
-        [flooder, person]: [Person; 2],
-        world: &'t World,
+        [flooder, person]: [TestUser; 2],
+        world: &'t TestEnv,
         readers: &'t Readers,
         (broker, evil): (&'t NodeBroker, &'t Evil),
     ) -> Hostile<'t> {
         let home = world.path("mallory");
         fs::create_dir(&home).expect("a folder");
-        if Person::myself().is_root() {
+        if TestUser::myself().is_root() {
             std::os::unix::fs::chown(&home, Some(person.uid), Some(person.gid)).expect("its owner");
         }
         let mut program = world.program().to_owned();
@@ -153,7 +153,7 @@ impl<'t> Hostile<'t> {
         }
     }
 
-    fn attack(&self, person: Person, attack: impl FnOnce(&Self) + Send) {
+    fn attack(&self, person: TestUser, attack: impl FnOnce(&Self) + Send) {
         let failed = Stop::of(self.readers, || {});
         person.does(|| attack(self));
         failed.not();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use esker_testkit::object;
 use esker_testkit::soak::Random;
 
-use crate::world::PATIENCE;
+use crate::test_env::PATIENCE;
 
 /// A file and the SHA-256 of what it must read as.
 pub(super) struct File {

@@ -9,15 +9,15 @@ use esker_testkit::waiting::until;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::cache_share::Pace;
 use crate::repository::CacheOpener;
-use crate::share::Pace;
 
 /// How often is looked here.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Somebody with a cache of their own, and what their log says.
 struct Own {
-    store: Arc<Shared>,
+    store: Arc<SharedCache>,
     cache: PathBuf,
     log: Arc<Mutex<Vec<String>>>,
 }
@@ -39,7 +39,7 @@ impl Own {
         };
         let pace = Pace { look: LOOK, ..Pace::default() };
         let url = node.mirror.url("public.test");
-        let store = Shared::open_with(&cache, &url, open, broker, pace, log).expect("a cache");
+        let store = SharedCache::open_with(&cache, &url, open, broker, pace, log).expect("a cache");
         Self { store, cache, log: lines }
     }
 

@@ -14,8 +14,8 @@ use esker_testkit::waiting::until_some;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::*;
-use crate::care::{CacheFolder, ObjectRow};
-use crate::share::Shared;
+use crate::cache_admin::{CacheFolder, ObjectRow};
+use crate::cache_share::SharedCache;
 
 /// Names the folder in the environment of the process that is the broker and is to be killed.
 const FOLDER: &str = "ESKER_TEST_SOAKED_BROKER";
@@ -120,7 +120,7 @@ impl Drop for SmallDisk {
 /// The readers, and what they share.
 struct Readers<'a> {
     objects: &'a [Made],
-    stores: Vec<Arc<Shared>>,
+    stores: Vec<Arc<SharedCache>>,
     /// Held while reading; who has it for writing knows that nobody reads.
     reading: RwLock<()>,
     stop: AtomicBool,
@@ -274,7 +274,7 @@ fn soak_broker_kill_nine_full_disk() {
         .map(|number| {
             let own = folder.path().join(format!("own-{number}"));
             let url = mirror.url("public.test");
-            Shared::open_through(
+            SharedCache::open_through(
                 &own,
                 &url,
                 Box::new(no_private_cache),

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use esker_squashfs::writer::{BuildControl, Folder, ImageFile, Input, Options, Report, WriteError, build};
 use esker_testkit::listing::Entry;
 use esker_testkit::skip_part;
-use esker_testkit::survey::survey;
+use esker_testkit::tree_scan::scan_tree;
 use rand::rngs::StdRng;
 use rand::{RngCore as _, SeedableRng as _};
 use rustix::fs::{
@@ -140,7 +140,7 @@ impl Fixture {
 
     /// Gives every entry its own modification time in whole seconds.
     fn age(&self) {
-        for (second, found) in (1_000_000_000..).zip(survey(&self.tree())) {
+        for (second, found) in (1_000_000_000..).zip(scan_tree(&self.tree())) {
             let path = self.tree().join(OsStr::from_bytes(&found.entry.path[1..]));
             let time = Timespec { tv_sec: second, tv_nsec: 0 };
             let times = Timestamps { last_access: time, last_modification: time };
@@ -207,5 +207,5 @@ impl Fixture {
 
 /// Returns all entries of a folder as an image stores them; sizes of directories are left out.
 fn entries(folder: &Path) -> Vec<Entry> {
-    survey(folder).into_iter().map(|found| found.entry).collect()
+    scan_tree(folder).into_iter().map(|found| found.entry).collect()
 }

@@ -15,7 +15,7 @@ use base64ct::{Base64, Encoding};
 use esker_oci::{HUB, Reference, registry_of_key};
 use serde::Deserialize;
 
-use crate::exit::warn;
+use crate::error::warn;
 
 /// No file with credentials is longer.
 const LONGEST: u64 = 4 << 20;

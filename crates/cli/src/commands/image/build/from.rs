@@ -15,9 +15,9 @@ use super::layers::Layers;
 use super::registry;
 use crate::args::{PlaceArgs, RepositoryArgs};
 use crate::browse::Browsed;
-use crate::exit::{Context, Failure, Kind, chain, of_store, warn};
-use crate::meter::Meter;
+use crate::error::{Context, Failure, Kind, chain, of_store, warn};
 use crate::output::size;
+use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
 /// What an image is made of.
@@ -99,7 +99,7 @@ pub(super) struct Opening<'o> {
     pub(super) stop: &'o Arc<AtomicBool>,
     /// Whether http is spoken with registries.
     pub(super) insecure: bool,
-    pub(super) meter: &'o mut Meter,
+    pub(super) meter: &'o mut ProgressMeter,
     /// Files that are no part of a folder, because they are what is made of it.
     pub(super) leave_out: Vec<fs::Metadata>,
 }

@@ -17,7 +17,7 @@ use esker_store::{
 use super::credentials::{self, Found, Login};
 use super::from::{Opening, of_oci};
 use crate::args::{RepositoryArgs, servers};
-use crate::exit::{Failure, chain, of_store};
+use crate::error::{Failure, chain, of_store};
 use crate::log;
 
 /// What a manifest may be: those of OCI, and of Docker before.

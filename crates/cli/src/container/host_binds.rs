@@ -1,0 +1,322 @@
+//! What of the host a container shows, and where.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use esker_run::container::{BindOptions, ContainerError, Mount, Stage, What, enter_directory};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use super::binds::{self, Bind};
+use super::user::User;
+use super::{ContainerArgs, say};
+use crate::error::{Context, Failure, Kind};
+
+/// Directories of the host that show nothing of it but what the image may not have.
+const SYSTEM: [&str; 2] = [PROC, "/sys"];
+const PROC: &str = "/proc";
+/// Where programs expect to be allowed to write.
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+/// Names and times are those of the cluster.
+const SITE_FILES: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/localtime"];
+/// In these the image's files count: the current directory isn't shown if it lies in one.
+const OF_THE_IMAGE: [&str; 13] =
+    ["bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr"];
+
+/// What is to be shown, found on the host before namespaces hide it.
+pub(super) struct HostBinds {
+    home: PathBuf,
+    /// Where the command is started, as the user sees it, if the container shows that.
+    current: Option<PathBuf>,
+    /// Whether the container shows the home directory.
+    at_home: bool,
+    pwd: Option<PathBuf>,
+    /// What nobody asked for, so that it covers nothing else.
+    first: Vec<Mount>,
+    /// After the files of accounts.
+    second: Vec<Mount>,
+}
+
+impl HostBinds {
+    pub(super) fn new(args: &ContainerArgs, user: &User) -> Result<Self, Failure> {
+        let shown = !args.no_bind && !args.contain;
+        let mut first: Vec<Mount> =
+            SYSTEM.iter().filter_map(|path| of_host(Path::new(path), false)).collect();
+        if args.contain {
+            first.retain(|mount| mount.target != Path::new(PROC));
+            first.insert(0, Mount::usual(PROC, What::Processes));
+        }
+        first.push(Mount::usual("/dev", What::Devices(Vec::new())));
+        for path in TEMPORARY.map(Path::new) {
+            match () {
+                () if args.contain => first.push(Mount::usual(path, What::Scratch(0o1777))),
+                () if shown => first.extend(of_host(path, false)),
+                () => {}
+            }
+        }
+        first.extend(SITE_FILES.iter().filter_map(|path| of_host(Path::new(path), true)));
+        let mut second = Vec::new();
+        let (home, mount) = home(args, user)?;
+        second.extend(mount);
+        second.extend(asked(args)?);
+        let current = Directory::current().filter(|_| shown).and_then(|directory| {
+            let mounts: Vec<&Mount> = first.iter().chain(&second).collect();
+            match directory.among(&mounts) {
+                Sight::Shown => {}
+                Sight::Needs(mount) => first.push(mount),
+                Sight::Hidden => return None,
+            }
+            Some(directory.told)
+        });
+        let at_home = second.iter().chain(&first).any(|mount| mount.target == home || shows(mount, &home));
+        Ok(Self { home, current, at_home, pwd: args.pwd.clone(), first, second })
+    }
+
+    pub(super) fn home(&self) -> OsString {
+        self.home.clone().into_os_string()
+    }
+
+    pub(super) fn mounts(&self, stage: &Stage, user: &User) -> Vec<Mount> {
+        let accounts = user.files(stage);
+        self.first.iter().cloned().chain(accounts).chain(self.second.iter().cloned()).collect()
+    }
+
+    /// Enters the directory where the command starts, and tells which that is: the one that was asked for, or the first
+    /// of the usual ones that can be entered.
+    pub(super) fn enter_start(&self, of_image: Option<&Path>) -> Result<PathBuf, ContainerError> {
+        if let Some(asked) = &self.pwd {
+            return enter_directory(&[asked]);
+        }
+        let home = self.at_home.then_some(&*self.home);
+        let usual = self.current.as_deref().or(of_image);
+        let all: Vec<&Path> = usual.into_iter().chain(home).chain([Path::new("/")]).collect();
+        let entered = enter_directory(&all)?;
+        if let Some(wanted) = usual.filter(|wanted| *wanted != entered) {
+            say(format!(
+                "the command starts in {}, because {} can't be entered in the container",
+                entered.display(),
+                wanted.display()
+            ));
+        }
+        Ok(entered)
+    }
+}
+
+/// What the user wants to be shown.
+pub(super) fn asked(args: &ContainerArgs) -> Result<Vec<Mount>, Failure> {
+    let mut mounts = Vec::new();
+    for value in &args.bind {
+        for bind in binds::parse(value)? {
+            mounts.push(mount(bind, value)?);
+        }
+    }
+    Ok(mounts)
+}
+
+/// The same path of the host, if it is there.
+fn of_host(path: &Path, read_only: bool) -> Option<Mount> {
+    let from = fs::canonicalize(path).ok()?;
+    let options = if read_only { BindOptions::READ_ONLY } else { BindOptions::default() };
+    Some(Mount::usual(path, What::Bind { from, options }))
+}
+
+/// Whether a path of the host can be seen at the same place through this mount.
+fn shows(mount: &Mount, path: &Path) -> bool {
+    match &mount.what {
+        What::Bind { from, .. } => path
+            .strip_prefix(&mount.target)
+            .is_ok_and(|below| fs::canonicalize(path).is_ok_and(|real| real == from.join(below))),
+        What::Scratch(_) | What::Devices(_) | What::File(_) | What::Image | What::Processes => false,
+    }
+}
+
+/// Where the command is started.
+struct Directory {
+    /// The path by which the shell knows it, if that is right.
+    told: PathBuf,
+    /// Without links.
+    real: PathBuf,
+}
+
+/// Whether the command sees it.
+#[derive(Debug, PartialEq, Eq)]
+enum Sight {
+    Shown,
+    /// With this mount, below the others.
+    Needs(Mount),
+    /// Something else is mounted there, or nothing may be.
+    Hidden,
+}
+
+impl Directory {
+    fn current() -> Option<Self> {
+        let real = std::env::current_dir().ok()?;
+        if let Err(error) = accessat(CWD, &real, Access::EXEC_OK, AtFlags::EACCESS) {
+            say(format!(
+                "the command doesn't start in the current directory {}, which this user can't enter: {}",
+                real.display(),
+                std::io::Error::from(error)
+            ));
+            return None;
+        }
+        let told = std::env::var_os("PWD").map(PathBuf::from);
+        let right =
+            |told: &PathBuf| told.is_absolute() && fs::canonicalize(told).is_ok_and(|path| path == real);
+        Some(Self { told: told.filter(right).unwrap_or_else(|| real.clone()), real })
+    }
+
+    /// What these mounts, of which later ones cover earlier ones, make of it.
+    fn among(&self, mounts: &[&Mount]) -> Sight {
+        for path in [&self.told, &self.real] {
+            let mount = mounts.iter().rev().find(|mount| path.starts_with(&mount.target));
+            match mount {
+                None => {
+                    let mount = of_host(path, false).filter(|_| may_be_shown(path));
+                    return mount.map_or(Sight::Hidden, Sight::Needs);
+                }
+                Some(mount) if shows(mount, path) => return Sight::Shown,
+                // A link in it leads to the same place as on the host.
+                Some(mount) if shows(mount, &mount.target) => {}
+                Some(_) => return Sight::Hidden,
+            }
+        }
+        Sight::Hidden
+    }
+}
+
+fn may_be_shown(current: &Path) -> bool {
+    match current.components().nth(1) {
+        Some(Component::Normal(name)) => !OF_THE_IMAGE.iter().any(|known| OsStr::new(known) == name),
+        _ => false,
+    }
+}
+
+/// The home directory in the container, and what is mounted there.
+fn home(args: &ContainerArgs, user: &User) -> Result<(PathBuf, Option<Mount>), Failure> {
+    let usual = PathBuf::from(&user.account.home);
+    if let Some(wish) = &args.home {
+        let (from, to) = binds::source_and_target("--home", wish)?;
+        let from = existing("--home", &from)?;
+        let target = to.unwrap_or(usual);
+        if !target.is_absolute() || target == Path::new("/") {
+            return Err(Failure::usage(format!(
+                "--home: {} can't be a home directory: it is not absolute, or the root directory",
+                target.display()
+            ))
+            .hint("as in --home /scratch/me:/users/me"));
+        }
+        let what = What::Bind { from, options: BindOptions::default() };
+        return Ok((target.clone(), Some(Mount::asked(target, what))));
+    }
+    let nowhere = usual == Path::new("/") || !usual.is_absolute();
+    if args.no_home || args.no_bind || nowhere {
+        return Ok((usual, None));
+    }
+    if args.contain {
+        return Ok((usual.clone(), Some(Mount::usual(usual, What::Scratch(0o700)))));
+    }
+    let mount = of_host(&usual, false);
+    if mount.is_none() {
+        say(format!(
+            "the home directory {} is not on this host, so the command doesn't see it",
+            usual.display()
+        ));
+    }
+    Ok((usual, mount))
+}
+
+fn mount(bind: Bind, value: &OsStr) -> Result<Mount, Failure> {
+    let Bind { source, target, options } = bind;
+    let from = existing("--bind", &source).map_err(|failure| {
+        let has_comma = value.as_encoded_bytes().contains(&b',');
+        if has_comma {
+            failure.hint("name what is on this host; a comma that belongs to a path is written as \\,")
+        } else {
+            failure
+        }
+    })?;
+    let target = match target {
+        Some(target) => target,
+        None => std::path::absolute(&source).context(Kind::Usage, format!("--bind {}", source.display()))?,
+    };
+    if target == Path::new("/") {
+        return Err(Failure::usage(format!("--bind {}: the root directory is the image", value.display()))
+            .hint("name a directory for it, as in --bind /:/host"));
+    }
+    Ok(Mount::asked(target, What::Bind { from, options }))
+}
+
+fn existing(option: &str, path: &Path) -> Result<PathBuf, Failure> {
+    fs::canonicalize(path).map_err(|error| {
+        Failure::failed(format!("{option} {}: {error}", path.display())).hint("name what is on this host")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn binds_become_mounts() {
+        let read = |text: &str| asked(&ContainerArgs { bind: vec![text.into()], ..ContainerArgs::default() });
+        let mount = |from: &str, target: &str, options| {
+            Mount::asked(target, What::Bind { from: from.into(), options })
+        };
+        let (plain, read_only) = (BindOptions::default(), BindOptions::READ_ONLY);
+        assert_eq!(read("/proc").expect("a bind"), [mount("/proc", "/proc", plain)]);
+        assert_eq!(read("/proc/../proc:/p:ro").expect("a bind"), [mount("/proc", "/p", read_only)]);
+        let two = [mount("/proc", "/p", read_only), mount("/sys", "/sys", plain)];
+        assert_eq!(read("/proc:/p:ro,z,/sys").expect("two binds"), two);
+        let relative = std::path::absolute("src").expect("a path");
+        let from = fs::canonicalize("src").expect("this crate's folder");
+        assert_eq!(
+            read("src").expect("a bind"),
+            [Mount::asked(relative, What::Bind { from, options: plain })]
+        );
+        assert_eq!(read("/").expect_err("the root").code(), 2);
+        assert!(read("/no/such/place").expect_err("missing").message.contains("/no/such/place"));
+        let told = read("/no/such,place").expect_err("missing");
+        assert!(told.hint.expect("a hint").contains("\\,"), "{}", told.message);
+    }
+
+    #[test]
+    fn system_directories_stay_the_image_s() {
+        for (path, shown) in [("/", false), ("/usr/lib", false), ("/project/x", true), ("/opt/work", true)] {
+            assert_eq!(may_be_shown(Path::new(path)), shown, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_last_mount_above_a_directory_decides() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let base = fs::canonicalize(folder.path()).expect("its path");
+        let at = |name: &str| base.join(name);
+        fs::create_dir_all(at("home/project")).expect("folders");
+        fs::create_dir_all(at("far/data")).expect("folders");
+        fs::create_dir_all(at("other")).expect("a folder");
+        std::os::unix::fs::symlink(at("far/data"), at("home/link")).expect("a link");
+        let bind = |from: &str, target: &str| {
+            Mount::usual(at(target), What::Bind { from: at(from), options: BindOptions::READ_ONLY })
+        };
+        let same = |path: &str| bind(path, path);
+        let sight = |told: &str, mounts: &[Mount]| {
+            let directory = Directory { told: at(told), real: fs::canonicalize(at(told)).expect("it") };
+            directory.among(&mounts.iter().collect::<Vec<_>>())
+        };
+        let needs = |path: &str| Sight::Needs(of_host(&at(path), false).expect("it"));
+        for (told, mounts, expected) in [
+            ("home/project", vec![], needs("home/project")),
+            ("home/project", vec![same("home/project/")], Sight::Shown),
+            ("home/project", vec![same(""), bind("other", "home")], Sight::Hidden),
+            ("home/project", vec![bind("other", "home"), same("home/project")], Sight::Shown),
+            ("home/project", vec![same("home/project"), bind("other", "home")], Sight::Hidden),
+            ("home", vec![bind("other", "home/project")], needs("home")),
+            ("home/link", vec![], needs("home/link")),
+            ("home/link", vec![same("home")], needs("far/data")),
+            ("home/link", vec![same("home"), same("far")], Sight::Shown),
+            ("home/link", vec![same("home"), bind("other", "far/data")], Sight::Hidden),
+        ] {
+            assert_eq!(sight(told, &mounts), expected, "{told}: {mounts:?}");
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! A repository that is named: where the configuration says that it is, and how the command line overrules that.
+
+mod colon;
+mod missing;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_format::name::RepositoryName;
+use esker_fuse::{SessionOptions, XattrGuard};
+use esker_node::cache_location::{self, CacheLocation};
+use esker_node::memory;
+use esker_node::parameters::{
+    ConfiguredCache, ConfiguredTier, ParameterError, Parameters, Problem, ProblemKind, Root, Severity, Tuning,
+};
+use esker_node::push::Push;
+use esker_node::syslog::SyslogOptions;
+use esker_node::talk::TalkOptions;
+use esker_node::telemetry::Telemetry;
+use esker_store::{Lower, LowerForm, Servers};
+use esker_view::{IdMap, Ownership, Pin, Protected, ViewOptions, Visibility};
+use rustix::fs::{Access, access, statvfs};
+
+pub(crate) use colon::hint_at_colon;
+
+use crate::args::{Address, RepositoryArgs, hurry, public_keys};
+use crate::configuration;
+use crate::error::{Failure, warn};
+use crate::settings::{Settings, default_quota, in_memory};
+use crate::tiers::tier;
+
+/// Whether this is a name, and not a URL or a path.
+pub(crate) fn is_name(text: &str) -> bool {
+    !text.contains('/') && RepositoryName::parse(text).is_ok()
+}
+
+/// What the configuration says of a mount, beside where the repository is.
+#[derive(Default)]
+pub(crate) struct Configured {
+    pin: Option<Pin>,
+    ttl_max: Option<Duration>,
+    claim: bool,
+    uids: IdMap,
+    gids: IdMap,
+    world_readable: bool,
+    magic: Visibility,
+    protected: Protected,
+    enforce_acls: bool,
+    variables: BTreeMap<String, String>,
+    push: Option<Push>,
+    /// What lies below the cache.
+    pub(crate) lower: Vec<Lower>,
+    /// Whether the content of files is not kept.
+    pub(crate) streaming: bool,
+    /// What the process of a mount is to be.
+    pub(crate) tuning: Tuning,
+    /// Where lines of its log go beside that.
+    pub(crate) syslog: Option<SyslogOptions>,
+    /// Where its counters go.
+    pub(crate) telemetry: Option<Telemetry>,
+    /// Where `cvmfs_talk` asks.
+    pub(crate) talk: Option<TalkOptions>,
+}
+
+impl Configured {
+    /// Where to hear of new revisions: as the command line says, else as configured, else from the server itself.
+    pub(crate) fn push(&self, said: Option<&Push>) -> Push {
+        said.or(self.push.as_ref()).cloned().unwrap_or_default()
+    }
+
+    /// A session as it is configured.
+    pub(crate) fn session(&self, session: SessionOptions) -> SessionOptions {
+        SessionOptions { xattr_guard: self.xattr_guard(), enforce_acls: self.enforce_acls, ..session }
+    }
+
+    /// Who may ask for which attribute; nothing if everybody may ask for all.
+    fn xattr_guard(&self) -> Option<XattrGuard> {
+        let protected = self.protected.clone();
+        (!protected.names.is_empty())
+            .then(|| Arc::new(move |name: &[u8], group: u32| protected.may_ask(name, group)) as XattrGuard)
+    }
+
+    /// A view as it is configured, where the command line says nothing else.
+    pub(crate) fn applied_to(&self, view: &ViewOptions) -> ViewOptions {
+        let mut view = view.clone();
+        view.pin = view.pin.or_else(|| self.pin.clone());
+        view.ttl_max = view.ttl_max.or(self.ttl_max);
+        if self.claim {
+            let uid = rustix::process::geteuid().as_raw();
+            view.ownership = Ownership::Claim { uid, gid: rustix::process::getegid().as_raw() };
+        }
+        (view.uids, view.gids) = (self.uids.clone(), self.gids.clone());
+        view.world_readable = self.world_readable;
+        view.magic = self.magic;
+        // The reference exports all parameters before it expands variant symlinks.
+        view.variables.extend(self.variables.clone());
+        view
+    }
+}
+
+/// A repository that the configuration knows.
+pub(crate) struct NamedRepository {
+    pub(crate) name: RepositoryName,
+    pub(crate) servers: Servers,
+    pub(crate) keys: Vec<(PathBuf, Vec<u8>)>,
+    pub(crate) blacklist: PathBuf,
+    pub(crate) place: CacheLocation,
+    pub(crate) quota: u64,
+    pub(crate) configured: Configured,
+}
+
+impl NamedRepository {
+    pub(crate) fn find(name: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
+        let name = configuration::full_name(settings, name)?;
+        let mut parameters = configuration::load(settings, Some(name.as_str()));
+        overrule(&mut parameters, args)?;
+        tell(&parameters);
+        for problem in parameters.problems() {
+            require(problem)?;
+        }
+        parameters.allowed().map_err(of_parameter)?;
+        let root = Root::new(&settings.config_root);
+        let keys = keys(&parameters, args, &name, settings, &root);
+        let keys = missing::name_all(&parameters, keys)?;
+        let auto = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
+        if let Some(unknown) = parameters.unknown_auto(auto.as_deref()) {
+            warn(Some(&format!("{unknown}; {}", unknown.mend)));
+        }
+        let mut servers = parameters.servers(auto.as_deref()).map_err(of_parameter)?;
+        for url in &mut servers.urls {
+            *url = Address::parse(url, Some(name.as_str()))?.url;
+        }
+        parameters.add_external(&mut servers, auto.as_deref()).map_err(of_parameter)?;
+        let authorities = configuration::authorities(&parameters, &args.ca)?;
+        if let Some(external) = &mut servers.external {
+            external.authorities = authorities.clone();
+        }
+        servers.authorities = authorities;
+        hurry(&mut servers, args);
+        let (place, quota) = cache(&parameters, args, settings)?;
+        let (uids, gids) = parameters.id_maps(&root).map_err(of_parameter)?;
+        let configured = Configured {
+            uids,
+            gids,
+            world_readable: parameters.switch("CVMFS_WORLD_READABLE").map_err(of_parameter)? == Some(true),
+            magic: parameters.visibility().map_err(of_parameter)?,
+            protected: parameters.protected().map_err(of_parameter)?,
+            enforce_acls: parameters.switch("CVMFS_ENFORCE_ACLS").map_err(of_parameter)? == Some(true),
+            tuning: parameters.tuning().map_err(of_parameter)?,
+            syslog: Some(parameters.syslog().map_err(of_parameter)?),
+            telemetry: parameters.telemetry().unwrap_or_else(without),
+            talk: parameters.talk(&root).unwrap_or_else(without),
+            pin: parameters.pin().map_err(of_parameter)?,
+            ttl_max: parameters.longest_ttl().map_err(of_parameter)?,
+            claim: parameters.switch("CVMFS_CLAIM_OWNERSHIP").map_err(of_parameter)? == Some(true),
+            variables: variables(&parameters, &name),
+            push: parameters.notification_server().map_err(of_parameter)?.map(Push::Notifications),
+            lower: lower(&parameters, &root, settings)?,
+            streaming: parameters.switch("CVMFS_STREAMING_CACHE").map_err(of_parameter)? == Some(true),
+        };
+        let blacklist = root.place(&parameters.blacklist().map_err(of_parameter)?);
+        Ok(Self { name, servers, keys, blacklist, place, quota, configured })
+    }
+}
+
+pub(crate) fn of_parameter(error: ParameterError) -> Failure {
+    let mend = error.mend().to_owned();
+    Failure::usage(error.to_string()).hint(mend)
+}
+
+/// A mount is worth more than what is told of it.
+fn without<T>(error: ParameterError) -> Option<T> {
+    warn(Some(&format!("{error}; {}", error.mend())));
+    None
+}
+
+/// What the command line says goes before every file.
+fn overrule(parameters: &mut Parameters, args: &RepositoryArgs) -> Result<(), Failure> {
+    if !args.server.is_empty() {
+        let urls: Result<Vec<_>, _> = args
+            .server
+            .iter()
+            .map(|url| Address::parse(url, args.fqrn.as_deref()).map(|it| it.url))
+            .collect();
+        parameters.overrule("CVMFS_SERVER_URL", urls?.join(";"), "--server");
+    }
+    if !args.external.is_empty() {
+        parameters.overrule("CVMFS_EXTERNAL_URL", args.external.join(";"), "--external");
+    }
+    if args.no_http2 {
+        parameters.overrule("ESKER_HTTP2", "no".to_owned(), "--no-http2");
+    }
+    if let Some(order) = &args.server_order {
+        parameters.overrule("ESKER_SERVER_ORDER", order.to_string(), "--server-order");
+    }
+    if let Some(proxy) = &args.proxy {
+        parameters.overrule("CVMFS_HTTP_PROXY", proxy.clone(), "--proxy");
+    }
+    Ok(())
+}
+
+/// Lines with a mistake are told one by one; what is not honoured in one line.
+fn tell(parameters: &Parameters) {
+    let findings = parameters.findings();
+    for error in findings.iter().filter(|finding| finding.severity == Severity::Error) {
+        warn(Some(&error.to_string()));
+    }
+    let is_missed = |problem: &&Problem| matches!(problem.kind, ProblemKind::ConfigRepository { .. });
+    for problem in parameters.problems().iter().filter(is_missed) {
+        warn(Some(&problem.to_string()));
+    }
+    let further = findings.iter().filter(|finding| finding.severity == Severity::Warning).count();
+    if further > 0 {
+        let name = parameters.name().unwrap_or_default();
+        warn(Some(&format!(
+            "{further} lines of the configuration of {name} have no effect; `esker config show {name}` says which"
+        )));
+    }
+}
+
+fn require(problem: &Problem) -> Result<(), Failure> {
+    match &problem.kind {
+        ProblemKind::ConfigRepository { required: true, .. } => {
+            Err(Failure::usage(format!("{problem}, and CVMFS_CONFIG_REPO_REQUIRED is set"))
+                .hint(problem.mend()))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn keys(
+    parameters: &Parameters,
+    args: &RepositoryArgs,
+    name: &RepositoryName,
+    settings: &Settings,
+    root: &Root,
+) -> Result<Vec<(PathBuf, Vec<u8>)>, Failure> {
+    if !args.public_key.is_empty() {
+        return public_keys(&args.public_key, name.as_str(), settings);
+    }
+    let keys = parameters.keys().map_err(of_parameter)?;
+    let paths: Vec<PathBuf> = keys.paths.iter().map(|path| root.place(path)).collect();
+    public_keys(&paths, name.as_str(), settings).map_err(|failure| {
+        let from = keys.from.map(|(parameter, origin)| format!("{parameter} is set in {origin}; "));
+        let from = from.unwrap_or_else(|| "neither CVMFS_PUBLIC_KEY nor CVMFS_KEYS_DIR is set; ".into());
+        let message = format!("there is no public key for {name}: {}", failure.message);
+        Failure::usage(message)
+            .hint(format!("{from}put the key there (its publisher has it), or say --public-key FILE"))
+    })
+}
+
+/// The cache and its quota: what the command line or the environment names, else what is configured if this user may
+/// use that, else what this user has.
+fn cache(
+    parameters: &Parameters,
+    args: &RepositoryArgs,
+    settings: &Settings,
+) -> Result<(CacheLocation, u64), Failure> {
+    let configured = parameters.cache().map_err(of_parameter)?;
+    let own = args.cache.is_some() || settings.names_cache();
+    if let Some(memory) = parameters.memory(memory::of_machine()).map_err(of_parameter)?.filter(|_| !own) {
+        let (parameter, origin) = memory.from;
+        match in_memory(args.quota.or(memory.bytes), format!("{parameter} ({origin})")) {
+            Ok(cache) => return Ok(cache),
+            // A mount is worth more than where it keeps what.
+            Err(failure) => warn(Some(&format!("{}; it is in a folder", failure.message))),
+        }
+    }
+    let Some(configured) = configured.filter(|cache| !own && (settings.root || may_write(&cache.path)))
+    else {
+        return settings.cache_and_quota(args);
+    };
+    let ConfiguredCache { path, from: (parameter, origin), quota } = configured;
+    let from = format!("{parameter} ({origin})");
+    let failed =
+        |why: String| Failure::usage(format!("{from}: can't have the cache at {}: {why}", path.display()));
+    let made = std::fs::create_dir_all(path.parent().unwrap_or(&path));
+    made.map_err(|error| failed(error.to_string()).hint("`esker config check` says more"))?;
+    if let Ok(Some(kind)) = cache_location::network_of(&path)
+        && !args.cache_on_network
+    {
+        return Err(failed(format!("it is on a network file system ({kind}), which may hang and is slow"))
+            .hint("set it to a folder on a disk of this node, or say --cache-on-network"));
+    }
+    // Without a limit there is that of the disk.
+    let disk = path.parent().and_then(|folder| statvfs(folder).ok());
+    let total = disk.map_or(0, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
+    let place = CacheLocation { path, from, total, passed_over: Vec::new() };
+    let quota = args.quota.or(quota).unwrap_or(if total > 0 { total } else { default_quota(&place) });
+    Ok((place, quota))
+}
+
+/// What is configured to lie below the cache.
+fn lower(parameters: &Parameters, root: &Root, settings: &Settings) -> Result<Vec<Lower>, Failure> {
+    if let Some((parameter, origin)) = parameters.unknown_cache().map_err(of_parameter)? {
+        warn(Some(&format!(
+            "{parameter} ({origin}) asks for a kind of cache that there isn't; the cache is in a folder"
+        )));
+    }
+    let tiers = parameters.tiers().map_err(of_parameter)?.into_iter();
+    tiers
+        .map(|ConfiguredTier { folder, alien, from: (parameter, origin) }| {
+            let form = if alien { LowerForm::Alien } else { LowerForm::Adopted };
+            tier(&format!("{parameter} ({origin})"), &root.place(&folder), form, settings)
+        })
+        .collect()
+}
+
+/// Whether a folder is writable, or could be made.
+fn may_write(path: &Path) -> bool {
+    let there = path.ancestors().find(|folder| folder.exists());
+    there.is_some_and(|folder| access(folder, Access::WRITE_OK).is_ok())
+}
+
+/// What variant symlinks may refer to.
+fn variables(parameters: &Parameters, name: &RepositoryName) -> BTreeMap<String, String> {
+    let architecture = esker_node::parameters::Machine::this().architecture;
+    let given = [("CVMFS_FQRN", name.to_string()), ("CVMFS_ARCH", architecture)];
+    let set = parameters.all().iter().map(|(name, setting)| {
+        (name.clone(), esker_node::parameters::table::shown(name, &setting.value).into_owned())
+    });
+    given.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(set).collect()
+}

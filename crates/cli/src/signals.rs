@@ -1,0 +1,101 @@
+//! SIGTERM, SIGINT and SIGHUP for a process that serves a mount: unmount and clean up.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use esker_fuse::Unmount;
+use esker_node::mounted::Mounted;
+use esker_run::{Received, die_by, take_signals};
+
+use crate::error::{Context, Failure, Kind};
+use crate::log;
+
+/// What a signal does now.
+enum Phase {
+    /// Nothing has been done yet that would have to be undone.
+    Opening,
+    /// Mounting: a signal has to wait until that is done.
+    Holding { pending: Option<i32> },
+    /// Unmounts.
+    Serving(Arc<Mounted>),
+    /// Under way.
+    Ending,
+}
+
+/// The signals, taken over.
+#[derive(Clone)]
+pub(crate) struct StopSignals {
+    phase: Arc<Mutex<Phase>>,
+    signal: Arc<AtomicI32>,
+}
+
+impl StopSignals {
+    /// Takes the signals over; before any other thread starts.
+    pub(crate) fn begin() -> Result<Self, Failure> {
+        let stop = Self { phase: Arc::new(Mutex::new(Phase::Opening)), signal: Arc::default() };
+        let handler = stop.clone();
+        take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
+            handler.received(received)
+        })
+        .context(Kind::Failed, "can't take over signals")?;
+        Ok(stop)
+    }
+
+    fn change(&self, next: Phase) -> Phase {
+        std::mem::replace(&mut *self.phase.lock().unwrap_or_else(PoisonError::into_inner), next)
+    }
+
+    /// From now on there is something to clean up.
+    pub(crate) fn hold(&self) {
+        self.change(Phase::Holding { pending: None });
+    }
+
+    /// From now on a signal unmounts; one that came while holding does so at once.
+    pub(crate) fn serve(&self, mounted: &Arc<Mounted>) {
+        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Phase::Holding { pending } = *phase {
+            *phase = Phase::Serving(mounted.clone());
+            drop(phase);
+            if let Some(signal) = pending {
+                self.received(Received { signal, from_kernel: false });
+            }
+        }
+    }
+
+    fn received(&self, received: Received) {
+        let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *phase {
+            Phase::Opening => die_by(received.signal),
+            Phase::Holding { pending } => *pending = Some(received.signal),
+            Phase::Ending => {}
+            Phase::Serving(mounted) => {
+                let mounted = mounted.clone();
+                *phase = Phase::Ending;
+                drop(phase);
+                self.signal.store(received.signal, Ordering::Relaxed);
+                self.end(&mounted);
+            }
+        }
+    }
+
+    /// Unmounts. Programs that still use the mount don't keep it: their next access fails.
+    pub(crate) fn end(&self, mounted: &Mounted) {
+        self.change(Phase::Ending);
+        let Err(busy) = mounted.unmount(Unmount::IfUnused) else { return };
+        log::line(&format!("{busy}; it is taken from them"));
+        if let Err(error) = mounted.unmount(Unmount::Lazy) {
+            log::line(&format!("{error}; it ends with this process"));
+        }
+        mounted.abandon();
+        // The kernel ends the mount when the process that serves it is gone.
+        std::process::exit(self.outcome().map_or_else(|failure| failure.code().into(), |()| 0));
+    }
+
+    /// What the process says when it is unmounted.
+    pub(crate) fn outcome(&self) -> Result<(), Failure> {
+        match self.signal.load(Ordering::Relaxed) {
+            libc::SIGINT => Err(Failure::new(Kind::Interrupted, "interrupted; the mount is gone")),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,556 @@
+//! One cache for all mounts of a user.
+//!
+//! A cache directory has one writer: whoever holds its lock. The first process to open it becomes the writer
+//! and listens in the directory; later ones connect to it and get read-only descriptors. When the writer
+//! ends or is killed, the others race for the lock: one becomes the writer (checking what an unclean end
+//! leaves to check), the rest connect to that one, and every request that was still open is made again. No
+//! read fails because of it. If nobody can become the writer, because the disk fails, each fetches for itself and
+//! keeps no content of files, until the disk is well.
+//!
+//! ```text
+//!   View ──► Shared ──┬── as writer: Objects ──► cache directory ◄── Broker ◄──┐
+//!                     └── as client: Client ── socket ─────────────────────────┘ (in another process)
+//! ```
+
+mod address;
+mod broker;
+mod client;
+mod progress;
+mod quota;
+mod received;
+mod release;
+mod requests;
+mod service;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use esker_store::{
+    Cache, CacheKey, Callback, CancelToken, Cause, Handle, Holder, Log, ObjectRequest, ObjectStore, Room,
+    StoreError, StoreStatus, Warmed,
+};
+use parking_lot::{Mutex, RwLock};
+
+pub(crate) use self::address::{Listener, dial, limit_receives};
+pub(crate) use self::broker::{Admission, Broker, Host, OWN};
+use self::client::{Client, Owner, SILENCE};
+pub(crate) use self::quota::{Bounds, Quota};
+use self::received::Received;
+pub(crate) use self::wire::{Receiver, ToWriter, VERSION, keys_from_text, keys_to_text, send};
+
+/// How long the first attempt goes on while the lock is taken and nobody answers: another node that mounts
+/// the same network directory, or a writer that is stuck.
+const FIRST_PATIENCE: Duration = Duration::from_secs(15);
+/// How many writers a request may outlive. One that comes to more of them may be what kills them.
+const ATTEMPTS_MAX: u32 = 8;
+/// Most descriptors a client keeps.
+const RECEIVED_MAX: usize = 4096;
+
+/// The cache, opened for writing by this process. Dropping the last reference closes it.
+pub trait Writer: Send + Sync {
+    /// The objects of the repository at these servers (the text form of [`Servers`](esker_store::Servers)).
+    fn store(&self, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
+
+    /// The cache itself, for those who look after it.
+    fn cache(&self) -> Option<Cache> {
+        None
+    }
+
+    /// Whether its folder was removed or replaced. May take as long as the disk takes.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    /// Shuts the cache down cleanly, so that the next writer need not check it. Afterwards the lock is free.
+    fn close(&self);
+}
+
+/// Who opens the cache.
+pub trait Opener: Send + Sync {
+    /// Opens it for writing; [`Cause::Busy`] while another process has it.
+    fn open(&self) -> Result<Arc<dyn Writer>, StoreError>;
+
+    /// One that needs no disk and keeps no content of files, for as long as the disk fails.
+    fn open_spare(&self) -> Option<Arc<dyn Writer>> {
+        None
+    }
+}
+
+impl<F: Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync> Opener for F {
+    fn open(&self) -> Result<Arc<dyn Writer>, StoreError> {
+        self()
+    }
+}
+
+/// The same for any.
+pub type OpenWriter = Box<dyn Opener>;
+
+/// A broker that serves all users of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerAddress {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// Which users it may be run by: whoever runs it decides which bytes a mount shows.
+    pub trusted: Vec<u32>,
+}
+
+/// Through whom objects come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// This process writes the cache.
+    Ourselves,
+    /// Another process of this user does.
+    Another,
+    /// The broker of the node does.
+    Broker(PathBuf),
+}
+
+/// A request on its way.
+struct Pending {
+    wanted: ObjectRequest,
+    done: Callback<Handle>,
+    attempts: u32,
+}
+
+enum Role {
+    Writer {
+        store: Arc<dyn ObjectStore>,
+        writer: Arc<dyn Writer>,
+        broker: Option<Broker>,
+        /// Whether it stands in for the cache while the disk fails.
+        is_spare: bool,
+    },
+    Client(Arc<Client>),
+    /// Nobody knows yet; requests queue.
+    Electing,
+    Closed,
+}
+
+enum Event {
+    Lost,
+    SlotFree,
+    Close,
+}
+
+/// The objects of one repository, from a cache that other processes use, too.
+pub struct SharedCache {
+    cache: PathBuf,
+    servers: String,
+    open: OpenWriter,
+    /// Whom to ask before the private cache is used.
+    broker: Option<BrokerAddress>,
+    /// Why the broker isn't used, if there is one.
+    refusal: Mutex<Option<String>>,
+    role: RwLock<Role>,
+    /// Requests that wait for the election. Locked before `role` where both are.
+    queue: Mutex<VecDeque<Pending>>,
+    received: Arc<Received>,
+    holders: Arc<Holders>,
+    pace: Pace,
+    log: Log,
+    events: Sender<Event>,
+    me: Weak<SharedCache>,
+    service: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+/// How long is waited for others, and how often looked at them.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace {
+    /// How long a writer that owes answers may say nothing.
+    pub(crate) silence: Duration,
+    /// How often it is looked whether the broker is back, or the folder gone.
+    pub(crate) look: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { silence: SILENCE, look: Duration::from_secs(5) }
+    }
+}
+
+/// Everybody in this process who may hold objects.
+#[derive(Default)]
+struct Holders(Mutex<Vec<Weak<dyn Holder>>>);
+
+impl SharedCache {
+    /// Joins those who use `cache`, or opens it if nobody does.
+    pub fn open(cache: &Path, servers: &str, open: OpenWriter) -> Result<Arc<Self>, StoreError> {
+        Self::open_with(cache, servers, open, None, Pace::default(), Log::default())
+    }
+
+    /// The same, but through the broker of the node as long as it is there and serves this repository. Changes are told
+    /// to `log`.
+    pub fn open_through(
+        cache: &Path,
+        servers: &str,
+        open: OpenWriter,
+        broker: Option<BrokerAddress>,
+        log: Log,
+    ) -> Result<Arc<Self>, StoreError> {
+        Self::open_with(cache, servers, open, broker, Pace::default(), log)
+    }
+
+    pub(crate) fn open_with(
+        cache: &Path,
+        servers: &str,
+        open: OpenWriter,
+        broker: Option<BrokerAddress>,
+        pace: Pace,
+        log: Log,
+    ) -> Result<Arc<Self>, StoreError> {
+        let (events, inbox) = channel();
+        let wake = events.clone();
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+        let limit = usize::try_from(limit / 4).unwrap_or(RECEIVED_MAX).min(RECEIVED_MAX);
+        let shared = Arc::new_cyclic(|me| Self {
+            cache: cache.to_owned(),
+            servers: servers.to_owned(),
+            open,
+            broker,
+            refusal: Mutex::default(),
+            role: RwLock::new(Role::Electing),
+            queue: Mutex::default(),
+            // A closed service has nothing to wake for.
+            received: Received::new(limit, move || drop(wake.send(Event::SlotFree))),
+            holders: Arc::default(),
+            pace,
+            log,
+            events,
+            me: me.clone(),
+            service: Mutex::default(),
+        });
+        let role = match shared.join_broker(Duration::ZERO, &inbox) {
+            Some(role) => role,
+            None => shared.elect(Some(Instant::now() + FIRST_PATIENCE), &inbox)?,
+        };
+        shared.take_role(role);
+        let weak = shared.me.clone();
+        let service =
+            thread::Builder::new().name("cache-share".into()).spawn(move || service::run(&weak, &inbox));
+        match service {
+            Ok(service) => {
+                *shared.service.lock() = Some(service);
+                Ok(shared)
+            }
+            Err(source) => {
+                shared.close();
+                Err(disk("starting a thread for", cache, source))
+            }
+        }
+    }
+
+    /// Lets go of the cache: as the writer, shuts it down cleanly and leaves it to the others. Requests that
+    /// are open or come later fail.
+    pub fn close(&self) {
+        let (role, unanswered) = {
+            let mut queue = self.queue.lock();
+            (std::mem::replace(&mut *self.role.write(), Role::Closed), std::mem::take(&mut *queue))
+        };
+        // What is dropped unanswered is answered with an error, which needs the locks to be free.
+        drop(unanswered);
+        drop(self.received.unpark_all());
+        leave(role);
+        // The service may have ended, or never begun. An election that is under way ends before we do,
+        // because it may have the lock of the cache.
+        let _ = self.events.send(Event::Close);
+        let service = self.service.lock().take();
+        if let Some(service) = service.filter(|service| service.thread().id() != thread::current().id()) {
+            let _ = service.join();
+        }
+    }
+
+    /// Whether this process is the writer.
+    pub fn is_writer(&self) -> bool {
+        matches!(&*self.role.read(), Role::Writer { .. })
+    }
+
+    /// Through whom objects come; `None` while that is being found out.
+    pub fn through(&self) -> Option<Through> {
+        match &*self.role.read() {
+            Role::Writer { .. } => Some(Through::Ourselves),
+            Role::Client(client) => Some(match client.broker() {
+                Some(socket) => Through::Broker(socket.to_owned()),
+                None => Through::Another,
+            }),
+            Role::Electing | Role::Closed => None,
+        }
+    }
+
+    /// Why the broker of the node isn't used, if it refused.
+    pub fn refusal(&self) -> Option<String> {
+        self.refusal.lock().clone()
+    }
+
+    /// The cache directory of this user, where heads are saved even if objects come through a broker.
+    pub fn cache(&self) -> &Path {
+        &self.cache
+    }
+
+    /// The store of the cache that we write. Nobody may use it with the role locked: its disk may not answer.
+    fn own_store(&self) -> Option<Arc<dyn ObjectStore>> {
+        match &*self.role.read() {
+            Role::Writer { store, .. } => Some(store.clone()),
+            _ => None,
+        }
+    }
+
+    /// A file that is still open, if it has the size that this request knows of. (If not, the writer says so.)
+    fn kept(&self, wanted: &ObjectRequest) -> Option<Handle> {
+        let handle = self.received.find(&wanted.key())?;
+        (wanted.size.is_none_or(|size| size == handle.len()) && handle.len() <= wanted.limit)
+            .then_some(handle)
+    }
+
+    fn submit(&self, mut pending: Pending) {
+        loop {
+            let role = self.role.read();
+            match &*role {
+                Role::Writer { store, .. } => {
+                    let store = store.clone();
+                    drop(role);
+                    return store.get(pending.wanted.clone(), self.or_elsewhere(pending));
+                }
+                Role::Client(client) => {
+                    let client = client.clone();
+                    drop(role);
+                    match client.get(pending) {
+                        Ok(()) => return,
+                        Err(back) => pending = back,
+                    }
+                    // The writer is gone; what comes next is decided by whoever noticed it.
+                    self.lost(Vec::new());
+                }
+                Role::Closed => return,
+                Role::Electing => {
+                    drop(role);
+                    let mut queue = self.queue.lock();
+                    if matches!(&*self.role.read(), Role::Electing) {
+                        queue.push_back(pending);
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the answer for a request; one that our cache was closed over is made again in the role that came after.
+    fn or_elsewhere(&self, mut pending: Pending) -> Callback<Handle> {
+        let me = self.me.clone();
+        Callback::new(move |outcome| {
+            let is_closed = matches!(&outcome, Err(error) if matches!(error.cause(), Cause::Closed));
+            pending.attempts += 1;
+            match me.upgrade().filter(|_| is_closed && pending.attempts < ATTEMPTS_MAX) {
+                Some(shared) => shared.submit(pending),
+                None => pending.done.give(outcome),
+            }
+        })
+    }
+
+    /// Becomes what an election found, and makes all requests that waited for it.
+    fn take_role(&self, role: Role) {
+        let waiting = {
+            let mut queue = self.queue.lock();
+            let mut mine = self.role.write();
+            if matches!(&*mine, Role::Closed) {
+                drop(mine);
+                drop(queue);
+                return leave(role);
+            }
+            *mine = role;
+            std::mem::take(&mut *queue)
+        };
+        for pending in waiting {
+            self.submit(pending);
+        }
+    }
+}
+
+fn leave(role: Role) {
+    match role {
+        Role::Writer { store, writer, broker, .. } => {
+            drop(broker);
+            drop(store);
+            writer.close();
+        }
+        Role::Client(client) => client.close(),
+        Role::Electing | Role::Closed => {}
+    }
+}
+
+fn disk(doing: &'static str, path: &Path, source: std::io::Error) -> StoreError {
+    StoreError::new("the cache", Cause::Disk { doing, path: path.to_owned(), source })
+}
+
+impl Owner for SharedCache {
+    fn lost(&self, unanswered: Vec<Pending>) {
+        let mut queue = self.queue.lock();
+        {
+            let mut role = self.role.write();
+            match &*role {
+                Role::Client(client) if client.is_lost() => {
+                    *role = Role::Electing;
+                    // A closed service means that we are being closed.
+                    let _ = self.events.send(Event::Lost);
+                }
+                Role::Closed => return,
+                _ => {}
+            }
+        }
+        for mut pending in unanswered.into_iter().rev() {
+            pending.attempts += 1;
+            if pending.attempts < ATTEMPTS_MAX {
+                queue.push_front(pending);
+            } else {
+                let error = StoreError::new(pending.wanted.label(), Cause::Closed);
+                drop(queue);
+                pending.done.err(error);
+                queue = self.queue.lock();
+            }
+        }
+        // The election may be over by now.
+        if !matches!(&*self.role.read(), Role::Electing) {
+            let waiting = std::mem::take(&mut *queue);
+            drop(queue);
+            waiting.into_iter().for_each(|pending| self.submit(pending));
+        }
+    }
+
+    fn holder(&self) -> Arc<dyn Holder> {
+        self.holders.clone()
+    }
+}
+
+impl ObjectStore for SharedCache {
+    fn get(&self, wanted: ObjectRequest, done: Callback<Handle>) {
+        match self.kept(&wanted) {
+            Some(handle) => done.ok(handle),
+            None => self.submit(Pending { wanted, done, attempts: 0 }),
+        }
+    }
+
+    fn read_ahead(&self, wanted: &ObjectRequest, range: Range<u64>) -> bool {
+        self.own_store().is_some_and(|store| store.read_ahead(wanted, range))
+    }
+
+    fn warm(&self, wanted: ObjectRequest, errand: &CancelToken, done: Callback<Warmed>) {
+        let role = self.role.read();
+        match &*role {
+            Role::Writer { store, .. } => {
+                let store = store.clone();
+                drop(role);
+                store.warm(wanted, errand, done);
+            }
+            Role::Client(client) => {
+                let client = client.clone();
+                drop(role);
+                if self.kept(&wanted).is_some() {
+                    return done.ok(Warmed::Here);
+                }
+                client.warm(&wanted, errand, done);
+            }
+            // Nobody waits for it, so it need not wait for a writer.
+            Role::Electing | Role::Closed => {
+                drop(role);
+                done.err(StoreError::new(wanted.label(), Cause::Closed));
+            }
+        }
+    }
+
+    fn cached(&self, wanted: &ObjectRequest) -> Option<Handle> {
+        match self.own_store() {
+            Some(store) => store.cached(wanted),
+            None => self.kept(wanted),
+        }
+    }
+
+    fn doubt(&self, wanted: &ObjectRequest) {
+        self.received.forget(&[wanted.key()]);
+        let client = match &*self.role.read() {
+            Role::Client(client) => Some(client.clone()),
+            _ => None,
+        };
+        if let Some(client) = client {
+            client.unreadable(wanted);
+        } else if let Some(store) = self.own_store() {
+            store.doubt(wanted);
+        }
+    }
+
+    fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.holders.0.lock().push(holder);
+    }
+
+    fn room(&self) -> Room {
+        if let Some(store) = self.own_store() {
+            return store.room();
+        }
+        match &*self.role.read() {
+            Role::Client(client) => client
+                .last_status()
+                .map_or_else(Room::default, |status| Room { quota: status.quota, used: status.used }),
+            Role::Writer { .. } | Role::Electing | Role::Closed => Room::default(),
+        }
+    }
+
+    fn round_trip(&self) -> Option<Duration> {
+        match self.own_store() {
+            Some(store) => store.round_trip(),
+            None => self.known_status().network.round_trip(),
+        }
+    }
+
+    fn status(&self) -> StoreStatus {
+        if let Some(store) = self.own_store() {
+            return store.status();
+        }
+        let client = match &*self.role.read() {
+            Role::Client(client) => client.clone(),
+            Role::Writer { .. } | Role::Electing | Role::Closed => return StoreStatus::default(),
+        };
+        client.status().unwrap_or_default().into()
+    }
+}
+
+impl SharedCache {
+    /// How the store is doing, as far as that is known here without waiting for another process.
+    pub fn known_status(&self) -> StoreStatus {
+        if let Some(store) = self.own_store() {
+            return store.status();
+        }
+        match &*self.role.read() {
+            Role::Client(client) => client.last_status().unwrap_or_default().into(),
+            Role::Writer { .. } | Role::Electing | Role::Closed => StoreStatus::default(),
+        }
+    }
+}
+
+impl Holder for Holders {
+    fn release(&self, victims: &[CacheKey]) -> Vec<bool> {
+        let holders: Vec<Arc<dyn Holder>> = {
+            let mut all = self.0.lock();
+            all.retain(|holder| holder.strong_count() > 0);
+            all.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut held = vec![false; victims.len()];
+        for holder in holders {
+            for (held, by_this) in held.iter_mut().zip(holder.release(victims)) {
+                *held |= by_this;
+            }
+        }
+        held
+    }
+}
+
+impl Drop for SharedCache {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,451 @@
+//! The writer's side: serves the other processes that share its cache.
+//!
+//! Each client costs two threads, and a third if its questions wait for a turn. An answer that a client has not
+//! taken yet holds an open file; a client that takes none for a while is hung up on (and comes back when it runs
+//! again). Who may connect, for which repositories, and how much may be under way is for the [`Host`] to say.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver as Inbox, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use esker_store::{
+    Cache, Callback, CancelToken, Cause, Handle, Holder, ObjectStore, StoreError, StoreStatus, Warmed,
+};
+use parking_lot::{Condvar, Mutex};
+
+use super::Writer;
+use super::address::{self, Listener};
+use super::progress::{Further, Requests};
+use super::quota::{Bounds, Connection, Quota, QuotaSlot, Warming};
+use super::release::RemoteHolder;
+use super::requests::ClientRequests;
+use super::wire::{
+    ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage,
+    keys_to_text, send,
+};
+use crate::cache_admin;
+use crate::peer::Peer;
+
+/// For clients of the writer's own user, and root's: far more than a kernel has reads waiting.
+pub(crate) const OWN: Bounds =
+    Bounds { connections: 4096, questions: 1 << 16, answers: 1 << 16, warms: 1 << 16 };
+/// How long a client may take no answer before it is hung up on…
+const SEND_PATIENCE: Duration = Duration::from_secs(30);
+/// …and how long one of another user may.
+const STRANGER_SEND_PATIENCE: Duration = Duration::from_secs(5);
+/// How much a client of another user may leave unread: some hundred answers, each with a descriptor, of which the system
+/// lets a user have only so many on their way.
+const STRANGER_UNREAD: usize = 64 * 1024;
+/// How long a client may take to say what it wants.
+const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+/// The pause after a connection that could not be accepted: out of descriptors or memory, which pass.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// How often a client is told that its requests come further.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+
+/// Who decides what a client may have.
+pub(crate) trait Host: Send + Sync {
+    /// What a client of this user may take up; `None` if it is not served.
+    fn admit(&self, peer: &Peer) -> Option<Admission>;
+
+    /// The objects of the repository at these servers, if this user may read it.
+    fn store(&self, peer: &Peer, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
+
+    /// The cache, if this user may look after it.
+    fn cache(&self, peer: &Peer) -> Option<Cache>;
+}
+
+/// A client that is served.
+pub(crate) struct Admission {
+    pub(crate) quota: Arc<Quota>,
+    pub(crate) _connection: Connection,
+    /// Whether it is of a user whose word and patience count for little.
+    pub(crate) is_stranger: bool,
+}
+
+/// The writer of a cache as the host of its own user's other processes, and root's.
+struct Own {
+    writer: Arc<dyn Writer>,
+    quota: Arc<Quota>,
+}
+
+impl Host for Own {
+    fn admit(&self, peer: &Peer) -> Option<Admission> {
+        let connection = peer.is_trusted().then(|| self.quota.connect()).flatten()?;
+        Some(Admission { quota: self.quota.clone(), _connection: connection, is_stranger: false })
+    }
+
+    fn store(&self, _: &Peer, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
+        self.writer.store(servers)
+    }
+
+    fn cache(&self, _: &Peer) -> Option<Cache> {
+        self.writer.cache()
+    }
+}
+
+/// A writer's clients.
+pub(crate) struct Broker {
+    listener: Arc<Listener>,
+    clients: Arc<Clients>,
+    stopping: Arc<Stopping>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Stopping {
+    is_so: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+/// The sockets of all clients, to hang up on them.
+#[derive(Default)]
+struct Clients(Mutex<Vec<Weak<OwnedFd>>>);
+
+/// What goes out to a client.
+pub(super) struct Out {
+    /// None only has the sender look around.
+    message: Option<ToClient>,
+    /// An object, with its message.
+    handle: Option<Handle>,
+    /// What ends when it is sent.
+    _turn: Option<QuotaSlot>,
+    _warming: Option<Warming>,
+}
+
+impl From<ToClient> for Out {
+    fn from(message: ToClient) -> Self {
+        Self { message: Some(message), handle: None, _turn: None, _warming: None }
+    }
+}
+
+impl Out {
+    /// An answer, after which a turn is over.
+    pub(super) fn answer(message: ToClient, handle: Option<Handle>, turn: QuotaSlot) -> Self {
+        Self { message: Some(message), handle, _turn: Some(turn), _warming: None }
+    }
+
+    /// Nothing, for a sender that is to look at requests.
+    pub(super) fn wake() -> Self {
+        Self { message: None, handle: None, _turn: None, _warming: None }
+    }
+}
+
+impl Broker {
+    /// Starts to listen in the cache directory, whose lock `writer` holds.
+    pub(crate) fn start(cache: &Path, writer: Arc<dyn Writer>) -> io::Result<Self> {
+        Self::serve(Listener::bind(cache)?, Arc::new(Own { writer, quota: Quota::new(OWN) }))
+    }
+
+    /// Serves whoever connects, as far as the host lets them.
+    pub(crate) fn serve(listener: Listener, host: Arc<dyn Host>) -> io::Result<Self> {
+        let listener = Arc::new(listener);
+        let (clients, stopping) = (Arc::<Clients>::default(), Arc::<Stopping>::default());
+        let (ours, theirs, stop) = (listener.clone(), clients.clone(), stopping.clone());
+        let acceptor = thread::Builder::new().name("cache-accept".into()).spawn(move || {
+            while !stop.is_so.load(Ordering::SeqCst) {
+                match ours.accept() {
+                    // No thread or descriptor for it: it hangs up and tries again.
+                    Ok((socket, peer)) => drop(theirs.serve(socket, peer, host.clone())),
+                    Err(_) => stop.pause(ACCEPT_AGAIN),
+                }
+            }
+        })?;
+        Ok(Self { listener, clients, stopping, acceptor: Some(acceptor) })
+    }
+}
+
+impl Stopping {
+    fn stop(&self) {
+        let _lock = self.lock.lock();
+        self.is_so.store(true, Ordering::SeqCst);
+        self.changed.notify_all();
+    }
+
+    fn pause(&self, time: Duration) {
+        let mut lock = self.lock.lock();
+        if !self.is_so.load(Ordering::SeqCst) {
+            self.changed.wait_for(&mut lock, time);
+        }
+    }
+}
+
+impl Drop for Broker {
+    /// Hangs up on everybody; the clients look for another writer.
+    fn drop(&mut self) {
+        self.stopping.stop();
+        self.listener.stop();
+        if let Some(acceptor) = self.acceptor.take() {
+            // It only fails by a panic, which has been reported.
+            let _ = acceptor.join();
+        }
+        for socket in self.clients.0.lock().drain(..).filter_map(|socket| socket.upgrade()) {
+            let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
+impl Clients {
+    fn serve(&self, socket: OwnedFd, peer: Peer, host: Arc<dyn Host>) -> io::Result<()> {
+        let Some(admission) = host.admit(&peer) else { return Ok(()) };
+        if admission.is_stranger {
+            address::limit_sends(&socket, STRANGER_SEND_PATIENCE)?;
+            address::limit_unread(&socket, STRANGER_UNREAD)?;
+        } else {
+            address::limit_sends(&socket, SEND_PATIENCE)?;
+        }
+        address::limit_receives(&socket, Some(GREETING_PATIENCE))?;
+        let receiver = Receiver::new(socket.try_clone()?);
+        let socket = Arc::new(socket);
+        {
+            let mut all = self.0.lock();
+            all.retain(|other| other.strong_count() > 0);
+            all.push(Arc::downgrade(&socket));
+        }
+        thread::Builder::new().name("cache-client".into()).spawn(move || {
+            // A client that says nonsense or goes away is simply done with.
+            let _ = converse(&socket, receiver, &*host, &peer, &admission);
+        })?;
+        Ok(())
+    }
+}
+
+/// Serves one client until it goes away.
+fn converse(
+    socket: &Arc<OwnedFd>,
+    mut receiver: Receiver,
+    host: &dyn Host,
+    peer: &Peer,
+    admission: &Admission,
+) -> io::Result<()> {
+    let Some(store) = greet(socket, &mut receiver, host, peer)? else { return Ok(()) };
+    address::limit_receives(socket, None)?;
+    let (outbox, inbox) = channel();
+    let (out, requests) = (socket.clone(), Arc::<Requests>::default());
+    let open = requests.clone();
+    thread::Builder::new().name("cache-answer".into()).spawn(move || answer_all(&out, &inbox, &open))?;
+    let questions = outbox.clone();
+    let ask = move |id, keys: &[_]| {
+        questions.send(ToClient::Release { id, keys: keys_to_text(keys) }.into()).is_ok()
+    };
+    let holder = Arc::new(match admission.is_stranger {
+        true => RemoteHolder::of_stranger(ask),
+        false => RemoteHolder::new(ask),
+    });
+    let as_holder: Arc<dyn Holder> = holder.clone();
+    store.add_holder(Arc::downgrade(&as_holder));
+    let result = hear_all(&mut receiver, (store, requests), &holder, &outbox, (peer, &admission.quota));
+    holder.gone();
+    let _ = rustix::net::shutdown(&**socket, rustix::net::Shutdown::Both);
+    result
+}
+
+/// The repository that the client wants; `None` if it can't be served and was told so, or wanted something else.
+fn greet(
+    socket: &OwnedFd,
+    receiver: &mut Receiver,
+    host: &dyn Host,
+    peer: &Peer,
+) -> io::Result<Option<Arc<dyn ObjectStore>>> {
+    let nonsense = || io::Error::from(io::ErrorKind::InvalidData);
+    let (version, servers) = match receiver.next()?.0 {
+        ToWriter::Hello { version, servers } => (version, servers),
+        ToWriter::Care { version: VERSION, task } => {
+            let cache = host.cache(peer).ok_or_else(nonsense)?;
+            return cache_admin::serve(receiver, &cache, task).map(|()| None);
+        }
+        _ => return Err(nonsense()),
+    };
+    let refuse = |error: &StoreError| {
+        let error = ErrorMessage::new(error);
+        send(socket.as_fd(), &ToClient::Failed { id: 0, error }, None)
+    };
+    if version != VERSION {
+        let text = format!(
+            "the cache is in use by another build of this program, which can't share it (protocol {VERSION}, not {version})"
+        );
+        let cause = Cause::Remote { blame: esker_store::Blame::Caller, may_pass: false, text };
+        refuse(&StoreError::new("the repository", cause))?;
+        return Ok(None);
+    }
+    match host.store(peer, &servers) {
+        Ok(store) => {
+            send(socket.as_fd(), &ToClient::Welcome, None)?;
+            Ok(Some(store))
+        }
+        Err(error) => {
+            refuse(&error)?;
+            Ok(None)
+        }
+    }
+}
+
+/// What one client says.
+struct Hearing<'a> {
+    store: Arc<dyn ObjectStore>,
+    questions: ClientRequests,
+    outbox: &'a Sender<Out>,
+    quota: &'a Arc<Quota>,
+    /// The client's errands that are not over, by its own numbers.
+    errands: HashMap<u64, CancelToken>,
+}
+
+fn hear_all(
+    receiver: &mut Receiver,
+    (store, requests): (Arc<dyn ObjectStore>, Arc<Requests>),
+    holder: &RemoteHolder,
+    outbox: &Sender<Out>,
+    (peer, quota): (&Peer, &Arc<Quota>),
+) -> io::Result<()> {
+    let questions = ClientRequests::new(store.clone(), quota.clone(), outbox.clone(), requests);
+    let mut hearing = Hearing { store, questions, outbox, quota, errands: HashMap::new() };
+    loop {
+        match receiver.next()?.0 {
+            ToWriter::Get { id, user, object } => {
+                let mut wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
+                // Others could take every user's share of a server.
+                wanted.requester.user = if peer.is_trusted() { user } else { Some(peer.uid) };
+                hearing.questions.get(id, wanted);
+            }
+            ToWriter::Warm { id, errand, object } => hearing.warm(id, errand, object)?,
+            ToWriter::Over { errand } => {
+                if let Some(errand) = hearing.errands.remove(&errand) {
+                    errand.cancel();
+                }
+            }
+            ToWriter::Doubt { object } => {
+                hearing.store.doubt(&object.read().ok_or(io::ErrorKind::InvalidData)?);
+            }
+            ToWriter::Released { id, held } => holder.answer(id, held),
+            ToWriter::Status { id } => hearing.status(id),
+            ToWriter::Hello { .. } | ToWriter::Care { .. } => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+impl Hearing<'_> {
+    /// Sends an answer that nothing had to be waited for. The client may be gone by now.
+    fn answer(&self, message: ToClient) {
+        let _ = self.outbox.send(Out::answer(message, None, self.quota.answer()));
+    }
+
+    fn status(&self, id: u64) {
+        let status = Box::new(StatusMessage::new(&self.store.status()));
+        self.answer(ToClient::Status { id, status });
+    }
+
+    fn warm(&mut self, id: u64, errand: u64, object: WantedMessage) -> io::Result<()> {
+        let wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
+        // A client never has more errands open than prefetches.
+        if self.errands.len() >= WARMING_MAX && !self.errands.contains_key(&errand) {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let Some(warming) = self.quota.warm() else {
+            let cause = Cause::QueueFull { limit: self.quota.warms_max() };
+            let error = ErrorMessage::new(&StoreError::new(wanted.label(), cause));
+            self.answer(ToClient::Failed { id, error });
+            return Ok(());
+        };
+        let errand = self.errands.entry(errand).or_default();
+        let outbox = self.outbox.clone();
+        let answer = Callback::new(move |outcome: Result<Warmed, StoreError>| {
+            let message = match outcome {
+                Ok(Warmed::Here) => ToClient::Warmed { id, fetched_bytes: None },
+                Ok(Warmed::Fetched(bytes)) => ToClient::Warmed { id, fetched_bytes: Some(bytes) },
+                Err(error) => ToClient::Failed { id, error: ErrorMessage::new(&error) },
+            };
+            let _ = outbox.send(Out { _warming: Some(warming), ..message.into() });
+        });
+        self.store.warm(wanted, errand, answer);
+        Ok(())
+    }
+}
+
+impl Drop for Hearing<'_> {
+    /// Nobody needs what a client that is gone wanted prefetched.
+    fn drop(&mut self) {
+        self.errands.values().for_each(CancelToken::cancel);
+    }
+}
+
+/// Sends what is to be sent; after a failure only takes it, so that the files are closed.
+fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, requests: &Requests) {
+    let mut connected = true;
+    let mut told = Instant::now();
+    loop {
+        let out = if requests.is_empty() || !connected {
+            inbox.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        } else {
+            inbox.recv_timeout(PROGRESS_EVERY)
+        };
+        if connected && told.elapsed() >= PROGRESS_EVERY {
+            told = Instant::now();
+            for Further { ids, heard } in requests.further() {
+                connected =
+                    connected && send(socket.as_fd(), &ToClient::Progress { ids, heard }, None).is_ok();
+            }
+            if !connected {
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+            }
+        }
+        let out = match out {
+            Ok(out) => out,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let Some(message) = out.message.filter(|_| connected) else { continue };
+        let (message, file) = with_own_descriptor(message, out.handle.as_ref());
+        if send(socket.as_fd(), &message, file.as_ref().map(|file| file.as_fd())).is_err() {
+            connected = false;
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+        }
+    }
+}
+
+/// Opens an object for one client alone. A description that several share carries what any of them does to it: flags such as
+/// O_DIRECT, locks, the position and advice on reading.
+fn with_own_descriptor(message: ToClient, handle: Option<&Handle>) -> (ToClient, Option<OwnedFd>) {
+    match (message, handle) {
+        (ToClient::Object { id, len }, Some(handle)) => match handle.reopen() {
+            Ok(file) => (ToClient::Object { id, len }, Some(file)),
+            Err(source) => {
+                let cause = Cause::Disk { doing: "opening", path: "an object of the cache".into(), source };
+                let error = ErrorMessage::new(&StoreError::new("an object", cause));
+                (ToClient::Failed { id, error }, None)
+            }
+        },
+        (message, _) => (message, None),
+    }
+}
+
+impl StatusMessage {
+    pub(super) fn new(status: &StoreStatus) -> Self {
+        let cache = &status.cache;
+        Self {
+            quota: cache.quota,
+            hard_limit: cache.hard_limit,
+            used: cache.used,
+            objects: cache.objects,
+            evicted: cache.evicted,
+            over_quota: cache.over_quota,
+            unkept: cache.unkept,
+            disk_errors: cache.disk_errors,
+            disk_failure: cache.disk_failure.clone(),
+            damaged: cache.damaged,
+            unchecked: cache.unchecked,
+            opened_unclean: cache.opened_unclean,
+            lower: cache.lower.into(),
+            traffic: status.traffic.clone(),
+            network: status.network.clone(),
+            route: (&status.network.route).into(),
+            work: status.work.clone(),
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! How much of a writer its clients may take up.
+//!
+//! Whatever a client asks, the memory that its questions and their answers take is bounded, and so is what all
+//! clients of one user take together. What is answered at once waits, beyond its bound, until an answer has
+//! been taken; a client that takes none is hung up on, so that is soon. What the network has to answer has
+//! another bound, which a server that is silent may fill for long. Prefetches have one beyond which they are
+//! refused: they must not stand in the way of what somebody waits for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use esker_store::Progress;
+use parking_lot::{Condvar, Mutex};
+
+/// Bounds for one user.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Connections.
+    pub(crate) connections: usize,
+    /// Questions to the network that are not answered yet, or whose answer is not taken yet.
+    pub(crate) questions: usize,
+    /// Answers that needed no network and are not taken yet.
+    pub(crate) answers: usize,
+    /// Prefetches.
+    pub(crate) warms: usize,
+}
+
+/// What one user's clients take up now.
+pub(crate) struct Quota {
+    bounds: Bounds,
+    questions: Arc<Slots>,
+    /// When bytes last came of a question that was asked: those that wait for a turn come further.
+    progress: Progress,
+    answers: Arc<Slots>,
+    warms: AtomicUsize,
+    connections: AtomicUsize,
+}
+
+/// How many there are of something, and may be.
+struct Slots {
+    most: usize,
+    taken: Mutex<usize>,
+    fewer: Condvar,
+}
+
+/// A question under way, or an answer; over on drop.
+pub(crate) struct QuotaSlot(Arc<Slots>);
+
+/// A prefetch under way; over on drop.
+pub(crate) struct Warming(Arc<Quota>);
+
+/// A connection; over on drop.
+pub(crate) struct Connection(Arc<Quota>);
+
+impl Quota {
+    pub(crate) fn new(bounds: Bounds) -> Arc<Self> {
+        Arc::new(Self {
+            bounds,
+            questions: Slots::new(bounds.questions),
+            progress: Progress::default(),
+            answers: Slots::new(bounds.answers),
+            warms: AtomicUsize::default(),
+            connections: AtomicUsize::default(),
+        })
+    }
+
+    /// Waits until another question may be asked of the network.
+    pub(crate) fn ask(&self) -> QuotaSlot {
+        Slots::take(&self.questions)
+    }
+
+    /// The same without waiting.
+    pub(crate) fn try_ask(&self) -> Option<QuotaSlot> {
+        Slots::try_take(&self.questions)
+    }
+
+    /// Returns when bytes last came of a question that was asked.
+    pub(crate) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Waits until there may be another answer that is not taken yet.
+    pub(crate) fn answer(&self) -> QuotaSlot {
+        Slots::take(&self.answers)
+    }
+
+    /// Begins a prefetch, unless there are too many.
+    pub(crate) fn warm(self: &Arc<Self>) -> Option<Warming> {
+        take(&self.warms, self.bounds.warms).then(|| Warming(self.clone()))
+    }
+
+    /// Begins a connection, unless there are too many.
+    pub(crate) fn connect(self: &Arc<Self>) -> Option<Connection> {
+        take(&self.connections, self.bounds.connections).then(|| Connection(self.clone()))
+    }
+
+    /// How many prefetches there may be.
+    pub(crate) fn warms_max(&self) -> usize {
+        self.bounds.warms
+    }
+
+    /// Whether no connection is left.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.connections.load(Ordering::SeqCst) == 0
+    }
+}
+
+fn take(count: &AtomicUsize, most: usize) -> bool {
+    let more = |count: usize| (count < most).then_some(count + 1);
+    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+}
+
+impl Slots {
+    fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, taken: Mutex::default(), fewer: Condvar::new() })
+    }
+
+    fn take(this: &Arc<Self>) -> QuotaSlot {
+        let mut taken = this.taken.lock();
+        while *taken >= this.most {
+            this.fewer.wait(&mut taken);
+        }
+        *taken += 1;
+        QuotaSlot(this.clone())
+    }
+
+    fn try_take(this: &Arc<Self>) -> Option<QuotaSlot> {
+        let mut taken = this.taken.lock();
+        if *taken >= this.most {
+            return None;
+        }
+        *taken += 1;
+        Some(QuotaSlot(this.clone()))
+    }
+}
+
+impl Drop for QuotaSlot {
+    fn drop(&mut self) {
+        *self.0.taken.lock() -= 1;
+        self.0.fewer.notify_one();
+    }
+}
+
+impl Drop for Warming {
+    fn drop(&mut self) {
+        self.0.warms.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,246 @@
+//! Who serves us, over time: elections, a broker that comes back, a folder that goes away.
+//!
+//! All of it happens on one thread, which is no caller's.
+
+use std::sync::mpsc::{Receiver as Inbox, RecvTimeoutError};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use esker_store::{Blame, Cause, Holder, StoreError};
+
+use super::client::{Client, GREETING_PATIENCE, Owner, Refused, WriterSocket};
+use super::{Broker, BrokerAddress, Event, Role, SharedCache, Writer, leave};
+
+/// Pauses between attempts grow from this…
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// … to this.
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// How long a broker that served us may take to come back, before the private cache is used.
+const BROKER_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a broker may take to answer those who can do without it.
+const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+/// A broker that refused us is asked again after so many looks: its rules may be others by then.
+const LOOKS_AFTER_REFUSAL: u32 = 12;
+
+/// Serves until the cache is closed.
+pub(super) fn run(shared: &Weak<SharedCache>, inbox: &Inbox<Event>) {
+    let mut looks = 0;
+    loop {
+        let Some(look) = shared.upgrade().map(|shared| shared.pace.look) else { return };
+        let event = inbox.recv_timeout(look);
+        let Some(shared) = shared.upgrade() else { return };
+        match event {
+            Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return,
+            Ok(Event::SlotFree) => {
+                shared.received.unpark().into_iter().for_each(|parked| shared.submit(parked));
+            }
+            Ok(Event::Lost) => {
+                // The next writer may evict before it knows of us; a file that is gone there must not take room because
+                // we keep it open for later.
+                shared.received.forget_all();
+                // A broker that served us comes back soon, most likely.
+                if let Some(role) = shared.join_broker(BROKER_PATIENCE, inbox) {
+                    shared.take_role(role);
+                }
+                if !shared.settle(inbox) {
+                    return;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                looks += 1;
+                shared.look_for_broker(looks);
+                shared.look_for_disk(inbox);
+                if shared.has_lost_folder() {
+                    shared.log.say(&format!("the cache {} is gone; making it anew", shared.cache.display()));
+                    shared.exchange(Role::Electing);
+                    if !shared.settle(inbox) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl SharedCache {
+    /// Holds elections until there is a role; tells whether to go on.
+    fn settle(&self, inbox: &Inbox<Event>) -> bool {
+        while matches!(&*self.role.read(), Role::Electing) {
+            match self.elect(None, inbox) {
+                Ok(role) => {
+                    self.take_role(role);
+                    self.tell_of_own_cache();
+                }
+                Err(error) if self.take_spare(&error) => {}
+                Err(error) => {
+                    // Whoever waits learns why; the next attempt is for those who come later.
+                    let waiting = std::mem::take(&mut *self.queue.lock());
+                    waiting.into_iter().for_each(|pending| pending.done.err(error.clone()));
+                    if let Ok(Event::Close) = inbox.recv_timeout(PAUSE_MAX) {
+                        return false;
+                    }
+                }
+            }
+        }
+        // An election that noticed the close took the event with it.
+        if matches!(&*self.role.read(), Role::Closed) {
+            return false;
+        }
+        // Wake-ups that the election swallowed.
+        self.received.unpark().into_iter().for_each(|parked| self.submit(parked));
+        true
+    }
+
+    /// Serves without the cache's disk if that is what fails; tells whether it does.
+    fn take_spare(&self, error: &StoreError) -> bool {
+        if error.blame() != Blame::Disk {
+            return false;
+        }
+        let spare = self.open.open_spare().and_then(|writer| self.become_writer(writer, true).ok());
+        let Some(role) = spare else { return false };
+        let why = error.full_text();
+        self.log.say(&format!("{why}; until it can be used, what is read is fetched and not kept"));
+        self.take_role(role);
+        true
+    }
+
+    /// Goes back to the cache if its disk is well again.
+    fn look_for_disk(&self, inbox: &Inbox<Event>) {
+        if !matches!(&*self.role.read(), Role::Writer { is_spare: true, .. }) {
+            return;
+        }
+        // One attempt.
+        if let Ok(role) = self.elect(Some(Instant::now()), inbox) {
+            self.log.say(&format!("the cache {} can be used again", self.cache.display()));
+            self.exchange(role);
+        }
+    }
+
+    fn tell_of_own_cache(&self) {
+        if let (Some(broker), false) = (&self.broker, self.is_through_broker()) {
+            let (socket, cache) = (broker.socket.display(), self.cache.display());
+            self.log.say(&format!("no broker serves at {socket}; until one does, objects are in {cache}"));
+        }
+    }
+
+    fn is_through_broker(&self) -> bool {
+        matches!(&*self.role.read(), Role::Client(client) if client.broker().is_some())
+    }
+
+    /// Goes back to the broker if it is there again.
+    fn look_for_broker(&self, looks: u32) {
+        let Some(broker) = self.broker.as_ref().filter(|_| !self.is_through_broker()) else { return };
+        if self.refusal().is_some() && !looks.is_multiple_of(LOOKS_AFTER_REFUSAL) {
+            return;
+        }
+        if let Ok(client) = self.ask_broker(broker, LOOK_PATIENCE) {
+            self.log.say(&format!("the broker at {} serves again", broker.socket.display()));
+            self.exchange(Role::Client(client));
+        }
+    }
+
+    /// Whether we write to a folder that is not there any more.
+    fn has_lost_folder(&self) -> bool {
+        let writer = match &*self.role.read() {
+            Role::Writer { writer, .. } => writer.clone(),
+            _ => return false,
+        };
+        writer.is_lost()
+    }
+
+    /// Takes another role in place of one that works, or did. What was asked for in the old one is answered there.
+    fn exchange(&self, role: Role) {
+        let old = {
+            let mut mine = self.role.write();
+            if matches!(&*mine, Role::Closed) {
+                drop(mine);
+                return leave(role);
+            }
+            std::mem::replace(&mut *mine, role)
+        };
+        // Who writes next knows nothing of the files that we keep open for later.
+        self.received.forget_all();
+        leave(old);
+    }
+
+    fn connect(&self, door: WriterSocket<'_>, patience: Duration) -> Result<Arc<Client>, Refused> {
+        let owner: Weak<dyn Owner> = self.me.clone();
+        Client::connect(door, &self.servers, self.received.clone(), owner, (patience, self.pace.silence))
+    }
+
+    /// Asks the node's broker once, and remembers why it refuses.
+    fn ask_broker(&self, broker: &BrokerAddress, patience: Duration) -> Result<Arc<Client>, Refused> {
+        let asked = self.connect(WriterSocket::Broker(broker), patience);
+        match &asked {
+            Ok(_) => *self.refusal.lock() = None,
+            Err(Refused::Error(error)) => *self.refusal.lock() = Some(error.full_text()),
+            Err(Refused::Gone) => {}
+        }
+        asked
+    }
+
+    /// Tries to become a client of the node's broker, if there is one, for so long.
+    pub(super) fn join_broker(&self, patience: Duration, inbox: &Inbox<Event>) -> Option<Role> {
+        let broker = self.broker.as_ref()?;
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.ask_broker(broker, GREETING_PATIENCE) {
+                Ok(client) => return Some(Role::Client(client)),
+                Err(Refused::Error(_)) => return None,
+                Err(Refused::Gone) if Instant::now() >= deadline => return None,
+                Err(Refused::Gone) => {}
+            }
+            match inbox.recv_timeout(PAUSE_MAX.min(deadline.saturating_duration_since(Instant::now()))) {
+                Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Some(Role::Closed),
+                Ok(Event::Lost | Event::SlotFree) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Tries to become the writer or a client, until `deadline` or for ever.
+    pub(super) fn elect(&self, deadline: Option<Instant>, inbox: &Inbox<Event>) -> Result<Role, StoreError> {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let busy = match self.open.open() {
+                Ok(writer) => return self.become_writer(writer, false),
+                Err(error) if matches!(error.cause(), Cause::Busy { .. }) => error,
+                Err(error) => return Err(error),
+            };
+            match self.connect(WriterSocket::Folder(&self.cache), GREETING_PATIENCE) {
+                Ok(client) => return Ok(Role::Client(client)),
+                Err(Refused::Error(error)) => return Err(error),
+                Err(Refused::Gone) => {}
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(busy);
+            }
+            // As long as there is nothing better, a broker that comes back late is welcome, too.
+            if let Some(role) = self.join_broker(Duration::ZERO, inbox) {
+                return Ok(role);
+            }
+            // Sleeps, but not through a close.
+            match inbox.recv_timeout(pause) {
+                Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Ok(Role::Closed),
+                Ok(Event::Lost | Event::SlotFree) | Err(RecvTimeoutError::Timeout) => {}
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    fn become_writer(&self, writer: Arc<dyn Writer>, is_spare: bool) -> Result<Role, StoreError> {
+        let store = match writer.store(&self.servers) {
+            Ok(store) => store,
+            Err(error) => {
+                writer.close();
+                return Err(error);
+            }
+        };
+        let holders: Arc<dyn Holder> = self.holders.clone();
+        store.add_holder(Arc::downgrade(&holders));
+        // From now on the cache itself says what is open.
+        self.received.forget_all();
+        // A file system without sockets makes the cache private to this process; that is no failure.
+        let broker = if is_spare { None } else { Broker::start(&self.cache, writer.clone()).ok() };
+        Ok(Role::Writer { store, writer, broker, is_spare })
+    }
+}

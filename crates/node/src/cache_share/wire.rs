@@ -1,0 +1,419 @@
+//! What the writer of a cache and its clients say to each other.
+//!
+//! Packets over a `SOCK_SEQPACKET` socket in the cache directory, one JSON message each; an object travels as
+//! a read-only descriptor beside its message.
+//!
+//! ```text
+//!  client → writer   hello      first: protocol version, which repository from which servers
+//!                    get        an object for a user; many may be under way at once, told apart by their ids
+//!                    warm       bring an object into the cache; many may be under way, too
+//!                    over       an errand ended: what is queued for it is pointless
+//!                    doubt      the file of this object could not be read: compare it, or fetch it
+//!                    released   answer to `release`: which objects the kernel still uses
+//!                    status     how is the cache?
+//!                    care       first, in place of `hello`: a task of an administrator (care.rs), then more of them
+//!  writer → client   welcome    answer to `hello`
+//!                    object     answer to `get`, with the descriptor
+//!                    warmed     answer to `warm`
+//!                    progress   bytes of these requests came, or of those before them in a queue
+//!                    failed     answer to `hello` (id 0), `get` or `warm`
+//!                    release    the writer wants to evict these: ask the kernel to let go of them
+//!                    status     answer to `status`
+//! ```
+//!
+//! A client that loses its writer asks for everything again that is still open, from the next one.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use esker_format::compress::Compression;
+use esker_format::object::ObjectName;
+use esker_store::{
+    Blame, CacheKey, CacheStatus, Cause, External, NetworkStatus, ObjectRequest, Requester, RouteStatus,
+    StoreError, StoreStatus, TrafficStatus, WaitStatus, WorkStatus,
+};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::cache_admin::CacheTask;
+use crate::status::{Lower, Route};
+
+/// Changes with every change of the messages: writer and client may be different builds.
+pub(crate) const VERSION: u32 = 7;
+
+/// Longest message. The longest regular one is a release of [`RELEASE_MAX`] keys or a long path.
+const MESSAGE_MAX: usize = 64 * 1024;
+
+/// Most keys in one release.
+pub(super) const RELEASE_MAX: usize = 512;
+
+/// Prefetches that a client may have under way.
+pub(super) const WARMING_MAX: usize = 8192;
+
+/// Longest text of an error or path that is sent; the rest is cut.
+const TEXT_MAX: usize = 8 * 1024;
+
+/// What a client says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ToWriter {
+    /// The servers are in the text form of [`Servers`](esker_store::Servers).
+    Hello {
+        version: u32,
+        servers: String,
+    },
+    /// First, in place of `hello`, and then any number of them.
+    Care {
+        version: u32,
+        task: CacheTask,
+    },
+    /// The user counts only from a client of root or of the writer's own user; others speak for themselves.
+    Get {
+        id: u64,
+        user: Option<u32>,
+        object: WantedMessage,
+    },
+    Warm {
+        id: u64,
+        errand: u64,
+        object: WantedMessage,
+    },
+    Over {
+        errand: u64,
+    },
+    Doubt {
+        object: WantedMessage,
+    },
+    Released {
+        id: u64,
+        held: Vec<bool>,
+    },
+    Status {
+        id: u64,
+    },
+}
+
+/// What the writer says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ToClient {
+    Welcome,
+    Object {
+        id: u64,
+        len: u64,
+    },
+    /// Without a number it was there.
+    Warmed {
+        id: u64,
+        fetched_bytes: Option<u64>,
+    },
+    /// Bytes came since the last such message of these requests, or of what they wait behind. Requests with ids above
+    /// `heard` wait to be heard, behind the others.
+    Progress {
+        ids: Vec<u64>,
+        heard: u64,
+    },
+    Failed {
+        id: u64,
+        error: ErrorMessage,
+    },
+    Release {
+        id: u64,
+        keys: Vec<String>,
+    },
+    Status {
+        id: u64,
+        status: Box<StatusMessage>,
+    },
+}
+
+/// A [`ObjectRequest`] on the wire.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct WantedMessage {
+    name: String,
+    compression: u8,
+    size: Option<u64>,
+    limit: u64,
+    what: String,
+    alternative_path: bool,
+    /// Path and offset outside of the repository.
+    external: Option<(String, Option<u64>)>,
+}
+
+impl WantedMessage {
+    pub(super) fn new(wanted: &ObjectRequest) -> Self {
+        Self {
+            name: wanted.name.to_string(),
+            compression: wanted.compression.to_flag(),
+            size: wanted.size,
+            limit: wanted.limit,
+            what: cut(&wanted.what),
+            alternative_path: wanted.alternative_path,
+            external: wanted.external.as_ref().map(|external| (external.path.clone(), external.offset)),
+        }
+    }
+
+    pub(super) fn read(self) -> Option<ObjectRequest> {
+        Some(ObjectRequest {
+            name: ObjectName::parse(&self.name)?,
+            compression: Compression::from_flag(self.compression)?,
+            size: self.size,
+            limit: self.limit,
+            what: self.what,
+            alternative_path: self.alternative_path,
+            external: self.external.map(|(path, offset)| Box::new(External { path, offset })),
+            requester: Requester::default(),
+        })
+    }
+}
+
+/// A [`StoreError`] on the wire.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ErrorMessage {
+    blame: BlameMessage,
+    may_pass: bool,
+    text: String,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum BlameMessage {
+    Object,
+    Host,
+    Proxy,
+    Disk,
+    Caller,
+}
+
+impl ErrorMessage {
+    pub(super) fn new(error: &StoreError) -> Self {
+        let blame = match error.blame() {
+            Blame::Object => BlameMessage::Object,
+            Blame::Host => BlameMessage::Host,
+            Blame::Proxy => BlameMessage::Proxy,
+            Blame::Disk => BlameMessage::Disk,
+            Blame::Caller => BlameMessage::Caller,
+        };
+        // The client puts its own name of the object in front.
+        let text = error.full_text();
+        let rest = text.strip_prefix(error.object()).unwrap_or(&text);
+        let rest = rest.strip_prefix(':').unwrap_or(rest).trim_start();
+        Self { blame, may_pass: error.may_pass(), text: cut(rest) }
+    }
+
+    pub(super) fn read(self, object: String) -> StoreError {
+        let blame = match self.blame {
+            BlameMessage::Object => Blame::Object,
+            BlameMessage::Host => Blame::Host,
+            BlameMessage::Proxy => Blame::Proxy,
+            BlameMessage::Disk => Blame::Disk,
+            BlameMessage::Caller => Blame::Caller,
+        };
+        StoreError::new(object, Cause::Remote { blame, may_pass: self.may_pass, text: self.text })
+    }
+}
+
+/// The state of the writer's cache on the wire.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct StatusMessage {
+    pub(super) quota: u64,
+    pub(super) hard_limit: u64,
+    pub(super) used: u64,
+    pub(super) objects: u64,
+    pub(super) evicted: u64,
+    pub(super) over_quota: u64,
+    pub(super) unkept: u64,
+    pub(super) disk_errors: u64,
+    #[serde(default)]
+    pub(super) disk_failure: Option<(u64, String)>,
+    pub(super) damaged: u64,
+    pub(super) unchecked: u64,
+    pub(super) opened_unclean: bool,
+    pub(super) lower: Lower,
+    #[serde(with = "TrafficMessage")]
+    pub(super) traffic: TrafficStatus,
+    #[serde(with = "NetworkMessage")]
+    pub(super) network: NetworkStatus,
+    pub(super) route: Route,
+    #[serde(with = "WorkMessage")]
+    pub(super) work: WorkStatus,
+}
+
+impl From<StatusMessage> for StoreStatus {
+    fn from(status: StatusMessage) -> Self {
+        let cache = CacheStatus {
+            quota: status.quota,
+            hard_limit: status.hard_limit,
+            used: status.used,
+            objects: status.objects,
+            evicted: status.evicted,
+            over_quota: status.over_quota,
+            unkept: status.unkept,
+            disk_errors: status.disk_errors,
+            disk_failure: status.disk_failure,
+            damaged: status.damaged,
+            unchecked: status.unchecked,
+            opened_unclean: status.opened_unclean,
+            lower: status.lower.into(),
+            ..CacheStatus::default()
+        };
+        Self {
+            cache,
+            traffic: status.traffic,
+            network: NetworkStatus { route: status.route.into(), ..status.network },
+            work: status.work,
+            errors: Vec::new(),
+        }
+    }
+}
+
+/// A [`NetworkStatus`] on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "NetworkStatus")]
+struct NetworkMessage {
+    requests: u64,
+    connections: u64,
+    received_bytes: u64,
+    round_trip_us: u64,
+    bytes_per_second: u64,
+    window: u64,
+    /// It travels beside.
+    #[serde(skip)]
+    route: RouteStatus,
+}
+
+/// A [`WorkStatus`] on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "WorkStatus")]
+struct WorkMessage {
+    #[serde(with = "WaitMessage")]
+    demand: WaitStatus,
+    #[serde(with = "WaitMessage")]
+    prefetch: WaitStatus,
+    #[serde(with = "WaitMessage")]
+    idle: WaitStatus,
+}
+
+/// A [`WaitStatus`] on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "WaitStatus")]
+struct WaitMessage {
+    jobs: u64,
+    half_us: u64,
+    p99_us: u64,
+}
+
+/// A [`TrafficStatus`] on the wire.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "TrafficStatus")]
+struct TrafficMessage {
+    hits: u64,
+    fetched: u64,
+    fetched_bytes: u64,
+    prefetched: u64,
+    prefetched_bytes: u64,
+    prefetched_used: u64,
+    prefetched_used_bytes: u64,
+    prefetches_failed: u64,
+    warming: u64,
+    joined: u64,
+    failed: u64,
+}
+
+/// Keys as text, two digits a byte.
+pub(crate) fn keys_to_text(keys: &[CacheKey]) -> Vec<String> {
+    use std::fmt::Write;
+    let hex = |key: &CacheKey| {
+        key.to_bytes().iter().fold(String::with_capacity(44), |mut text, byte| {
+            // Writing to a string can't fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    };
+    keys.iter().map(hex).collect()
+}
+
+/// Reads [`keys_to_text`] back; `None` if one of them is no key.
+pub(crate) fn keys_from_text(keys: &[String]) -> Option<Vec<CacheKey>> {
+    let key = |text: &String| {
+        let digits = text.as_bytes();
+        let bytes: Option<Vec<u8>> = digits
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+            .collect();
+        CacheKey::from_bytes(&bytes?.try_into().ok()?)
+    };
+    keys.iter().map(key).collect()
+}
+
+fn cut(text: &str) -> String {
+    let mut end = text.len().min(TEXT_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+/// Sends one message, with a descriptor if it has one.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let bytes = serde_json::to_vec(message)?;
+    if bytes.len() > MESSAGE_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is too long"));
+    }
+    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
+    rustix::io::retry_on_intr(|| {
+        sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Receives messages; keeps the buffer between them.
+pub(crate) struct Receiver {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Receiver {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket, buffer: vec![0; MESSAGE_MAX] }
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The next message; an error if the peer is gone or says something that isn't one.
+    pub(crate) fn next<T: DeserializeOwned>(&mut self) -> io::Result<(T, Option<OwnedFd>)> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let got = loop {
+            let mut into = [IoSliceMut::new(&mut self.buffer)];
+            match recvmsg(self.socket.as_fd(), &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+                Err(rustix::io::Errno::INTR) => {}
+                other => break other?.bytes,
+            }
+        };
+        let descriptor = ancillary.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+            _ => None,
+        });
+        match self.buffer.get(..got) {
+            Some(bytes) if !bytes.is_empty() => Ok((serde_json::from_slice(bytes)?, descriptor)),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}

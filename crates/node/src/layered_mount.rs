@@ -1,0 +1,138 @@
+//! A mount that is made out of sight and then shown where it belongs, below a file system of the kernel's own if it may be.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_erofs::{ErofsTree, XattrPolicy};
+use esker_fuse::mount::{FLAGS, Trusted, image_path, may_mount_images, mount_image, mount_overlay};
+use esker_fuse::{Log, Mount, MountOptions, Session, SessionOptions, Severity};
+use esker_vfs::{Change, Tree, Watcher};
+use rustix::mount::{UnmountFlags, mount_bind, mount_remount, unmount};
+
+use crate::FileError;
+use crate::mounted::MountedError;
+use crate::mounts;
+use crate::status::Presentation;
+
+/// A tree that is to be shown.
+pub(crate) struct LayeredMount<'a> {
+    /// Where it is mounted that nobody may see, a directory that is made for it.
+    pub(crate) place: PathBuf,
+    pub(crate) tree: Arc<dyn Tree>,
+    pub(crate) mountpoint: &'a Path,
+    pub(crate) options: &'a MountOptions,
+    pub(crate) session: SessionOptions,
+    /// What root sees of attributes in `trusted.`.
+    pub(crate) trusted: Trusted,
+    /// Which extended attributes an image of it has.
+    pub(crate) told: XattrPolicy,
+}
+
+impl LayeredMount<'_> {
+    /// Mounts, serves and shows it with `wanted`, or the next best that the kernel doesn't refuse; the log tells why.
+    pub(crate) fn show(self, wanted: Presentation) -> Result<(Session, Presentation), MountedError> {
+        let log = self.session.log.clone();
+        // What an image has of access control lists it has for show.
+        let may_be = may_mount_images(self.session.kernel) && !self.session.enforce_acls;
+        if wanted == Presentation::Erofs && may_be {
+            match self.with_erofs()? {
+                Ok(session) => return Ok((session, Presentation::Erofs)),
+                Err(refused) => log(Severity::Notice, &format!("mounted without EROFS: {refused}")),
+            }
+        }
+        self.with_overlay(&log)
+    }
+
+    /// The session, or why the kernel doesn't have it so.
+    fn with_erofs(&self) -> Result<Result<Session, String>, MountedError> {
+        let source = &self.options.source;
+        let tree = match ErofsTree::new(self.tree.clone(), image_path(source).as_bytes(), self.told) {
+            Ok(tree) => tree,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let (behind, device) = PrivateMount::mount(self.place.clone(), self.options)?;
+        let session = Session::start(device, Arc::new(tree), self.session.clone())?;
+        match mount_image(&behind.place, source, self.mountpoint, self.options.noexec) {
+            Ok(()) => Ok(Ok(session)),
+            Err(refused) => {
+                drop(behind);
+                session.wait();
+                Ok(Err(refused.to_string()))
+            }
+        }
+    }
+
+    fn with_overlay(self, log: &Log) -> Result<(Session, Presentation), MountedError> {
+        let (behind, device) = PrivateMount::mount(self.place, self.options)?;
+        let session = Session::start(device, self.tree.clone(), self.session)?;
+        // The overlay's mount would forget the flag when it is told to let go of names.
+        if self.options.noexec {
+            behind.show_as_it_is(self.mountpoint)?;
+            return Ok((session, Presentation::Fuse));
+        }
+        if let Err(refused) =
+            mount_overlay(&behind.place, self.mountpoint, &self.options.source, self.trusted)
+        {
+            log(Severity::Notice, &format!("mounted without an overlay: {refused}"));
+            behind.show_as_it_is(self.mountpoint)?;
+            return Ok((session, Presentation::Fuse));
+        }
+        session.put_below_overlay();
+        self.tree.watch(Arc::new(Overlay { mountpoint: self.mountpoint.to_owned() }));
+        Ok((session, Presentation::Overlay))
+    }
+}
+
+/// A mount at a place that only we know; taken away when dropped, wherever else it is shown by then.
+struct PrivateMount {
+    place: PathBuf,
+}
+
+impl PrivateMount {
+    /// Mounts at `place`, a directory that is made for it.
+    fn mount(place: PathBuf, options: &MountOptions) -> Result<(Self, OwnedFd), MountedError> {
+        let behind = Self { place };
+        // A daemon killed at the wrong moment may have left one.
+        behind.clear();
+        fs::create_dir(&behind.place).map_err(FileError::on("create", &behind.place))?;
+        let device = Mount::direct(&behind.place, options)?.into_device();
+        Ok((behind, device))
+    }
+
+    fn show_as_it_is(&self, mountpoint: &Path) -> Result<(), MountedError> {
+        let shown = mount_bind(&self.place, mountpoint).map_err(io::Error::from);
+        Ok(shown.map_err(FileError::on("mount on", mountpoint))?)
+    }
+
+    fn clear(&self) {
+        // The mount and what the shield left above it; an error says that nothing is mounted there any more.
+        while unmount(&self.place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
+        // What isn't there needs no removing.
+        let _ = fs::remove_dir(&self.place);
+    }
+}
+
+/// Makes an overlay let go of what nobody uses, so that the tree's own names mean something: without that everything
+/// ever looked at would count as held, and the cache could evict nothing.
+struct Overlay {
+    mountpoint: PathBuf,
+}
+
+impl Watcher for Overlay {
+    fn changed(&self, _: &[Change]) {
+        // It may be gone, with another mount in its place.
+        if mounts::at(&self.mountpoint).is_ok_and(|line| line.is_some_and(|line| line.is_shield())) {
+            // To remount a file system drops its unused names; if that is refused, less can be evicted.
+            let _ = mount_remount(&self.mountpoint, FLAGS, c"");
+        }
+    }
+}
+
+impl Drop for PrivateMount {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

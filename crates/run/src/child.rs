@@ -1,0 +1,157 @@
+//! The child: it enters the namespaces, mounts, and becomes the command.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, RawFd};
+use std::path::{Path, PathBuf};
+
+use esker_fuse::mount::{MountError, MountOptions, Trusted, mount_device, mount_overlay, open_device};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
+
+use crate::channel::Channel;
+use crate::explain::{Blocked, Step};
+use crate::namespaces::{self, Identity, because};
+use crate::{exec, root, sys};
+
+/// What the parent tells the child on its command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChildArguments {
+    /// The number of the child's end of the channel.
+    pub(crate) channel: RawFd,
+    /// The command's limit on open files, if not ours.
+    pub(crate) open_files: Option<u64>,
+    /// Where the trees appear.
+    pub(crate) points: Vec<Point>,
+    /// The command and its arguments.
+    pub(crate) command: Vec<OsString>,
+}
+
+/// A place for a tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// The mount point.
+    pub path: PathBuf,
+    /// What is mounted, for the first column of `mount` and `df`.
+    pub source: String,
+    /// Put an overlay of the kernel above it, if the kernel lets us: see [`esker_fuse::mount::mount_overlay`].
+    pub shield: Option<Trusted>,
+}
+
+/// What the child says when it fails.
+struct Failed {
+    code: u8,
+    text: String,
+}
+
+/// How a point is told that gets an overlay, and one that doesn't.
+const SHIELDS: [(&str, Option<Trusted>); 3] =
+    [("bare", None), ("shielded", Some(Trusted::Shown)), ("hiding", Some(Trusted::Hidden))];
+
+impl ChildArguments {
+    /// The arguments that [`ChildArguments::parse`] understands.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        let open_files = self.open_files.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
+        let mut all = vec![self.channel.to_string().into(), open_files.into()];
+        all.push(self.points.len().to_string().into());
+        for point in &self.points {
+            let shield = SHIELDS.iter().find(|(_, shield)| *shield == point.shield).map(|(word, _)| word);
+            let shield = shield.copied().unwrap_or_default();
+            all.extend([point.path.clone().into_os_string(), point.source.clone().into(), shield.into()]);
+        }
+        all.extend(self.command.iter().cloned());
+        all
+    }
+
+    /// Reads what the parent wrote; `None` if somebody else called.
+    pub fn parse(arguments: Vec<OsString>) -> Option<Self> {
+        let mut arguments = arguments.into_iter();
+        let channel = arguments.next()?.to_str()?.parse().ok()?;
+        let open_files = match arguments.next()?.to_str()? {
+            "-" => None,
+            limit => Some(limit.parse().ok()?),
+        };
+        let count = arguments.next()?.to_str()?.parse::<usize>().ok()?;
+        let mut points = Vec::new();
+        for _ in 0..count {
+            let path = PathBuf::from(arguments.next()?);
+            let source = arguments.next()?.into_string().ok()?;
+            let told = arguments.next()?;
+            let shield = SHIELDS.iter().find(|(word, _)| told == **word)?.1;
+            points.push(Point { path, source, shield });
+        }
+        let command: Vec<OsString> = arguments.collect();
+        (!command.is_empty()).then_some(Self { channel, open_files, points, command })
+    }
+}
+
+/// Enters the namespaces, mounts and executes the command; returns only if that failed, with the exit code
+/// to leave with (the parent has been told why). The process must have a single thread.
+pub fn become_command(arguments: &ChildArguments) -> io::Result<u8> {
+    let channel = Channel::from_descriptor(sys::adopt(arguments.channel)?);
+    let Err(failed) = enter_and_execute(arguments, &channel);
+    channel.say_failed(failed.code, &failed.text)?;
+    Ok(failed.code)
+}
+
+fn enter_and_execute(arguments: &ChildArguments, channel: &Channel) -> Result<Infallible, Failed> {
+    let told = |blocked: Blocked| Failed { code: 1, text: format!("{blocked}\n{}", blocked.remedy) };
+    let blocked = |step: Step| move |error: io::Error| told(because(step)(error));
+    let gone = |error: io::Error| Failed { code: 1, text: format!("the parent process is gone: {error}") };
+    namespaces::enter(Identity::Same).map_err(told)?;
+    let paths: Vec<&Path> = arguments.points.iter().map(|point| point.path.as_path()).collect();
+    root::provide(&paths).map_err(blocked(Step::Root))?;
+    for (index, point) in (0u8..).zip(&arguments.points) {
+        let device = open_device().map_err(|error| blocked(Step::Device)(cause(&error)))?;
+        // Everybody in the namespace is us, or was let in by us.
+        let options =
+            MountOptions { source: point.source.clone(), allow_other: true, ..MountOptions::default() };
+        mount_device(device.as_fd(), &point.path, &options)
+            .map_err(|error| blocked(Step::Mount)(cause(&error)))?;
+        channel.say_mounted(index, device.as_fd()).map_err(gone)?;
+    }
+    // Without the parent every access to the trees fails, so the command ends with it. Set before the
+    // answer is awaited: a parent that dies in between is seen there.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| gone(error.into()))?;
+    channel.wait_for_go().map_err(gone)?;
+    for point in &arguments.points {
+        let Some(trusted) = point.shield else { continue };
+        // Older kernels let only root mount overlays; the command then runs from the tree as it is.
+        let _ = mount_overlay(&point.path, &point.path, &point.source, trusted);
+    }
+    if let Some(soft) = arguments.open_files {
+        let limit = Rlimit { current: Some(soft), ..getrlimit(Resource::Nofile) };
+        // It can't fail: the soft limit comes down to what it was.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+    Err(execute(&arguments.command))
+}
+
+fn execute(command: &[OsString]) -> Failed {
+    let Some((program, arguments)) = command.split_first() else {
+        return Failed { code: 2, text: "there is no command".into() };
+    };
+    let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let failed = exec::execute(program, arguments, &environment);
+    let text = format!("can't execute {}: {}\n{}", program.display(), failed.reason, failed.hint);
+    Failed { code: failed.code, text }
+}
+
+/// Makes the namespaces that a command would get, and stays in them; tells why that can't be done. For a process with
+/// one thread that is about to end.
+pub fn namespaces_blocked() -> Option<Blocked> {
+    let make = || {
+        namespaces::enter_user_namespace(Identity::Same)?;
+        root::detach_from_host().map_err(because(Step::Mount))
+    };
+    make().err()
+}
+
+/// The system's answer under an error of the mount, which is what the explanation goes by.
+fn cause(error: &MountError) -> io::Error {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    match source.and_then(io::Error::raw_os_error) {
+        Some(errno) => io::Error::from_raw_os_error(errno),
+        None => io::Error::other(error.to_string()),
+    }
+}

@@ -1,0 +1,310 @@
+//! Reads a whole directory tree the hard way, for comparison with a fixture's listing.
+//!
+//! Every file is read from its start, again in odd pieces, and through a mapping; every directory is listed, listed
+//! again, and resumed at positions it gave out. Whatever does not agree with itself panics here; whatever does not
+//! agree with the listing comes out of [`differences`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, lgetxattr, llistxattr};
+
+use crate::listing::Entry;
+use crate::object;
+use crate::sys::Mapped;
+
+/// An entry as it reads, with what no listing can know.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// What a listing has, too.
+    pub entry: Entry,
+    /// The inode number.
+    pub ino: u64,
+}
+
+/// Whose the entries should be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ownership {
+    /// The published owners.
+    Published,
+    /// This user and group for everything, who is also the one that reads.
+    Claimed(u32, u32),
+}
+
+/// Reads everything below `root` and returns it in path order.
+pub fn scan_tree(root: &Path) -> Vec<Found> {
+    let mut found = Vec::new();
+    let mut waiting = vec![b"/".to_vec()];
+    while let Some(path) = waiting.pop() {
+        let on_disk = root.join(OsStr::from_bytes(&path[1..]));
+        let this = look(&on_disk, &path);
+        if this.entry.is_dir() {
+            let parent = on_disk.join("..");
+            for name in list(&on_disk, this.ino, if path == b"/" { None } else { Some(&parent) }) {
+                let separator: &[u8] = if path == b"/" { b"" } else { b"/" };
+                waiting.push([&path, separator, &name].concat());
+            }
+        }
+        found.push(this);
+    }
+    found.sort_by(|a, b| a.entry.path.cmp(&b.entry.path));
+    found
+}
+
+fn look(on_disk: &Path, path: &[u8]) -> Found {
+    let meta = fs::symlink_metadata(on_disk).unwrap_or_else(|e| panic!("stat {}: {e}", on_disk.display()));
+    let kind = meta.mode() & libc::S_IFMT;
+    let is_dir = kind == libc::S_IFDIR;
+    let is_device = kind == libc::S_IFCHR || kind == libc::S_IFBLK;
+    let target = (kind == libc::S_IFLNK).then(|| {
+        fs::read_link(on_disk)
+            .unwrap_or_else(|e| panic!("readlink {}: {e}", on_disk.display()))
+            .into_os_string()
+            .into_vec()
+    });
+    let entry = Entry {
+        path: path.to_vec(),
+        mode: meta.mode(),
+        mtime_ns: meta.mtime() * 1_000_000_000 + meta.mtime_nsec(),
+        uid: meta.uid(),
+        gid: meta.gid(),
+        size: (!is_dir).then(|| meta.size()),
+        nlink: (!is_dir).then(|| meta.nlink()),
+        rdev: is_device.then(|| meta.rdev()),
+        target,
+        sha256: if kind == libc::S_IFREG { read(on_disk, meta.size()) } else { None },
+        xattrs: xattrs(on_disk, path == b"/"),
+    };
+    Found { entry, ino: meta.ino() }
+}
+
+/// Reads a file three ways and returns its SHA-256, or nothing if we may not open it.
+fn read(file: &Path, size: u64) -> Option<String> {
+    let opened = match File::open(file) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return None,
+        opened => opened.unwrap_or_else(|e| panic!("open {}: {e}", file.display())),
+    };
+    let whole = fs::read(file).unwrap_or_else(|e| panic!("read {}: {e}", file.display()));
+    assert_eq!(whole.len() as u64, size, "{} is as long as it says", file.display());
+    for (start, length) in [(0, 4_095), (1, 65_537), (whole.len() / 3, 131_071)] {
+        in_pieces(&opened, file, &whole, start, length);
+    }
+    let beyond = opened.read_at(&mut [0; 16], size + 1).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    assert_eq!(beyond, 0, "{} ends where it says", file.display());
+    if !whole.is_empty() {
+        let mapped =
+            Mapped::of(&opened, whole.len()).unwrap_or_else(|e| panic!("mmap {}: {e}", file.display()));
+        assert!(mapped.bytes() == whole, "{} reads the same mapped", file.display());
+    }
+    Some(object::sha256(&whole))
+}
+
+/// At most this many pieces a file: enough to cross every chunk boundary of the fixtures in one pass or another.
+const PIECES_MAX: usize = 600;
+
+fn in_pieces(opened: &File, file: &Path, whole: &[u8], start: usize, length: usize) {
+    let mut piece = vec![0; length];
+    for (_, offset) in (0..PIECES_MAX).zip((start..whole.len()).step_by(length)) {
+        let end = whole.len().min(offset + length);
+        opened
+            .read_exact_at(&mut piece[..end - offset], offset as u64)
+            .unwrap_or_else(|e| panic!("{} at {offset}: {e}", file.display()));
+        assert!(piece[..end - offset] == whole[offset..end], "{} at {offset}+{length}", file.display());
+    }
+}
+
+/// What a client adds to the root directory's attributes to tell of itself, which no listing has.
+const ABOUT_THE_CLIENT: [&[u8]; 31] = [
+    b"user.catalog_counters",
+    b"user.esker.error",
+    b"user.external_host",
+    b"user.external_timeout",
+    b"user.fqrn",
+    b"user.hitrate",
+    b"user.host",
+    b"user.host_list",
+    b"user.logbuffer",
+    b"user.ncleanup24",
+    b"user.nclg",
+    b"user.ndiropen",
+    b"user.ndownload",
+    b"user.nioerr",
+    b"user.nopen",
+    b"user.proxy",
+    b"user.proxy_list",
+    b"user.proxy_list_external",
+    b"user.pubkeys",
+    b"user.repo_counters",
+    b"user.revision",
+    b"user.root_hash",
+    b"user.rx",
+    b"user.speed",
+    b"user.tag",
+    b"user.timeout",
+    b"user.timeout_direct",
+    b"user.timestamp_last_ioerr",
+    b"user.useddirp",
+    b"user.usedfd",
+    b"user.version",
+];
+
+fn xattrs(file: &Path, is_root: bool) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut names = vec![0; 64 * 1024];
+    let length =
+        llistxattr(file, &mut names[..]).unwrap_or_else(|e| panic!("listxattr {}: {e}", file.display()));
+    names[..length]
+        .split(|byte| *byte == 0)
+        .filter(|name| !(name.is_empty() || is_root && ABOUT_THE_CLIENT.contains(name)))
+        .map(|name| {
+            let mut value = vec![0; 64 * 1024];
+            let length = lgetxattr(file, name, &mut value[..])
+                .unwrap_or_else(|e| panic!("getxattr {} {}: {e}", file.display(), name.escape_ascii()));
+            value.truncate(length);
+            (name.to_vec(), value)
+        })
+        .collect()
+}
+
+/// One line of a directory and the position after it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Listed {
+    name: Vec<u8>,
+    ino: u64,
+    next: u64,
+}
+
+/// Lists a directory and returns its names, without `.` and `..`, in the order they came.
+fn list(folder: &Path, ino: u64, parent: Option<&PathBuf>) -> Vec<Vec<u8>> {
+    let opened =
+        rustix::fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .unwrap_or_else(|e| panic!("open {}: {e}", folder.display()));
+    let all = listed_from(&opened, 0, folder);
+    let numbers: BTreeMap<&[u8], u64> = all.iter().map(|line| (line.name.as_slice(), line.ino)).collect();
+    assert_eq!(numbers.len(), all.len(), "{} lists every name once", folder.display());
+    assert_eq!(numbers.get(&b"."[..]), Some(&ino), "{} lists itself", folder.display());
+    if let Some(parent) = parent {
+        let parent = fs::metadata(parent).unwrap_or_else(|e| panic!("stat {}: {e}", parent.display())).ino();
+        assert_eq!(numbers.get(&b".."[..]), Some(&parent), "{} lists its parent", folder.display());
+    }
+    assert!(listed_from(&opened, 0, folder) == all, "{} lists the same twice", folder.display());
+    for at in [0, 1, all.len() / 2, all.len() - 1] {
+        let rest = listed_from(&opened, all[at].next, folder);
+        assert!(rest == all[at + 1..], "{} resumes after entry {at}", folder.display());
+    }
+    for line in &all {
+        if line.name != b"." && line.name != b".." {
+            let meta = fs::symlink_metadata(folder.join(OsStr::from_bytes(&line.name)));
+            let ino = meta.unwrap_or_else(|e| panic!("stat in {}: {e}", folder.display())).ino();
+            assert_eq!(ino, line.ino, "{}/{} has one number", folder.display(), line.name.escape_ascii());
+        }
+    }
+    all.into_iter().map(|line| line.name).filter(|name| name != b"." && name != b"..").collect()
+}
+
+fn listed_from(opened: &rustix::fd::OwnedFd, position: u64, folder: &Path) -> Vec<Listed> {
+    rustix::fs::seek(opened, SeekFrom::Start(position))
+        .unwrap_or_else(|e| panic!("seekdir {} to {position}: {e}", folder.display()));
+    let mut buffer = [MaybeUninit::uninit(); 2048];
+    let mut lines = RawDir::new(opened, &mut buffer);
+    let mut listed = Vec::new();
+    while let Some(line) = lines.next() {
+        let line = line.unwrap_or_else(|e| panic!("readdir {}: {e}", folder.display()));
+        listed.push(Listed {
+            name: line.file_name().to_bytes().to_vec(),
+            ino: line.ino(),
+            next: line.next_entry_cookie(),
+        });
+    }
+    listed
+}
+
+/// Says how what was found differs from what should be there.
+pub fn differences(expected: &[Entry], found: &[Found], ownership: Ownership) -> Vec<String> {
+    let mut differences = Vec::new();
+    let found_at: BTreeMap<&[u8], &Found> =
+        found.iter().map(|found| (found.entry.path.as_slice(), found)).collect();
+    let expected_at: BTreeSet<&[u8]> = expected.iter().map(|entry| entry.path.as_slice()).collect();
+    for path in found_at.keys().filter(|path| !expected_at.contains(*path)) {
+        differences.push(format!("{} should not be there", path.escape_ascii()));
+    }
+    for entry in expected {
+        let Some(found) = found_at.get(entry.path.as_slice()) else {
+            differences.push(format!("{} is missing", entry.path.escape_ascii()));
+            continue;
+        };
+        let expected = as_shown(entry, ownership);
+        if found.entry != expected {
+            differences.push(difference(&expected, &found.entry));
+        }
+    }
+    differences.extend(shared_numbers(found));
+    differences
+}
+
+/// Returns an entry the way a mount with this ownership shows it.
+fn as_shown(entry: &Entry, ownership: Ownership) -> Entry {
+    let mut shown = entry.clone();
+    if let Ownership::Claimed(uid, gid) = ownership {
+        (shown.uid, shown.gid) = (uid, gid);
+        // Not even the owner may read what no one may.
+        if shown.mode & 0o400 == 0 {
+            shown.sha256 = None;
+        }
+    }
+    shown
+}
+
+fn difference(expected: &Entry, found: &Entry) -> String {
+    let mut words = format!("{}:", expected.path.escape_ascii());
+    let mut add = |what: &str, expected: String, found: String| {
+        if expected != found {
+            words.push_str(&format!(" {what} is {found}, not {expected};"));
+        }
+    };
+    add("mode", format!("{:o}", expected.mode), format!("{:o}", found.mode));
+    add("mtime", expected.mtime_ns.to_string(), found.mtime_ns.to_string());
+    add("owner", format!("{}:{}", expected.uid, expected.gid), format!("{}:{}", found.uid, found.gid));
+    add("size", format!("{:?}", expected.size), format!("{:?}", found.size));
+    add("nlink", format!("{:?}", expected.nlink), format!("{:?}", found.nlink));
+    add("rdev", format!("{:?}", expected.rdev), format!("{:?}", found.rdev));
+    add("target", format!("{:?}", expected.target), format!("{:?}", found.target));
+    add("content", format!("{:?}", expected.sha256), format!("{:?}", found.sha256));
+    let names = |entry: &Entry| {
+        let pairs = entry.xattrs.iter();
+        pairs
+            .map(|(name, value)| format!("{}={}", name.escape_ascii(), object::hex(value)))
+            .collect::<Vec<_>>()
+    };
+    add("xattrs", names(expected).join(" "), names(found).join(" "));
+    words
+}
+
+/// Complains about files that share an inode number without being links of one group, and the reverse.
+fn shared_numbers(found: &[Found]) -> Vec<String> {
+    let mut groups: BTreeMap<u64, Vec<&Found>> = BTreeMap::new();
+    for found in found {
+        groups.entry(found.ino).or_default().push(found);
+    }
+    groups
+        .values()
+        .filter(|group| {
+            let links = group[0].entry.nlink.unwrap_or(1);
+            group.len() as u64 != links
+        })
+        .map(|group| {
+            let names: Vec<String> = group.iter().map(|f| f.entry.path.escape_ascii().to_string()).collect();
+            format!(
+                "{} share inode number {} with link count {:?}",
+                names.join(", "),
+                group[0].ino,
+                group[0].entry.nlink
+            )
+        })
+        .collect()
+}
