@@ -1,14 +1,15 @@
-//! Memory that the host of a virtual machine leaves in place.
+//! Keeps free memory of a virtual machine allocated by its host.
 //!
-//! Some hosts take back what a guest reports as free ("free page reporting"), in blocks of 2 MiB and more, and give it again
-//! page by page when it is touched. On ours that is 4 s a gigabyte, where zeroing takes a tenth: after the page cache was
-//! dropped, much of what a cold run spends would be the host's. A block of which one page is in use is not reported.
+//! Some hosts take back what a guest reports as free ("free page reporting"), in blocks of 2 MiB and more, and return
+//! it page by page at the next access. On our machine that costs 4 s a gigabyte, where zeroing takes a tenth: after
+//! the page cache was dropped, much of a cold run's time would be the host's. A block with one page in use is not
+//! reported.
 
 use std::io;
 
 use crate::sys::Scattered;
 
-/// What is reported, and taken back, at least.
+/// Smallest block in bytes that a guest reports as free and the host takes back.
 const BLOCK: usize = 2 << 20;
 
 /// Memory held so until this is dropped.

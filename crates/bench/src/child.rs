@@ -1,10 +1,10 @@
-//! A process that lives as long as what is measured with it.
+//! A child process that lives as long as a measurement.
 
 use std::process::{Child, ExitStatus};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A child that is asked to end, and waited for, when this is dropped.
+/// A child process that is terminated and reaped on drop.
 #[derive(Debug)]
 pub(crate) struct Ending(pub(crate) Child);
 
@@ -13,7 +13,7 @@ impl Ending {
         self.0.id()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the process has ended.
     pub(crate) fn ended(&mut self) -> std::io::Result<Option<ExitStatus>> {
         self.0.try_wait()
     }

@@ -1,8 +1,8 @@
-//! Many clients behind one proxy: how long they take together, and how long a plain fetcher takes for the same bytes.
+//! Many clients behind one proxy: their total time, beside that of a plain fetcher for the same bytes.
 //!
-//! An emulated client is Esker's own network code with limits and connections of its own, without hash, inflation and
-//! cache, which clients do on nodes of their own. It asks for everything at once and leaves it to that code how much is
-//! asked of the proxy at a time.
+//! An emulated client is Esker's own network code with its own limits and connections, without hashing, inflation and
+//! cache, which clients do on nodes of their own. It requests everything at once and leaves the number of concurrent
+//! requests to that code.
 
 pub mod plain;
 
@@ -29,7 +29,7 @@ use esker_testkit::soak::Random;
 /// No object is larger than a chunk, and none of them compresses to more.
 const OBJECT_MAX: u64 = 64 << 20;
 
-/// What to do.
+/// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The repository's folder.
@@ -74,13 +74,13 @@ pub struct Report {
 pub struct Way {
     /// Which.
     pub name: String,
-    /// Seconds until everybody had everything.
+    /// Seconds until all clients had all objects.
     pub real: Estimate,
     /// To the plain fetcher.
     pub ratio: Option<Estimate>,
     /// Processor seconds of the proxy.
     pub proxy_cpu: f64,
-    /// Processor seconds of those who fetch.
+    /// Processor seconds of the clients.
     pub own_cpu: f64,
     /// Each run's seconds.
     pub runs: Vec<f64>,
@@ -94,7 +94,7 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
     let objects = choose(&plan.repository, plan.bytes)?;
     let bytes: u64 = objects.iter().map(|object| object.bytes).sum();
     let served = Served::start(&plan.esker, &plan.repository)?;
-    // With room to spare: what is evicted would be fetched again.
+    // With room to spare: evicted objects would be fetched again.
     let squid = Squid::start(&plan.squid, serve::address(&served.url)?, 2 * bytes + (64 << 20))?;
     let apart = set_apart(squid.pid())?;
     let url = serve::at(&served.url, squid.address)?;
@@ -166,7 +166,7 @@ fn choose(repository: &Path, bytes: u64) -> Result<Vec<Object>> {
     for folder in fs::read_dir(&data).with_context(|| format!("can't read {}", data.display()))? {
         let folder = folder?;
         let prefix = folder.file_name().into_string().unwrap_or_default();
-        // Objects are in folders named after the first byte of their hash; others hold what is being written.
+        // Objects are in folders named after the first byte of their hash; other folders hold unfinished files.
         if prefix.len() != 2 {
             continue;
         }
@@ -189,7 +189,7 @@ fn choose(repository: &Path, bytes: u64) -> Result<Vec<Object>> {
     Ok(chosen)
 }
 
-/// The repository in a folder that is one or holds one.
+/// Returns the folder of the repository: `folder` itself or the only repository in it.
 fn folder_of(folder: &Path) -> Result<PathBuf> {
     if folder.join("data").is_dir() {
         return Ok(folder.to_owned());
@@ -215,7 +215,7 @@ fn emulate(url: &str, objects: &[Object], clients: usize, requests: Option<usize
             source.fetch(
                 fetch,
                 Callback::new(move |outcome: Result<Stored, StoreError>| {
-                    // Nobody listens any more after a failure.
+                    // After a failure the receiver is gone.
                     let _ = answers.send(outcome.map(|stored| stored.len() == expected));
                 }),
             );
@@ -234,7 +234,7 @@ fn emulate(url: &str, objects: &[Object], clients: usize, requests: Option<usize
     anyhow::bail!("{left} answers are missing")
 }
 
-/// Fifty clients have more connections than the usual limit.
+/// Raises the limit of open files: fifty clients need more connections than the usual limit.
 fn raise_descriptor_limit() -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
@@ -242,7 +242,7 @@ fn raise_descriptor_limit() -> Result<()> {
 }
 
 impl Report {
-    /// For terminals.
+    /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let total = (self.bytes * self.clients as u64) as f64;
         let rows: Vec<Vec<String>> = self

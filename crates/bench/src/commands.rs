@@ -1,4 +1,4 @@
-//! One module a command: its arguments, whose comment is the help, and what it does.
+//! The commands: one module each, with its arguments, whose comment is the help.
 
 use std::path::Path;
 

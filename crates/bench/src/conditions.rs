@@ -1,4 +1,4 @@
-//! On what machine a measurement was made, and what was measured.
+//! Describes the machine of a measurement and the programs that were measured.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,19 +19,20 @@ pub struct Conditions {
     pub cores: usize,
     /// Memory in bytes.
     pub memory: u64,
-    /// Processes that wanted to run during the last minute, on average. More than a small part of the cores means
-    /// that somebody else was at work.
+    /// Runnable processes during the last minute, on average. More than a small part of the cores means that the
+    /// machine was not idle.
     pub load: f64,
-    /// How many blocks the kernel's squashfs decompresses at the same time in one mount, if its configuration is known.
+    /// Number of blocks that the kernel's squashfs decompresses in parallel in one mount, if its configuration is
+    /// known.
     pub squashfs: Option<String>,
-    /// What each measured program says its version is.
+    /// Version of each measured program, as it reports it.
     pub versions: Vec<String>,
     /// The commit of the source tree that the benchmark was started in.
     pub commit: Option<String>,
 }
 
 impl Conditions {
-    /// Looks at the machine; `programs` are asked for their version.
+    /// Reads the state of the machine and asks `programs` for their versions.
     pub fn now(programs: &[&str]) -> Self {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let uname = rustix::system::uname();
@@ -55,7 +56,7 @@ impl Conditions {
         }
     }
 
-    /// One line for people.
+    /// Returns a summary in one line.
     pub fn line(&self) -> String {
         format!(
             "{}; Linux {}{}; {}, {} cores; load {:.2}; {}commit {}",
@@ -71,7 +72,7 @@ impl Conditions {
     }
 }
 
-/// What the running kernel was built with, if it or its package tells.
+/// Returns the build configuration of the running kernel, if it or its package has it.
 fn kernel_configuration(release: &str) -> Option<String> {
     let told = Command::new("gzip").args(["-dc", "/proc/config.gz"]).output().ok();
     match told.filter(|output| output.status.success()) {
@@ -80,7 +81,7 @@ fn kernel_configuration(release: &str) -> Option<String> {
     }
 }
 
-/// What a kernel's configuration says about squashfs; nothing if it has none.
+/// Returns the squashfs decompressor setting of a kernel configuration; `None` if it has none.
 fn squashfs_decompressors(configuration: &str) -> Option<&'static str> {
     let has = |name: &str| {
         let line = format!("CONFIG_SQUASHFS{name}=");

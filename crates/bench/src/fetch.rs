@@ -1,5 +1,4 @@
-//! Objects of a repository through the store, without a mount: how fast they come when asked for ahead, and what that
-//! costs somebody who waits for another one.
+//! Objects through the store, without a mount: throughput of prefetches, and how they delay demanded objects.
 
 use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
@@ -27,7 +26,7 @@ const PLAIN_MAX: u64 = 1 << 30;
 /// The most bytes of a manifest.
 const MANIFEST_MAX: u64 = 64 << 10;
 
-/// What to do.
+/// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Where they are fetched from.
@@ -57,13 +56,13 @@ pub struct Measured {
     pub cpu_ms: Estimate,
     /// Milliseconds that half of the probes took.
     pub probe_ms: Estimate,
-    /// What 19 of 20 took at most.
+    /// 95th percentile in milliseconds.
     pub probe_p95_ms: Estimate,
     /// Requests sent, in the last round.
     pub requests: u64,
     /// Connections opened.
     pub connections: u64,
-    /// What 99 of 100 jobs waited for a thread at most while one had nothing to do, in microseconds.
+    /// 99th percentile of a job's wait in microseconds while a thread of the pool was idle.
     pub idle_wait_p99_us: u64,
 }
 
@@ -104,7 +103,8 @@ struct Sample {
     last: StoreStatus,
 }
 
-/// Measures; the ways are interleaved, and each round begins with an empty cache and without connections.
+/// Runs the measurement; the variants are interleaved, and each round starts with an empty cache and without
+/// connections.
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
     progress("choosing objects");
     let chosen = choose(plan)?;
@@ -137,7 +137,7 @@ fn once(plan: &Plan, wanted: &[ObjectRequest], way: Way, sample: &mut Sample) ->
     let engine = Engine::start(options)?;
     let cache = Cache::open(&engine, folder.path(), CacheOptions::with_quota(1 << 40))?;
     let source = connect(&engine, &plan.url)?;
-    // As every mount does first; it tells what the server can do.
+    // Every mount starts with this request; its reply has the server's capabilities.
     Callback::wait(|done| source.fetch(Fetch::new(manifest::PATH, "the manifest", MANIFEST_MAX), done))?;
     let store = Objects::new(&cache, source);
     let (probes, others) = wanted.split_at(plan.probes);
@@ -185,7 +185,7 @@ fn count<T: Send + 'static>(told: &Sender<Result<(), esker_store::StoreError>>) 
     })
 }
 
-/// Draws objects of the repository, always the same ones; their plain sizes are what a catalog would say.
+/// Draws objects of the repository, always the same ones; their plain sizes are those of a catalog.
 fn choose(plan: &Plan) -> Result<Vec<(ObjectRequest, u64)>> {
     let mut names = Vec::new();
     let data = plan.folder.join("data");
@@ -221,7 +221,7 @@ fn list(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
 }
 
 impl Report {
-    /// For terminals.
+    /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let rows: Vec<Vec<String>> = self
             .rows

@@ -1,7 +1,7 @@
-//! Keeps in memory what a command reads, so that "hot" stays true while it is measured.
+//! Keeps the files that a command reads in memory, so that "hot" stays true during the measurement.
 //!
 //! Kernels reclaim pages that look idle, some (DAMON) without any pressure, and a run every few seconds looks idle. A
-//! directory then reads them from its disk and a mount from its client, which is no comparison of hot starts.
+//! directory would then be read from its disk and a mount from its client, which is no comparison of hot starts.
 
 use std::fs::File;
 use std::io;
@@ -22,27 +22,27 @@ pub struct Held {
 }
 
 impl Held {
-    /// How many.
+    /// Returns the number of files.
     pub fn files(&self) -> usize {
         self.files.len()
     }
 }
 
-/// The files below `root` of which the kernel has at least a page in memory, as paths relative to it.
+/// Returns the files below `root` with at least one page in the page cache, as paths relative to it.
 pub fn resident(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     each_resident(root, |path, _| found.extend(path.strip_prefix(root).map(Path::to_owned)))?;
     Ok(found)
 }
 
-/// How many bytes of the files below `root` the kernel has in memory.
+/// Returns the number of bytes of the files below `root` in the page cache.
 pub fn resident_bytes(root: &Path) -> Result<u64> {
     let mut pages = 0;
     each_resident(root, |_, of_file| pages += of_file)?;
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// Tells of each file below `root` of which the kernel has pages in memory, and of how many.
+/// Calls `tell` with each file below `root` that has pages in the page cache, and their bytes.
 fn each_resident(root: &Path, mut tell: impl FnMut(&Path, u64)) -> Result<()> {
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {

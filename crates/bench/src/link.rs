@@ -1,7 +1,7 @@
-//! A way between client and server as it is elsewhere: a relay with distance, a bottleneck and losses.
+//! Emulates a wide-area link between client and server: a relay with delay, bottleneck and losses.
 //!
-//! It relays TCP in user space, so it needs no privilege and no network of its own. What it can't do is delay a
-//! connection's opening: `connect` returns at once, and the handshake's round trip is paid by the first bytes.
+//! It relays TCP in user space, so it needs no privilege and no network of its own. It can't delay the opening of a
+//! connection: `connect` returns at once, and the first bytes pay the round trip of the handshake.
 
 mod check;
 mod connection;
@@ -43,17 +43,17 @@ impl Link {
         Ok(Self { profile, address, counters, stop, thread: Some(thread) })
     }
 
-    /// Where clients connect to.
+    /// Returns the address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it is like.
+    /// Returns the profile of the link.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// What went over it so far.
+    /// Returns the traffic so far.
     pub fn counts(&self) -> Counts {
         self.counters.get()
     }

@@ -1,6 +1,6 @@
 //! Lists of files that a command opens, recorded once and read by small processes, many of which fit on a machine.
 //!
-//! A list has one path a line, relative to the root that was recorded, in the order of first use.
+//! A list has one path a line, relative to the recorded root, in the order of first use.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -35,7 +35,7 @@ impl FromStr for Part {
     }
 }
 
-/// What a reader read.
+/// Files and bytes that a reader has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     /// Files.
@@ -44,7 +44,7 @@ pub struct Amount {
     pub bytes: u64,
 }
 
-/// Reads the lists and leaves out what came before.
+/// Reads the lists and removes duplicates.
 pub fn union(lists: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let (mut seen, mut files) = (HashSet::new(), Vec::new());
     for list in lists {
@@ -60,8 +60,8 @@ pub fn union(lists: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Deals files out as cards are, and each of `shared_percent` files in a hundred to the next reader as well; then
-/// each reader goes through its own in an order of its own.
+/// Deals files out to readers, and `shared_percent` of them to the next reader as well; each reader has an order of
+/// its own.
 pub fn deal(files: &[PathBuf], part: Part, shared_percent: usize) -> Vec<&Path> {
     let mut own: Vec<&Path> = files
         .iter()
@@ -129,7 +129,7 @@ pub fn record(root: &Path, command: &[String]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What a line of strace says was opened: what stands in the angle brackets behind the result.
+/// Returns the path that a line of strace reports as opened: the text in the angle brackets behind the result.
 fn opened(line: &[u8]) -> Option<PathBuf> {
     let line = line.strip_suffix(b">")?;
     let ends = line.windows(4).enumerate().filter(|(_, at)| at == b") = ").map(|(at, _)| &line[at + 4..]);
@@ -142,7 +142,7 @@ fn opened(line: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(path)))
 }
 
-/// What a list looks like in a file.
+/// Returns the text of a list's file.
 pub fn text(files: &[PathBuf]) -> Vec<u8> {
     files.iter().flat_map(|file| [file.as_os_str().as_bytes(), b"\n"].concat()).collect()
 }

@@ -1,4 +1,4 @@
-//! Paths in one large catalog, looked up by several threads at once: what metadata costs without kernel and network.
+//! Lookups in one large catalog by several threads: cost of metadata without kernel and network.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use esker_testkit::soak::Random;
 /// Files a directory of the synthetic tree.
 const FILES: usize = 1000;
 
-/// What to do.
+/// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Entries of each catalog.
@@ -83,7 +83,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
 }
 
 impl Report {
-    /// For terminals.
+    /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let rows: Vec<Vec<String>> = self
             .rows
@@ -109,7 +109,7 @@ fn path(number: usize) -> String {
     format!("/software/release-{:05}/lib/module_{:03}.py", number / FILES, number % FILES)
 }
 
-/// A catalog whose rows were added in the order of their keys, as a fresh one has them.
+/// Makes a catalog whose rows are in the order of their keys, as in a fresh one.
 fn catalog(entries: usize) -> Vec<u8> {
     let mut keys: Vec<([i64; 2], usize)> =
         (0..entries).map(|number| (order(&path(number)), number)).collect();

@@ -1,4 +1,4 @@
-//! One run of a command, and what it cost.
+//! One run of a command and its cost.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys;
 
-/// What a run cost.
+/// Cost of a run.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Cost {
     /// Time on the clock, in seconds.
@@ -23,12 +23,12 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Processor time per time on the clock, in percent; over 100 with several threads.
+    /// Returns processor time per elapsed time, in percent; over 100 with several threads.
     pub fn cpu_percent(&self) -> f64 {
         100.0 * (self.user + self.sys) / self.real
     }
 
-    /// Share of the time during which not even one processor worked for the command, at least, in percent.
+    /// Returns the least share of the elapsed time in percent during which no processor worked for the command.
     pub fn blocked_percent(&self) -> f64 {
         (100.0 - self.cpu_percent()).max(0.0)
     }
@@ -68,7 +68,7 @@ pub fn run_all(commands: impl IntoIterator<Item = Command>) -> Result<Cost> {
     failed.map(|()| Cost { real, user: user.as_secs_f64(), sys: system.as_secs_f64(), peak })
 }
 
-/// A shell command.
+/// Returns a shell command.
 pub fn shell(line: &str) -> Command {
     let mut command = Command::new("sh");
     command.arg("-c").arg(line);

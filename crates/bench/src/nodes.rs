@@ -1,8 +1,8 @@
-//! Many nodes that start the same program from one parallel file system: what that asks of its servers.
+//! Models many nodes that start the same program from one parallel file system: the load of its servers.
 //!
-//! Nothing of it is measured but the input/output of one node, with an empty page cache. The model multiplies that by the
-//! nodes and divides it by what the servers can do: bounds from below, because nothing queues and nothing is lost. It
-//! tells which part of the file system is the first to be too slow, and by how much; it is no forecast.
+//! Only the input/output of one node with an empty page cache is measured. The model multiplies it by the nodes and
+//! divides it by the servers' capacity: lower bounds, because nothing queues and nothing is lost. It tells which part
+//! of the file system becomes too slow first, and by how much; it is no forecast.
 
 use serde::Serialize;
 
@@ -10,7 +10,7 @@ use crate::startup::State;
 use crate::startup::report::{FromDisk, Row};
 use crate::table;
 
-/// A file system, and who reads from it.
+/// A file system and its clients.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Site {
     /// Nodes that start at the same time.
@@ -29,7 +29,7 @@ pub struct Site {
     pub node_bytes: f64,
 }
 
-/// What one node does.
+/// Load of one node.
 #[derive(Clone, Debug, Serialize)]
 pub struct OneNode {
     /// Where the program is started from.
@@ -49,7 +49,7 @@ pub struct OneNode {
 /// Seconds that each part of the file system is busy until all nodes have started.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bounds {
-    /// What one node does.
+    /// Load of one node.
     #[serde(flatten)]
     pub one: OneNode,
     /// The metadata servers.
@@ -62,11 +62,12 @@ pub struct Bounds {
     pub link_seconds: f64,
 }
 
-/// The operations of a node that opens an image: path, open, size. After that nothing is asked of metadata servers.
+/// Operations of a node that opens an image: path, open, size. Afterwards it asks metadata servers for nothing.
 const OPEN_AN_IMAGE: f64 = 3.0;
 
-/// What one node does from each root of a cold comparison that reads a disk. `names` is how many names and listings the
-/// program asks for, each an operation of the metadata servers where its files lie on the file system themselves.
+/// Returns the load of one node for each root of a cold comparison that reads a disk. `names` is the number of names
+/// and listings that the program asks for, each an operation of the metadata servers if its files are on the file
+/// system itself.
 pub fn measured(rows: &[Row], names: f64) -> Vec<OneNode> {
     let cold = rows.iter().filter(|row| row.setting.state == State::Cold && row.setting.processes == 1);
     let one = |(at, row): (usize, &Row)| {
@@ -85,8 +86,8 @@ pub fn measured(rows: &[Row], names: f64) -> Vec<OneNode> {
     cold.filter(|row| row.setting.link.is_none()).enumerate().filter_map(one).collect()
 }
 
-/// Names and listings that the program asked for, as counted by a mount that knew nothing; the largest count if several
-/// did count.
+/// Returns the number of names and listings that the program asked for, as counted by a mount without history; the
+/// largest count if there are several.
 pub fn names(rows: &[Row]) -> Option<f64> {
     let kinds = ["LOOKUP", "GETATTR", "READDIR", "READDIRPLUS", "READLINK"];
     let cold = rows.iter().filter(|row| row.setting.state == State::Cold && !row.callbacks.is_empty());
@@ -96,7 +97,7 @@ pub fn names(rows: &[Row]) -> Option<f64> {
 }
 
 impl Site {
-    /// How long its parts are busy.
+    /// Returns the busy time of each part.
     pub fn bounds(&self, one: OneNode) -> Bounds {
         let nodes = self.nodes as f64;
         let busy = if one.single_file { self.stripes.min(self.servers) } else { self.servers } as f64;
@@ -109,7 +110,7 @@ impl Site {
         }
     }
 
-    /// What is assumed, in lines.
+    /// Returns the assumptions, in lines.
     pub fn assumptions(&self) -> String {
         format!(
             "{} nodes start at once; nothing is in their memory, and they share nothing.\n\
@@ -128,7 +129,7 @@ impl Site {
 }
 
 impl Bounds {
-    /// The part that is busy longest, and for how long; nothing is faster than one node alone.
+    /// Returns the part with the longest busy time, and that time; nothing is faster than one node alone.
     pub fn slowest(&self) -> (&'static str, f64) {
         let parts = [
             ("one node alone", self.one.alone),
@@ -141,7 +142,7 @@ impl Bounds {
     }
 }
 
-/// For terminals.
+/// Returns the results as a table for terminals.
 pub fn table(all: &[Bounds]) -> String {
     let header =
         ["root", "bounded by", "s at least", "alone s", "names", "s", "requests", "s", "MB", "s", "link s"];

@@ -7,9 +7,9 @@ use crate::statistics::Estimate;
 /// A bar of a plot.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// What it is.
+    /// Label of the bar.
     pub label: String,
-    /// What it belongs to; a change starts a new group.
+    /// Group of the bar; a change starts a new group.
     pub group: String,
     /// Its length.
     pub value: Estimate,

@@ -1,5 +1,5 @@
-//! A repository in which what is measured is a small part, as it is in real ones: the tree among other versions of it
-//! that share no content, and among other packages.
+//! Prepares a repository in which the measured tree is a small part, as in real ones: beside other versions of it that
+//! share no content, and other packages.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,10 +18,10 @@ use esker_testkit::soak::Random;
 /// One change in each piece of this size, so that no chunk of a large file stays the same: chunks are larger.
 const PIECE: usize = 64 << 10;
 
-/// Bytes that a change takes. Too few to matter for what a piece compresses to.
+/// Bytes changed per piece. Too few to matter for its compressed size.
 const CHANGE: usize = 8;
 
-/// What to do.
+/// Options of the preparation.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The tree that will be measured.
@@ -46,10 +46,10 @@ pub struct Plan {
     pub directories: Option<PathBuf>,
 }
 
-/// What was made.
+/// Facts of the prepared repository.
 #[derive(Clone, Debug, Serialize)]
 pub struct Prepared {
-    /// Where the tree itself lies in the repository.
+    /// Path of the tree itself in the repository.
     pub inside: String,
     /// Bytes of files of the tree.
     pub tree_bytes: u64,
@@ -123,7 +123,7 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Prepared> {
     })
 }
 
-/// Copies a tree, with each file changed a little if it becomes another version. What was equal stays equal.
+/// Copies a tree; another version gets a small change in each file. Equal files stay equal.
 fn write_variant(tree: &Path, to: &Path, version: Option<u64>) -> Result<()> {
     fs::create_dir(to)?;
     let mut folders = vec![PathBuf::new()];

@@ -1,4 +1,4 @@
-//! A tree into a repository, beside the tools everybody knows: `tar | pigz -6`.
+//! Publishes a tree into a repository, beside the usual tools: `tar | pigz -6`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::measure::{self, Cost};
 use crate::statistics::{Estimate, median, median_of, ratio_of};
 use crate::table;
 
-/// What to do.
+/// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The tree.
@@ -34,7 +34,7 @@ const WAYS: [&str; 6] = [
     "esker publish, first, fast",
     "esker publish, first, zstd",
 ];
-/// What `esker repo create` is told for the encoders, and the ways for which there is a repository of each.
+/// Options of `esker repo create` for the encoders, and the number of threads for each of them.
 const ENCODERS: [(&[&str], &[usize]); 4] = [
     (&[], &[1, 2]),
     (&["--deflate", "zlib"], &[3]),
@@ -139,7 +139,7 @@ fn archive(tree: &Path, to: &Path) -> Command {
     command
 }
 
-/// Regular files below a folder, and their bytes.
+/// Returns the number of regular files below a folder, and their bytes.
 pub(crate) fn size(folder: &Path) -> Result<(u64, u64)> {
     let (mut files, mut bytes) = (0, 0);
     let mut folders = vec![folder.to_owned()];
@@ -160,7 +160,7 @@ pub(crate) fn size(folder: &Path) -> Result<(u64, u64)> {
 }
 
 impl Report {
-    /// For terminals.
+    /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let rows: Vec<Vec<String>> = self
             .ways

@@ -1,9 +1,9 @@
-//! A tree like those of Pynamic, the field's benchmark of dynamic linking: many shared libraries with many functions
-//! each, and a driver that loads all of them and visits every function.
+//! Makes a tree like those of Pynamic, the usual benchmark of dynamic linking: many shared libraries with many
+//! functions each, and a driver that loads all of them and calls every function.
 //!
 //! Some of the libraries are utilities. All others, the modules, are linked with all utilities, and each of their
-//! functions calls one function of a utility. Unlike the original it has no Python and no MPI in it: what is measured is
-//! the loader, and the only thing needed is a C compiler.
+//! functions calls one function of a utility. Unlike the original it has no Python and no MPI in it: it measures the
+//! loader, and needs only a C compiler.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -25,10 +25,10 @@ const CALL_DEPTH: usize = 10;
 const MODULE: &str = "module";
 const UTILITY: &str = "utility";
 
-/// Names of functions are as long as those of C++, which is what makes tables of symbols large.
+/// Length of the functions' names, which is typical of C++ and makes symbol tables large.
 const NAME_TAIL: usize = 100;
 
-/// What to make.
+/// Options of the tree.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Shared libraries, the utilities among them.
@@ -47,7 +47,7 @@ pub struct Plan {
     pub scratch: PathBuf,
 }
 
-/// What was made.
+/// Facts of the tree.
 #[derive(Clone, Debug, Serialize)]
 pub struct Made {
     /// Functions of all libraries.
@@ -155,7 +155,7 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Made> {
     Ok(Made { functions: visited + functions(&utilities), visited, bytes: size(&plan.out)?.1 })
 }
 
-/// The program that is run: it loads all modules, as Python does, and visits them then.
+/// Compiles the driver: it loads all modules, as Python does, and then visits them.
 fn compile_driver(plan: &Plan, modules: &[Library], sources: &Path) -> Result<()> {
     let mut table = String::new();
     for module in modules {

@@ -1,5 +1,5 @@
-//! What the choice of a way costs a request: the same small object fetched through it and straight from its server, in turns
-//! over kept connections.
+//! Cost of route selection per request: the same small object fetched through it and straight from its server,
+//! alternately, over kept connections.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::conditions::Conditions;
 use crate::statistics::{Estimate, median_of, ratio_of};
 use crate::table;
 
-/// What was measured.
+/// Results of the measurement.
 #[derive(Debug, Serialize)]
 pub struct Report {
     conditions: Conditions,
@@ -27,7 +27,7 @@ pub struct Report {
 /// One kind of way.
 #[derive(Debug, Serialize)]
 struct Row {
-    /// What the way is chosen from.
+    /// Routes to choose from.
     ways: String,
     /// Requests under way at once.
     at_once: usize,
@@ -82,7 +82,7 @@ pub fn run(size: Size) -> Result<Report> {
     Ok(Report { conditions: Conditions::now(&[]), rows })
 }
 
-/// One server that answers among others, behind the first of several groups of proxies, which is no proxy.
+/// Returns settings with many routes: one server that replies among others, behind groups of proxies that don't work.
 fn many(url: &str) -> Result<Servers> {
     let mut servers = Servers::direct(url);
     servers.urls.extend((1..4).map(|number| format!("http://127.0.0.1:{number}/repo")));
@@ -97,7 +97,7 @@ fn turn(source: &Arc<dyn Source>, requests: usize, at_once: usize) -> Result<f64
     let ask = |number: usize| {
         let sender = sender.clone();
         let done = Callback::new(move |outcome: Result<Stored, StoreError>| {
-            // Nobody listens any more if one failed before.
+            // After a failure the receiver is gone.
             let _ = sender.send(outcome.map(|stored| stored.len()));
         });
         source.fetch(Fetch::new(format!("data/{number}"), "an object", OBJECT as u64), done);
@@ -117,7 +117,7 @@ fn turn(source: &Arc<dyn Source>, requests: usize, at_once: usize) -> Result<f64
 }
 
 impl Report {
-    /// A table for people.
+    /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let header = ["Way chosen from", "At once", "Straight", "Through the choice"];
         let row = |row: &Row| {

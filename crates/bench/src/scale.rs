@@ -1,8 +1,8 @@
-//! The same work by more and more threads: what one operation costs when others are at it too.
+//! The same work by more and more threads: the cost of one operation under contention.
 //!
-//! On a machine with few cores more threads can't be faster. What can be seen there is whether an operation costs more
-//! processor time, or sends threads to sleep: a lock that is contended does one or the other. `docs/benchmarks.md` says
-//! what only a larger machine can show.
+//! On a machine with few cores more threads can't be faster. But it shows whether an operation costs more processor
+//! time, or makes threads sleep: a contended lock does one or the other. `docs/benchmarks.md` says what only a larger
+//! machine can show.
 
 mod null;
 mod stored;
@@ -18,7 +18,7 @@ use crate::statistics::{Estimate, median_of, ratio_of};
 use crate::sys::Used;
 use crate::table;
 
-/// What is done.
+/// Kind of operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Work {
@@ -32,12 +32,12 @@ pub enum Work {
     Null,
 }
 
-/// What to do.
+/// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Kinds of work.
     pub work: Vec<Work>,
-    /// Threads of each round; growth is told against the first.
+    /// Threads of each round; growth is relative to the first.
     pub threads: Vec<usize>,
     /// Operations of a round, of all threads together; otherwise as many as take long enough.
     pub operations: Option<usize>,
@@ -77,7 +77,7 @@ pub struct Report {
 trait Subject: Sync {
     /// Makes everything ready for a round in which each number below `operations` is done once.
     fn prepare(&mut self, operations: usize) -> Result<()>;
-    /// One operation.
+    /// Performs one operation.
     fn operate(&self, number: usize) -> Result<()>;
 }
 
@@ -120,7 +120,8 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
 }
 
 impl Work {
-    /// So many that a round takes some tenths of a second: much longer than a turn of the scheduler.
+    /// Returns the number of operations of a round: some tenths of a second, much longer than a time slice of the
+    /// scheduler.
     fn operations(self) -> usize {
         match self {
             Self::Lookup => 200_000,
@@ -142,7 +143,7 @@ impl Work {
 
 impl Rounds {
     fn add(&mut self, subject: &dyn Subject, threads: usize, operations: usize) -> Result<()> {
-        // What it costs to start a thread is no part of an operation.
+        // The time to start threads is excluded.
         let (ready, go) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
         let share = |thread: usize| thread * operations / threads..(thread + 1) * operations / threads;
         let work = |thread| {
@@ -172,7 +173,7 @@ impl Rounds {
 }
 
 impl Report {
-    /// For terminals.
+    /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let rows: Vec<Vec<String>> = self
             .rows

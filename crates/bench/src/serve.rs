@@ -1,4 +1,4 @@
-//! A server of this machine that lives as long as what is measured with it.
+//! A server on this machine that lives as long as a measurement.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -36,7 +36,7 @@ impl Served {
     }
 }
 
-/// The server's address in `http://HOST:PORT/…`.
+/// Returns the server's address in `http://HOST:PORT/…`.
 pub fn address(url: &str) -> Result<SocketAddr> {
     let (host, _) = split(url)?;
     let with_port = if host.rsplit(']').next().is_some_and(|tail| tail.contains(':')) {

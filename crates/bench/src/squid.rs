@@ -62,14 +62,14 @@ impl Squid {
             if start.elapsed() > PATIENCE {
                 bail!("squid doesn't listen at {}", self.address);
             }
-            // It tells nobody when it listens.
+            // Squid doesn't report that it listens.
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 }
 
-/// Squid can't choose a port itself. Another program may take this one before it does, and then it ends.
+/// Returns a free port. Squid can't choose one itself; it ends if another program takes this one first.
 fn free_port() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

@@ -29,10 +29,10 @@ use disk::{Disk, DiskReads};
 use roots::Root;
 use status::{Callbacks, Fetched};
 
-/// So often something else may have read what is measured, before it is no accident.
+/// Number of void runs in a row that is an error: another process reads the measured files.
 const VOID_IN_A_ROW: usize = 5;
 
-/// How much of what a command reads is near.
+/// State of the caches before a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -44,7 +44,7 @@ pub enum State {
     Hot,
 }
 
-/// What to do.
+/// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Which states, in this order.
@@ -53,12 +53,12 @@ pub struct Plan {
     pub links: Vec<Profile>,
     /// How many processes run the command at the same time.
     pub processes: Vec<usize>,
-    /// The command, in whose words `{root}` stands for the root, `{process}` for which of how many it is, and
+    /// The command. In its arguments `{root}` stands for the root, `{process}` for the number of the process, and
     /// `{scratch}` for an empty folder of its own.
     pub command: Vec<String>,
     /// Runs of each root in each setting.
     pub repetitions: usize,
-    /// Before each hot run once more, not measured, for kernels that take back what nobody touches for a while.
+    /// Makes an extra run before each hot run, for kernels that reclaim idle pages.
     pub once_before: bool,
     /// The repository, for clients that mount it.
     pub url: Option<String>,
@@ -66,7 +66,7 @@ pub struct Plan {
     pub scratch: PathBuf,
 }
 
-/// What distinguishes one series of runs from another of the same root.
+/// Setting that distinguishes one series of runs from another of the same root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
     /// How near things are.
@@ -86,7 +86,7 @@ fn one() -> usize {
 /// One run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// What the command cost.
+    /// Cost of the command.
     #[serde(flatten)]
     pub cost: Cost,
     /// Seconds that mounting took before it, if that was part of the state.
@@ -97,13 +97,13 @@ pub struct Run {
     /// here alone.
     #[serde(default)]
     pub machine: Option<f64>,
-    /// What the client answered meanwhile, if it can tell.
+    /// FUSE requests that the client answered meanwhile, if it can tell.
     pub callbacks: Callbacks,
-    /// What went over the link from mounting to unmounting, if there is one.
+    /// Traffic over the link from mounting to unmounting, if there is one.
     pub traffic: Option<Counts>,
-    /// What the client says it fetched, if it was cold and can tell.
+    /// Bytes that the client reports as fetched, if it was cold and can tell.
     pub fetched: Option<Fetched>,
-    /// What the disk below the root or the client's folders read, if the page cache was dropped before.
+    /// Reads of the disk below the root or the client's folders, if the page cache was dropped before.
     #[serde(default)]
     pub disk: Option<DiskReads>,
 }
@@ -118,7 +118,7 @@ pub struct Series {
     pub root: String,
     /// The runs.
     pub runs: Vec<Run>,
-    /// Runs that were made again, because part of what they read was in memory already.
+    /// Runs that were repeated, because part of their working set was in memory already.
     #[serde(default)]
     pub void: usize,
 }
@@ -129,7 +129,7 @@ impl Series {
         self.runs.iter().map(|run| run.cost.real).collect()
     }
 
-    /// Processor seconds of each run, of the command and of the client's process.
+    /// Returns the processor seconds of each run, of the command and of the client's process.
     pub fn cpus(&self) -> Vec<f64> {
         let cpu = |run: &Run| run.cost.user + run.cost.sys + run.daemon.unwrap_or(0.0);
         self.runs.iter().map(cpu).collect()
@@ -160,8 +160,8 @@ pub fn run(roots: &mut [Root], plan: &Plan, mut say: impl FnMut(&str)) -> Result
     Ok(all)
 }
 
-/// What goes over the fastest link from mounting to unmounting when the command runs once from this root, cold. With a
-/// client that fetches nothing ahead that is what is needed.
+/// Returns the traffic over the fastest link from mounting to unmounting when the command runs once from this root,
+/// cold. With a client that fetches nothing ahead these are the bytes that the command needs.
 pub fn needed(root: &mut Root, plan: &Plan) -> Result<Counts> {
     let link = open_link(Profile::ALL[0], plan)?;
     let stage = Stage { plan, state: State::Cold, link: Some(&link), processes: 1 };
@@ -174,18 +174,18 @@ fn open_link(profile: Profile, plan: &Plan) -> Result<Link> {
     Link::start(profile, server, SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).context("can't start the link")
 }
 
-/// Makes the state true for what is not measured: caches filled for warm, memory for hot.
+/// Brings the roots into the state: fills caches for warm, memory for hot.
 fn prepare(roots: &mut [Root], state: State, plan: &Plan) -> Result<()> {
     if state == State::Cold {
         return Ok(());
     }
     if state == State::Hot {
-        // So that what is in memory afterwards is what the command reads. Without root more is locked, or nothing.
+        // So that memory holds only the command's files afterwards. Without root it holds more, or nothing.
         let _ = drop_page_cache();
     }
     for root in roots {
         root.mount(plan.url.as_deref().unwrap_or_default())?;
-        // Twice: the first run may still write what it fetched.
+        // Twice: the first run may still write fetched objects.
         for _ in 0..2 {
             start(root, plan, 1).with_context(|| format!("{}, to fill caches", root.name()))?;
         }
@@ -193,12 +193,13 @@ fn prepare(roots: &mut [Root], state: State, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// From now on a run that is asked to end (Ctrl-C) does so before the next start, so that nothing stays mounted.
+/// Makes a signal (Ctrl-C) end the measurement before the next start, so that nothing stays mounted.
 pub fn end_on_signals() -> Result<()> {
     sys::note_signals().context("can't wait for signals")
 }
 
-/// Runs the command as often at once. Folders for what it writes are made before and removed after the time counts.
+/// Starts the processes at once and waits for them. Their scratch folders are made before and removed after the
+/// measured time.
 fn start(root: &Root, plan: &Plan, processes: usize) -> Result<Cost> {
     ensure!(!sys::was_asked_to_end(), "interrupted");
     let writes = plan.command.iter().any(|word| word.contains("{scratch}"));
@@ -212,13 +213,13 @@ fn start(root: &Root, plan: &Plan, processes: usize) -> Result<Cost> {
     measure::run_all((0..processes).map(command))
 }
 
-/// Locks what a server has just read of its folder in memory, which a client's empty page cache says nothing about.
+/// Locks the files that a server has just read in memory; the client's empty page cache doesn't cover them.
 pub fn hold_what_was_served(folder: &Path) -> Result<Held> {
     let read = hold::resident(folder)?;
     hold::hold(&[folder.to_owned()], &read)
 }
 
-/// Locks what the command has read of the first root in memory, and the same files of the others.
+/// Locks the files that the command has read from the first root in memory, and the same files of the others.
 fn hold_what_was_read(roots: &[Root], say: &mut impl FnMut(&str)) -> Result<Option<Held>> {
     let paths: Vec<_> = roots.iter().map(Root::path).collect();
     let Some(first) = paths.first() else { return Ok(None) };
@@ -249,7 +250,7 @@ impl Stage<'_> {
     }
 
     fn run(&self, roots: &mut [Root], say: &mut impl FnMut(&str)) -> Result<Vec<Series>> {
-        // Distance changes nothing for what has no server; the first root is measured as the baseline.
+        // A link changes nothing for a root without a server; the first root is measured as the baseline.
         let takes_part = |at: usize, root: &Root| at == 0 || self.link.is_none() || root.is_remote();
         let taking_part: Vec<usize> = (0..roots.len()).filter(|at| takes_part(*at, &roots[*at])).collect();
         let mut series: Vec<Series> = taking_part
@@ -313,7 +314,7 @@ impl Stage<'_> {
             mount = root.mount(&url)?;
         }
         let reads_a_disk = match self.state {
-            // What this machine's disk reads then is the server's.
+            // Then the disk reads of this machine are the server's.
             State::Cold => !root.is_remote(),
             State::Warm => true,
             State::Hot => false,
@@ -325,7 +326,7 @@ impl Stage<'_> {
             start(root, self.plan, self.processes)?;
         }
         let before = root.status()?;
-        // Mounting belongs to the state, and so does what the client's process did for it.
+        // Mounting belongs to the state, and so does the processor time that the client spent on it.
         let cpu_before = if self.state == State::Hot { before.cpu() } else { Some(0.0) };
         let machine_before = status::cpu_of_machine();
         let cost = start(root, self.plan, self.processes)?;
@@ -335,7 +336,7 @@ impl Stage<'_> {
         let disk = disk.map(|(disk, before)| DiskReads::since(before, disk, kept.as_deref())).transpose()?;
         let daemon = after.cpu().zip(cpu_before).map(|(after, before)| after - before);
         if self.state == State::Cold {
-            // What it still fetches has to end before it is counted.
+            // Fetches in progress have to end before they are counted.
             root.unmount()?;
         }
         let traffic =

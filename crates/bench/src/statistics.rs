@@ -17,20 +17,20 @@ pub struct Estimate {
     pub high: f64,
 }
 
-/// The median; `NaN` of nothing.
+/// Returns the median; `NaN` of nothing.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     quantile(&sorted, 0.5)
 }
 
-/// The median and its interval.
+/// Returns the median and its confidence interval.
 pub fn median_of(values: &[f64]) -> Estimate {
     bootstrap(values.len(), |picks| median(&picks.iter().map(|pick| values[*pick]).collect::<Vec<_>>()))
 }
 
-/// The ratio of two medians. Values at the same place were measured one right after the other and are drawn together,
-/// so what slowed the machine for both of them cancels out.
+/// Returns the ratio of two medians. Values with the same index were measured one right after the other and are drawn
+/// together, so a disturbance of both cancels out.
 pub fn ratio_of(values: &[f64], baseline: &[f64]) -> Estimate {
     let pairs = values.len().min(baseline.len());
     bootstrap(pairs, |picks| {
@@ -58,7 +58,7 @@ fn bootstrap(len: usize, statistic: impl Fn(&[usize]) -> f64) -> Estimate {
     Estimate { point, low: quantile(&all, 0.025), high: quantile(&all, 0.975) }
 }
 
-/// The quantile of sorted values, interpolated.
+/// Returns the interpolated quantile of sorted values.
 fn quantile(sorted: &[f64], at: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = at * last as f64;
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(quantile(&sorted, 1.0), 30.0);
     }
 
-    /// Of many samples with a known median, about 95 of 100 intervals hold it.
+    /// Of many samples with a known median, about 95 of 100 intervals contain it.
     #[test]
     fn intervals_hold_the_median_as_often_as_they_say() {
         let mut random = Random(1);
@@ -103,7 +103,7 @@ mod tests {
         assert!((178..=200).contains(&held), "{held} of 200");
     }
 
-    /// Noise that both sides of a pair share widens the medians' intervals but not the ratio's.
+    /// Noise common to both sides of a pair widens the medians' intervals but not the ratio's.
     #[test]
     fn what_slows_both_cancels_out() {
         let mut random = Random(2);

@@ -1,4 +1,4 @@
-//! What a child process has used, what is in memory, and that a signal came, which the standard library doesn't tell.
+//! Resource use of child processes, resident pages, and signals, which the standard library lacks.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
 use rustix::pipe::{IoSliceRaw, SpliceFlags, vmsplice};
 
-/// How a process ended and what it and those it waited for used.
+/// Exit status of a process, and the resources of it and its reaped children.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) user: Duration,
@@ -63,14 +63,14 @@ struct Mapped {
 }
 
 impl Mapped {
-    /// The first `len` bytes of a file, at least one, for reading.
+    /// Maps the first `len` bytes of a file, at least one, for reading.
     fn of_file(file: &File, len: usize) -> io::Result<Self> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours, and nobody reads it.
         let start = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
         Self::at(start, len)
     }
 
-    /// So many bytes of memory, at least one.
+    /// Maps `len` bytes of anonymous memory, at least one.
     fn of_memory(len: usize) -> io::Result<Self> {
         let both = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: as above.
@@ -83,7 +83,7 @@ impl Mapped {
         Ok(Self { start, len })
     }
 
-    /// How many of its pages are in memory.
+    /// Returns the number of its pages in memory.
     fn resident_pages(&self) -> io::Result<usize> {
         let mut pages = vec![0u8; self.len.div_ceil(rustix::param::page_size())];
         // SAFETY: the range is the mapping, and there is a byte for each of its pages.
@@ -117,25 +117,25 @@ impl Locked {
     }
 }
 
-/// How many pages of the first `len` bytes of a file the kernel has in memory.
+/// Returns the number of pages of the first `len` bytes of a file in the page cache.
 pub(crate) fn resident_pages(file: &File, len: usize) -> io::Result<usize> {
     Mapped::of_file(file, len)?.resident_pages()
 }
 
-/// The largest pipe that everybody may make, where nobody has said otherwise.
+/// Largest pipe in bytes for an ordinary user, by the kernel's default limit.
 const PIPE_LEN: usize = 1 << 20;
 
 /// Blocks of memory of each of which one page is in use, and stays where it is, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Scattered {
     mapped: Mapped,
-    /// Hold the pages: what a pipe refers to is not moved.
+    /// Pipes that pin the pages: the kernel doesn't move a page in a pipe.
     pipes: Vec<(OwnedFd, OwnedFd)>,
 }
 
 impl Scattered {
-    /// Touches all pages of `blocks` blocks of `size` bytes once, which is a multiple of the page's size, then gives back all
-    /// but the first page of each.
+    /// Touches all pages of `blocks` blocks of `size` bytes once, a multiple of the page size, then frees all but the
+    /// first page of each.
     pub(crate) fn of(blocks: usize, size: usize) -> io::Result<Self> {
         let page = rustix::param::page_size();
         let len = blocks * size;
@@ -160,7 +160,7 @@ impl Scattered {
         Ok(scattered)
     }
 
-    /// Of the block at this place, with the newest pipe.
+    /// Keeps the first page of the block at this place, in the newest pipe.
     fn keep_first_page(&self, at: usize, size: usize, page: usize) -> io::Result<()> {
         let Some((_, pipe)) = self.pipes.last() else { return Err(io::Error::other("there is no pipe")) };
         // SAFETY: the block lies within the mapping, to which nobody writes any more.
@@ -177,14 +177,14 @@ impl Scattered {
         Ok(())
     }
 
-    /// How many of its pages are in use.
+    /// Returns the number of its pages in use.
     #[cfg(test)]
     pub(crate) fn pages(&self) -> io::Result<usize> {
         self.mapped.resident_pages()
     }
 }
 
-/// What this process has used so far, with all its threads.
+/// Resources used by this process so far, with all its threads.
 pub(crate) struct Used {
     pub(crate) processor: Duration,
     /// How often a thread gave its processor up because it had to wait.
@@ -213,8 +213,8 @@ extern "C" fn note(_signal: libc::c_int) {
     ASKED_TO_END.store(true, Ordering::Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are noted and do nothing else. To programs that are started they do what they
-/// always did.
+/// Records SIGINT, SIGTERM and SIGHUP from now on in place of their default action. Started programs get the default
+/// action.
 pub(crate) fn note_signals() -> io::Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler = note as extern "C" fn(libc::c_int);
@@ -226,7 +226,7 @@ pub(crate) fn note_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether one of those came.
+/// True if one of these signals came.
 pub(crate) fn was_asked_to_end() -> bool {
     ASKED_TO_END.load(Ordering::Relaxed)
 }

@@ -1,13 +1,12 @@
-//! What waits for a thread while a core has nothing to do: a trace of the scheduler and of the waits that the store's
-//! pool notes, laid side by side.
+//! Causes of waiting while a core is idle: a trace of the scheduler beside the waits that the store's pool records.
 //!
-//! A pool can tell how long a job waited and whether one of its threads slept, but not whether a core was free for
+//! A pool can measure how long a job waited and whether one of its threads slept, but not whether a core was free for
 //! that thread. The kernel can.
 //!
-//! Some virtual machines never record what the idle task of one of their processors does, so its switches away from
-//! idling are missing. What ran next is seen when it stops, and `sched:sched_stat_runtime` tells for how long it had
-//! run: it began that long before. This leaves out interrupts and what the host took, so a core counts as idle for
-//! too long, never for too short a time. How far it is off, the switches that were recorded tell.
+//! Some virtual machines never record the idle task of one of their processors, so its switches away from idling are
+//! missing. The next task is known when it stops, and `sched:sched_stat_runtime` has its run time: it started that
+//! long before. This leaves out interrupts and stolen time, so a core counts as idle for too long, never for too short
+//! a time. The recorded switches tell the size of the error.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +15,7 @@ use serde::Serialize;
 
 use crate::table;
 
-/// What a trace shows.
+/// Results of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Length of the trace in seconds.
@@ -25,7 +24,7 @@ pub struct Report {
     pub idle_seconds: f64,
     /// Switches that were missing and taken from how long tasks ran.
     pub rebuilt: usize,
-    /// How much later than recorded a core's idling would have ended had the recorded switches been missing, too.
+    /// Error of the reconstruction: how much later the recorded idle periods would have ended without their switches.
     pub rebuilt_late: Moments,
     /// The jobs, by the name of the threads that did them.
     pub kinds: BTreeMap<String, Kind>,
@@ -73,7 +72,7 @@ type Span = (u64, u64);
 #[derive(Clone, Copy)]
 struct Core {
     at: u64,
-    /// What it started; 0 is to idle.
+    /// Task that was switched to; 0 is idle.
     runs: u64,
     /// Whether it ended idling.
     woke: bool,
@@ -97,7 +96,7 @@ struct Trace {
     last: HashMap<String, u64>,
 }
 
-/// Reads what `perf script` prints of `sched:sched_switch` and of a probe with `secs` and `nanos`.
+/// Parses the output of `perf script` for `sched:sched_switch` and a probe with `secs` and `nanos`.
 pub fn read(text: &str) -> Result<Report> {
     let mut trace = Trace::default();
     for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
@@ -142,7 +141,7 @@ impl Trace {
             if stops == 0 {
                 self.idle.push((last.at, time));
             } else if gap {
-                // The core idled before, or what it ran may have idled all the time.
+                // The core idled before, or its task may have idled all the time.
                 self.idle.push((last.at, began));
             } else if last.woke {
                 self.late.push(began - last.at);
@@ -186,7 +185,7 @@ fn nanoseconds(text: &str) -> Option<u64> {
     seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(part)
 }
 
-/// The number behind a name.
+/// Returns the number behind a name.
 fn field(text: &str, name: &str) -> Option<u64> {
     let (_, rest) = text.split_once(name)?;
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
@@ -205,7 +204,7 @@ fn union(mut spans: Vec<Span>) -> Vec<Span> {
     joined
 }
 
-/// What of a span is covered.
+/// Returns the parts of a span that are covered.
 fn covered(spans: &[Span], (begin, end): Span) -> impl Iterator<Item = Span> {
     let first = spans.partition_point(|span| span.1 <= begin);
     let touched = spans[first..].iter().take_while(move |span| span.0 < end);
@@ -219,7 +218,7 @@ fn lengths(nanoseconds: impl Iterator<Item = u64>) -> Vec<f64> {
     all
 }
 
-/// What so many hundredths of them don't exceed; 0 of none.
+/// Returns a percentile; 0 of nothing.
 fn at(sorted: &[f64], percent: usize) -> f64 {
     let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(place).copied().unwrap_or(0.0)
@@ -260,7 +259,7 @@ impl Moments {
 }
 
 impl Report {
-    /// For terminals.
+    /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let rows: Vec<Vec<String>> = self
             .kinds
@@ -356,7 +355,7 @@ mod tests {
             ran(6, "10.007000", 1_000_000),
             ran(6, "10.008000", 1_000_000),
             switch("10.008000", 6, 7),
-            // 7 was seen to start, nobody knows when it stopped; 6 ran for half a millisecond of two.
+            // Task 7 was seen to start, but not to stop; 6 ran for half a millisecond of two.
             ran(6, "10.010000", 500_000),
             switch("10.010000", 6, 0),
             "esker-work-0 77 [000] 10.010000: probe_esker:note: (55) secs=0 nanos=10000000\n".to_owned(),

@@ -1,7 +1,7 @@
-//! `esker-read-list ROOT PART LIST…`: reads the files of recorded lists below ROOT, each once.
+//! `esker-read-list ROOT PART LIST…`: reads each file of recorded lists below ROOT once.
 //!
-//! PART is `0/1` for all of them, or which share of how many: `3/8`, in an order of its own. A program of its own,
-//! because 256 of it run at once and what each costs to start counts.
+//! PART is a share of the files, each share in an order of its own: `3/8` is the third of eight, `0/1` all files. It
+//! is a separate program because 256 of them run at once, and the cost of starting each counts.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program of its own, with a terminal to talk to")]
 

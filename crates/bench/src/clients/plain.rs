@@ -47,7 +47,7 @@ pub fn fetch(
     })
 }
 
-/// Reads the head of an answer; gives the length of what follows.
+/// Reads the head of a reply and returns the length of its body.
 fn head(stream: &mut impl BufRead) -> Result<u64> {
     let mut length = None;
     let mut line = String::new();

@@ -4,7 +4,7 @@ use esker_server::{Limits, Repositories, Server};
 
 use super::*;
 
-/// A repository as far as fetching is concerned: objects with the names and sizes that are asked for.
+/// Makes a repository for fetching only: objects with the requested names and sizes.
 fn repository(folder: &Path) -> PathBuf {
     let repository = folder.join("bench.example.org");
     for (at, prefix) in ["0a", "ff", "txn"].iter().enumerate() {
@@ -51,6 +51,6 @@ fn both_ways_fetch_everything() {
     stopper.stop();
     let served = serving.join().expect("a server");
     let total = 5 * objects.iter().map(|object| object.bytes).sum::<u64>();
-    // And what it says about what is absent.
+    // The same holds for replies about missing objects.
     assert!((total..total + 1000).contains(&served.bytes), "{} of {total}", served.bytes);
 }

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use esker_bench::fetch;
 
-/// Fetches objects through the store: demanded at once, ahead, and one after the other beside what comes ahead.
+/// Fetches objects through the store: on demand, ahead, and on demand while others are fetched ahead.
 ///
 /// Example: esker-bench fetch http://127.0.0.1:8000/cvmfs/sw.example.org --folder repo/sw.example.org
 #[derive(clap::Args, Debug)]

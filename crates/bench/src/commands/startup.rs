@@ -160,7 +160,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     super::write_json(args.json.as_deref(), &report)
 }
 
-/// How Esker itself is mounted, in the same words as any other client.
+/// Returns the client's description that mounts with Esker itself, in the form of all clients.
 fn esker_client(name: &str, binary: &str, options: &str, key: &Path, inside: &Path) -> Result<Client> {
     let key = key.canonicalize().with_context(|| format!("can't find {}", key.display()))?;
     let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));

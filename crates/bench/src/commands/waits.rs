@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use esker_bench::waits;
 
-/// Tells from a trace by perf what waited for a thread while a core had nothing to do.
+/// Attributes the waiting time of threads while a core was idle, from a trace by perf.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// What `perf script` printed

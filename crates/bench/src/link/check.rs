@@ -1,4 +1,4 @@
-//! Holds a link to its promise: what the model says, and what a client on loopback sees.
+//! Compares an emulated link with its model, as a client on loopback sees it.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +15,7 @@ use crate::table;
 /// Connections that fill the link together.
 const CONNECTIONS: u64 = 8;
 
-/// What is moved to measure a rate, at most: this long at the promised rate, and this many bytes.
+/// Longest transfer for measuring a rate: this many seconds at the promised rate.
 const FILLING: f64 = 1.5;
 const FILLING_MAX: u64 = 512 << 20;
 
@@ -27,22 +27,22 @@ const ANSWER: u64 = 256 << 10;
 pub struct Check {
     /// Where.
     pub conditions: Conditions,
-    /// What was promised.
+    /// Name of the link's profile.
     pub profile: String,
     /// One row a promise.
     pub rows: Vec<Promise>,
-    /// What went over the link meanwhile.
+    /// Traffic over the link during the check.
     pub counts: Counts,
     /// Processor seconds of the relay.
     pub cpu: f64,
 }
 
-/// A promise and what came of it, in seconds.
+/// A promised time and the measured one, in seconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Promise {
-    /// What is timed.
+    /// Name of the timed operation.
     pub what: String,
-    /// What the model says.
+    /// Time by the model.
     pub promised: f64,
     /// Without the link.
     pub direct: Estimate,
@@ -164,7 +164,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
 }
 
 impl Check {
-    /// For terminals.
+    /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let milliseconds = |seconds: f64| format!("{:.3}", seconds * 1e3);
         let rows: Vec<Vec<String>> = self

@@ -1,4 +1,4 @@
-//! A connection through the relay: two sockets, and what is between them.
+//! A connection through the relay: two sockets and the data between them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -51,7 +51,8 @@ struct Parcel {
 }
 
 impl Connection {
-    /// Connects to the server; the client's first bytes go after a round trip, the server's after half another.
+    /// Connects to the server; the client's first bytes arrive after a round trip, the server's half a round trip
+    /// later.
     pub(super) fn open(
         client: TcpStream,
         to: SocketAddr,
@@ -91,7 +92,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Notes what a socket can do.
+    /// Records that a socket is readable or writable.
     pub(super) fn ready(&mut self, server: bool, flags: epoll::EventFlags) {
         let (from, to) = if server { (&mut self.down, &mut self.up) } else { (&mut self.up, &mut self.down) };
         let gone = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
@@ -99,7 +100,7 @@ impl Connection {
         to.writable |= flags.intersects(epoll::EventFlags::OUT | gone);
     }
 
-    /// Hands on what has arrived, takes what may be sent, and says when there will be more to do.
+    /// Delivers data that is due, reads new data, and returns the time of the next step.
     pub(super) fn advance(
         &mut self,
         now: At,
@@ -117,12 +118,12 @@ impl Connection {
         Ok([up, down].into_iter().flatten().min())
     }
 
-    /// Whether both sides have sent their end.
+    /// Returns true if both sides have closed their direction.
     pub(super) fn is_over(&self) -> bool {
         self.up.ended && self.down.ended
     }
 
-    /// Closing it will tell both sides that something failed.
+    /// Resets both sockets, so that both sides see a failure.
     pub(super) fn reset(&self) {
         for socket in [&self.client, &self.server] {
             // One that is broken already needs none.
@@ -158,7 +159,7 @@ impl Pipe {
             }
         }
         let next = self.parcels.front().map(|first| first.arrival).or(self.end.filter(|_| !self.ended));
-        // What has arrived and isn't taken waits for an event, not for a time.
+        // Data that is due but can't be written waits for a socket event, not for a time.
         Ok([next.filter(|next| *next > now), room].into_iter().flatten().min())
     }
 
@@ -195,7 +196,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Hands on what has arrived.
+    /// Writes the data that is due.
     fn deliver(&mut self, now: At, to: &OwnedFd) -> io::Result<()> {
         while self.writable
             && let Some(first) = self.parcels.front_mut().filter(|first| first.arrival <= now)

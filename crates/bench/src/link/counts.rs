@@ -1,10 +1,10 @@
-//! What went over a link.
+//! Counts the traffic over a link.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::{Deserialize, Serialize};
 
-/// What went over a link, in numbers.
+/// Traffic over a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Connections.
@@ -20,7 +20,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// What came after `before`.
+    /// Returns the difference to `before`.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             connections: self.connections - before.connections,
@@ -82,7 +82,7 @@ pub(super) struct Heads {
 const END: &[u8; 4] = b"\r\n\r\n";
 
 impl Heads {
-    /// How many heads end in these bytes.
+    /// Counts the HTTP heads that end in these bytes.
     pub(super) fn count(&mut self, bytes: &[u8]) -> u64 {
         let mut heads = 0;
         for byte in bytes {

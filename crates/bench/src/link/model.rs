@@ -1,4 +1,4 @@
-//! When which byte leaves and arrives: arithmetic over a clock that is handed in, without sockets.
+//! Computes when each byte leaves and arrives, over a clock that is passed in, without sockets.
 //!
 //! ```text
 //! sender ─► window ─► queue ─► bottleneck ─► one-way delay ─► receiver
@@ -6,11 +6,11 @@
 //!              └────────────── acknowledged, one-way delay ◄─────┘
 //! ```
 //!
-//! Each connection has a [`Flow`] a direction, which knows how much may be under way: 10 segments at first, twice as
-//! many with each round trip, and after a loss what CUBIC allows. A flow that was silent for longer than a
-//! retransmission timeout starts again. All flows of a direction share one [`Bottleneck`] with a queue that has an end.
-//! A segment that is lost, or finds the queue full, arrives a round trip later, and nothing of its connection overtakes
-//! it.
+//! Each connection has a [`Flow`] per direction, which bounds the data in flight: 10 segments at first, twice as
+//! many with each round trip, and after a loss as CUBIC allows. A flow that was idle for longer than a
+//! retransmission timeout starts again. All flows of a direction share one [`Bottleneck`] with a bounded queue.
+//! A segment that is lost, or finds the queue full, arrives a round trip later, and no later segment of its connection
+//! overtakes it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -25,22 +25,22 @@ pub(crate) type At = Duration;
 /// Payload of an Ethernet frame with TCP timestamps.
 pub(crate) const SEGMENT: u64 = 1448;
 
-/// What a sender that knows nothing may send (RFC 6928).
+/// Initial window of a sender in bytes (RFC 6928).
 pub(crate) const WINDOW_INITIAL: u64 = 10 * SEGMENT;
 
-/// What a receiver takes at most, read or not: the default limit of Linux.
+/// Receive window in bytes, read or not: the default limit of Linux.
 const WINDOW_RECEIVER: u64 = 6 << 20;
 
 /// Bytes handled at once. At the slowest rate their last byte is 2 ms behind their first.
 pub(crate) const BURST: u64 = 64 << 10;
 
-/// What is worth sending while there could be more.
+/// Smallest amount in bytes that is sent while more could follow.
 const PACKET: u64 = 16 << 10;
 
 /// The smallest part of a retransmission timeout that isn't the round trip, in Linux.
 const TIMEOUT_MIN: Duration = Duration::from_millis(200);
 
-/// CUBIC's constant, in segments per second cubed, and what is left of a window after a loss (RFC 9438).
+/// CUBIC's constant, in segments per second cubed, and the factor of the window after a loss (RFC 9438).
 const CUBIC_C: f64 = 0.4;
 const CUBIC_BETA: [u64; 2] = [7, 10];
 
@@ -57,12 +57,12 @@ impl Bottleneck {
         Self { nanos_per_byte: 8e9 / profile.rate as f64, queue: profile.queue(), free: At::ZERO }
     }
 
-    /// Whether what comes now finds no room to wait.
+    /// Returns true if data that arrives now finds the queue full.
     fn is_full(&self, now: At) -> bool {
         self.free.saturating_sub(now).as_nanos() as f64 >= self.queue as f64 * self.nanos_per_byte
     }
 
-    /// When the last of these bytes has left, which come now.
+    /// Returns the time at which the last of these bytes leaves the bottleneck, if they arrive now.
     fn pass(&mut self, now: At, bytes: u64) -> At {
         let takes = Duration::from_nanos((bytes as f64 * self.nanos_per_byte).ceil() as u64);
         self.free = self.free.max(now) + takes;
@@ -132,7 +132,7 @@ pub(crate) enum Room {
 struct Sent {
     bytes: u64,
     acknowledged: At,
-    /// Whether the window was what kept the sender from sending more; only then does it grow.
+    /// True if the window limited the sender; only then does it grow.
     filled_window: bool,
 }
 
@@ -155,7 +155,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// A flow that may send from `open` on. The same seed loses the same segments.
+    /// Makes a flow that may send from `open` on. The same seed loses the same segments.
     pub(crate) fn new(profile: &Profile, open: At, seed: u64) -> Self {
         Self {
             one_way: profile.one_way(),
@@ -177,7 +177,7 @@ impl Flow {
         std::mem::take(&mut self.losses)
     }
 
-    /// How much may be sent now, while `unread` bytes have arrived that nobody took.
+    /// Returns how many bytes may be sent now, while the receiver has not read `unread` bytes.
     pub(crate) fn room(&mut self, now: At, unread: u64) -> Room {
         self.acknowledge(now);
         if now < self.open {
@@ -209,7 +209,7 @@ impl Flow {
                 self.repaired = arrival + self.one_way;
             }
         }
-        // Nothing of a connection overtakes what was sent before.
+        // Segments of a connection arrive in order.
         arrival = arrival.max(self.last_arrival);
         self.last_arrival = arrival;
         self.last_sent = now;
@@ -219,12 +219,12 @@ impl Flow {
         arrival
     }
 
-    /// When the end of the stream arrives, which takes no room.
+    /// Returns the arrival time of the end of the stream, which takes no room.
     pub(crate) fn end(&self, now: At) -> At {
         (now.max(self.open) + self.one_way).max(self.last_arrival)
     }
 
-    /// When this many bytes more will be acknowledged.
+    /// Returns the time at which this many further bytes will be acknowledged.
     fn acknowledged(&self, bytes: u64) -> Option<At> {
         let mut sum = 0;
         let enough = self.under_way.iter().find(|sent| {
@@ -253,8 +253,8 @@ impl Flow {
     }
 }
 
-/// How long as many fresh connections take to bring these bytes each when they have the way for themselves, from
-/// opening them to the last byte: handshake, request, answer.
+/// Returns the time in which `connections` new connections fetch `bytes` each on an idle link, from opening them to
+/// the last byte: handshake, request, reply.
 pub(crate) fn forecast(profile: &Profile, connections: u64, bytes: u64) -> Duration {
     let open = profile.round_trip + profile.one_way();
     let mut bottleneck = Bottleneck::new(profile);

@@ -10,7 +10,7 @@ const QUEUE_MIN: u64 = 256 << 10;
 /// A way between two machines.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
-    /// What it is called.
+    /// Name of the profile.
     pub name: &'static str,
     /// Time of a small packet there and back.
     pub round_trip: Duration,
@@ -21,8 +21,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The distances that sites report start-up times for. Nobody reports their losses; those here are what long ways
-    /// without a fault have.
+    /// Profiles of the distances for which sites report start-up times. Sites don't report losses; these are typical
+    /// of long links without a fault.
     pub const ALL: [Self; 4] = [
         Self::new("proxy", Duration::from_micros(200), 10_000_000_000, 0.0),
         Self::new("local", Duration::from_micros(700), 940_000_000, 0.0),
@@ -34,7 +34,7 @@ impl Profile {
         Self { name, round_trip, rate, loss }
     }
 
-    /// Time of a small packet from one end to the other.
+    /// Returns the one-way delay of a small packet.
     pub fn one_way(&self) -> Duration {
         self.round_trip / 2
     }

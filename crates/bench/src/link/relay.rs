@@ -1,4 +1,4 @@
-//! One thread that takes what arrives at sockets and hands it on when the model says so.
+//! The relay's thread: reads data from sockets and delivers it at the time of the model.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -21,15 +21,16 @@ use super::counts::Counters;
 use super::model::{At, Bottleneck};
 use super::profile::Profile;
 
-/// What isn't a connection among the keys of events.
+/// Key of the listening socket among the events; all other keys are connections.
 const LISTENER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 const STOP: u64 = u64::MAX - 2;
 
-/// An idle processor takes about this long to wake up, so it is woken earlier; one that was awake sleeps again.
+/// Time in which an idle processor wakes up. The thread wakes up earlier by this much; if it was awake, it sleeps
+/// again.
 const WAKING: Duration = Duration::from_micros(50);
 
-/// What is due within this time is done now.
+/// Events due within this time are handled now.
 const NOW: Duration = Duration::from_micros(10);
 
 /// Events taken at once.
@@ -96,8 +97,8 @@ impl Relay {
 
     /// Relays until stopped; gives the processor time that took.
     pub(super) fn run(mut self) -> io::Result<Duration> {
-        // The promise is about time: what is due goes before what the measured programs compute. Needs a privilege;
-        // `--check` shows what holds without.
+        // The link's delays must be exact, so the relay runs before the measured programs. That needs a privilege;
+        // `--check` shows how exact it is without.
         let _ = rustix::process::setpriority_process(None, -15);
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
         loop {
@@ -145,7 +146,7 @@ impl Relay {
         }
     }
 
-    /// Lets a connection do what it can now, or at `due` if that is a little later.
+    /// Advances a connection now, or at `due` if that is a little later.
     fn advance(&mut self, id: u64, ready: Option<(bool, epoll::EventFlags)>, due: At) {
         let now = self.now().max(due);
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -160,14 +161,14 @@ impl Relay {
             Ok(_) if !connection.is_over() => {}
             Ok(_) => drop(self.connections.remove(&id)),
             Err(_) => {
-                // Whoever is left learns that the other one is gone.
+                // The remaining side learns that the other one is gone.
                 connection.reset();
                 self.connections.remove(&id);
             }
         }
     }
 
-    /// Does what is due.
+    /// Handles all events that are due.
     fn ring(&mut self) {
         while let Some(Reverse((due, id))) = self.alarms.peek().copied() {
             if due > self.now() + NOW {

@@ -11,12 +11,12 @@ fn loopback() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
 }
 
-/// Far enough that a relay without a delay would be seen.
+/// A distance at which a relay without a delay would be noticed.
 fn far() -> Profile {
     Profile { round_trip: Duration::from_millis(30), loss: 1e-3, ..Profile::ALL[3] }
 }
 
-/// What one side sends the other receives whole, in both directions at once, and so it learns of the end.
+/// Data arrives complete in both directions at once, and so does the end of the stream.
 #[test]
 fn bytes_pass_whole_and_never_early() {
     let server = TcpListener::bind(loopback()).expect("a listener");
@@ -64,7 +64,7 @@ fn a_server_that_refuses_is_a_connection_that_breaks() {
     assert!(told.is_err(), "{told:?}");
 }
 
-/// A server that has much to say to a client that doesn't read is stopped, and the link holds a bounded part of it.
+/// A server with much data for a client that doesn't read is stopped, and the link buffers a bounded part of it.
 #[test]
 fn a_client_that_does_not_read_stops_the_server() {
     let server = TcpListener::bind(loopback()).expect("a listener");
@@ -73,7 +73,7 @@ fn a_client_that_does_not_read_stops_the_server() {
     let client = TcpStream::connect(link.address()).expect("a connection");
     let (stream, _) = server.accept().expect("a connection");
     stream.set_nonblocking(true).expect("set");
-    // Nobody knows how much the kernel's buffers take, so the server is stopped when it can't write for long.
+    // The size of the kernel's buffers is unknown, so the server counts as stopped when it can't write for a second.
     let second = Timespec { tv_sec: 1, tv_nsec: 0 };
     let mut written = 0u64;
     while rustix::event::poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&second)).expect("a poll") > 0

@@ -1,4 +1,4 @@
-//! A tree that answers at once, mounted: what is left is the kernel and the mount.
+//! A mounted tree that replies at once, to measure only the kernel and the FUSE layer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use esker_vfs::{
 
 use super::Subject;
 
-/// Every name in its root is an empty file; counts what it is asked for.
+/// Tree in whose root every name is an empty file; counts the lookups.
 #[derive(Default)]
 struct NullTree {
     lookups: AtomicU64,
@@ -87,7 +87,7 @@ impl Tree for NullTree {
     fn watch(&self, _: Arc<dyn Watcher>) {}
 }
 
-/// The tree on a mountpoint of its own. Each round asks for names that no round before asked for.
+/// The tree on a mountpoint of its own. Each round looks up new names.
 pub(super) struct Mounted {
     folder: tempfile::TempDir,
     tree: Arc<NullTree>,

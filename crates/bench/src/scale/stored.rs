@@ -24,12 +24,12 @@ use tempfile::TempDir;
 use super::Subject;
 use esker_testkit::soak::Random;
 
-/// A view of a fixture that doesn't look for new revisions, and what is in it.
+/// A view of a fixture that doesn't refresh, and the fixture's files.
 struct Site {
     view: Arc<View>,
     names: Vec<(Node, Box<[u8]>)>,
     files: Vec<Found>,
-    // What the view is over; later fields are dropped later.
+    // Engine of the view; later fields are dropped later.
     _engine: Engine,
     _cache: Cache,
     _folders: (TempDir, Repository),
@@ -66,7 +66,7 @@ fn cache(engine: &Engine, folder: &Path) -> Result<Cache> {
     Ok(Cache::open(engine, folder, CacheOptions::with_quota(1 << 30))?)
 }
 
-/// A number that others don't follow in order, so that no two threads are at the same place.
+/// Returns a pseudo-random number below `limit`, so that no two threads are at the same place.
 fn scattered(number: usize, limit: usize) -> usize {
     Random(number as u64).below(limit)
 }

@@ -1,7 +1,7 @@
-//! What a cold or warm run read from the disk, and whether a warm one was warm at all.
+//! Reads from disk during a cold or warm run, and whether a warm run was warm.
 //!
-//! A page cache that was not dropped, or that another process filled again, makes a run look faster than a disk can be.
-//! So the bytes that the block device read are compared with what lies in memory after the run.
+//! A page cache that was not dropped, or that another process filled again, makes a run look faster than a disk can
+//! be. So the bytes that the block device read are compared with the bytes in memory after the run.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -26,21 +26,21 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// That of this folder; none where its file system is not on one device, or in memory.
+    /// Returns the disk of this folder; `None` if its file system is in memory or on several devices.
     pub fn below(folder: &Path) -> Result<Option<Self>> {
         let meta = fs::metadata(folder).with_context(|| format!("can't look at {}", folder.display()))?;
         let disk = Self { major: rustix::fs::major(meta.dev()), minor: rustix::fs::minor(meta.dev()) };
         Ok(read_of(&stats()?, disk).map(|_| disk))
     }
 
-    /// What it has read since the machine started, for anybody.
+    /// Returns the device's reads since boot, by all processes.
     pub fn read(self) -> Result<Reads> {
         read_of(&stats()?, self)
             .with_context(|| format!("device {}:{} is gone from /proc/diskstats", self.major, self.minor))
     }
 }
 
-/// What a device has read.
+/// Reads of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reads {
     requests: u64,
@@ -51,8 +51,8 @@ fn stats() -> Result<String> {
     fs::read_to_string("/proc/diskstats").context("can't read /proc/diskstats")
 }
 
-/// What one device has read, of the kernel's table (Documentation/admin-guide/iostats.rst: major, minor, name, reads,
-/// reads merged, sectors read, …).
+/// Returns the reads of one device from the kernel's table (Documentation/admin-guide/iostats.rst: major, minor, name,
+/// reads, reads merged, sectors read, …).
 fn read_of(stats: &str, disk: Disk) -> Option<Reads> {
     stats.lines().find_map(|line| {
         let mut fields = line.split_whitespace();
@@ -63,21 +63,21 @@ fn read_of(stats: &str, disk: Disk) -> Option<Reads> {
     })
 }
 
-/// What a run read.
+/// Disk reads of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskReads {
-    /// Requests that the block device answered meanwhile, to anybody.
+    /// Requests that the block device completed during the run, for all processes.
     #[serde(default)]
     pub requests: u64,
     /// Bytes read from it.
     pub device: u64,
-    /// Bytes of the files below the root, or below the client's cache, that lay in memory afterwards, if it was warm
-    /// and has such files.
+    /// Bytes in memory afterwards of the files below the root, or below the client's cache, if the run was warm and
+    /// has such files.
     pub working_set: Option<u64>,
 }
 
 impl DiskReads {
-    /// What the disk read since it had read `before`, and what `folder` has in memory now.
+    /// Returns the reads since `before`, and the bytes of `folder` in memory now.
     pub fn since(before: Reads, disk: Disk, folder: Option<&Path>) -> Result<Self> {
         let now = disk.read()?;
         Ok(Self {
@@ -87,7 +87,7 @@ impl DiskReads {
         })
     }
 
-    /// Whether part of the working set was in memory before: such a run says nothing about a disk.
+    /// True if part of the working set was in memory before: such a run says nothing about a disk.
     pub fn is_void(&self) -> bool {
         let working_set = self.working_set.unwrap_or(0);
         self.device.saturating_mul(100) < working_set.saturating_mul(LEAST_PERCENT)

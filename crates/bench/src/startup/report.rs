@@ -1,4 +1,4 @@
-//! What was measured, as a table, JSON and a plot.
+//! Results as a table, JSON and a plot.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +15,21 @@ use crate::table;
 /// A whole comparison.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// What was measured.
+    /// The results.
     #[serde(flatten)]
     pub results: Results,
     /// One row a root and setting.
     pub rows: Vec<Row>,
 }
 
-/// What a result file holds: all that cannot be worked out again.
+/// Content of a result file: all that can't be computed again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Results {
-    /// Where and with what.
+    /// Machine and programs of the measurement.
     pub conditions: Conditions,
     /// The command, with `{root}` for the root.
     pub command: Vec<String>,
-    /// What goes over a link when nothing is fetched ahead, if that was measured.
+    /// Traffic of a client that fetches nothing ahead, if that was measured.
     pub needed: Option<Counts>,
     /// Every single run.
     pub series: Vec<Series>,
@@ -77,17 +77,17 @@ pub struct Row {
     pub cpu: Estimate,
     /// To those of a single process of the command in the same state.
     pub cpu_to_one: Option<f64>,
-    /// What went over the link.
+    /// Traffic over the link.
     pub traffic: Option<Traffic>,
-    /// What disks read in cold and warm runs.
+    /// Disk reads of cold and warm runs.
     pub disk: Option<FromDisk>,
-    /// Warm runs that didn't count, because part of what they read was in memory before.
+    /// Warm runs that didn't count, because part of their working set was in memory before.
     pub void: usize,
     /// Milliseconds that the client's threads spent on requests of each kind, and how many there were.
     pub callbacks: BTreeMap<String, (f64, f64)>,
 }
 
-/// Medians of what the disk read.
+/// Medians of disk reads.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FromDisk {
     /// Number of requests.
@@ -98,23 +98,23 @@ pub struct FromDisk {
     pub in_memory: Option<f64>,
 }
 
-/// Medians of what went over a link, in bytes where nothing else is said.
+/// Medians of the traffic over a link, in bytes unless stated otherwise.
 #[derive(Clone, Debug, Serialize)]
 pub struct Traffic {
     /// Number of connections.
     pub connections: f64,
     /// Number of requests.
     pub requests: f64,
-    /// What came, heads of answers included.
+    /// Bytes received, including heads of replies.
     pub fetched: f64,
-    /// Of the objects' bytes, those that somebody used, if the client can tell.
+    /// Bytes of objects that were used, if the client can tell.
     pub used: Option<f64>,
-    /// Those that nobody used: as the client tells, or what came beyond what is needed.
+    /// Bytes of objects that were not used: by the client's report, or beyond what is needed.
     pub wasted: Option<f64>,
 }
 
 impl Report {
-    /// For terminals.
+    /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let header = [
             "setting",
@@ -156,7 +156,7 @@ impl Report {
         text + "\n"
     }
 
-    /// What went over links; nothing if there were none.
+    /// Returns the table of traffic; empty if there were no links.
     fn traffic_table(&self) -> String {
         let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
         let needed = self.results.needed.map(|counts| counts.down as f64);
@@ -183,7 +183,7 @@ impl Report {
         format!("\n{}", table::layout(&header, &rows))
     }
 
-    /// What cold and warm runs read from disks; nothing if there were none.
+    /// Returns the table of disk reads of cold and warm runs; empty if there were none.
     fn disk_table(&self) -> String {
         let megabytes = |bytes: f64| format!("{:.1}", bytes / 1e6);
         let cells = |row: &Row| {
@@ -206,7 +206,7 @@ impl Report {
         format!("\n{}", table::layout(&header, &rows))
     }
 
-    /// For documents.
+    /// Returns the results as an SVG plot for documents.
     pub fn svg(&self) -> String {
         let bars: Vec<Bar> = self
             .rows
@@ -225,7 +225,7 @@ impl Report {
     }
 }
 
-/// What a series is compared with: the first root in the same setting, unless it is that itself.
+/// Returns the series to compare with: the first root in the same setting, unless `one` is that itself.
 fn baseline<'a>(all: &'a [Series], one: &Series) -> Option<&'a Series> {
     all.iter().find(|other| other.setting == one.setting).filter(|other| other.root != one.root)
 }

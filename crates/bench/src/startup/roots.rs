@@ -15,7 +15,7 @@ use crate::measure;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Client {
-    /// What it is called in the results.
+    /// Name in the results.
     pub name: String,
     /// Mounts, and returns when the mount answers.
     pub mount: String,
@@ -27,7 +27,7 @@ pub struct Client {
     pub status: Option<String>,
     /// Prints a line about it for the conditions: its version, how its image was made.
     pub about: Option<String>,
-    /// Where in the mount the tree lies.
+    /// Path of the tree in the mount.
     #[serde(default)]
     pub inside: PathBuf,
 }
@@ -54,7 +54,7 @@ impl Clients {
 pub enum Root {
     /// A directory of this machine.
     Directory {
-        /// What it is called in the results.
+        /// Name in the results.
         name: String,
         /// Where it is.
         path: PathBuf,
@@ -76,13 +76,13 @@ pub enum Root {
 const FREE_PART: u64 = 16;
 
 impl Root {
-    /// A directory as it is.
+    /// Uses a directory as it is.
     pub fn directory(path: &Path) -> Result<Self> {
         let path = path.canonicalize().with_context(|| format!("can't find {}", path.display()))?;
         Ok(Self::Directory { name: "native".into(), path, _made: None })
     }
 
-    /// A copy of a directory in memory.
+    /// Copies a directory into memory.
     pub fn in_memory(path: &Path) -> Result<Self> {
         let made = tempfile::Builder::new().prefix("esker-bench-").tempdir_in("/dev/shm")?;
         let status = Command::new("cp").arg("-a").arg(path).arg(made.path().join("tree")).status()?;
@@ -90,7 +90,7 @@ impl Root {
         Ok(Self::Directory { name: "tmpfs".into(), path: made.path().join("tree"), _made: Some(made) })
     }
 
-    /// A client's mount, not mounted yet; its cache will be below `scratch`, which should be a disk.
+    /// Prepares a client's mount, not mounted yet; its cache will be below `scratch`, which should be a disk.
     pub fn of_client(client: Client, scratch: &Path) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("esker-bench-").tempdir_in(scratch)?;
         for name in ["mountpoint", "cache"] {
@@ -99,7 +99,7 @@ impl Root {
         Ok(Self::Mount { client: Box::new(client), folder, mounted: None })
     }
 
-    /// What it is called in the results.
+    /// Returns the name in the results.
     pub fn name(&self) -> &str {
         match self {
             Self::Directory { name, .. } => name,
@@ -107,7 +107,7 @@ impl Root {
         }
     }
 
-    /// Where the tree lies.
+    /// Returns the path of the tree.
     pub fn path(&self) -> PathBuf {
         match self {
             Self::Directory { path, .. } => path.clone(),
@@ -115,7 +115,7 @@ impl Root {
         }
     }
 
-    /// A folder on the disk that it reads: itself, or its client's own.
+    /// Returns a folder on the disk that is read: the root itself, or its client's own.
     pub fn disk(&self) -> PathBuf {
         match self {
             Self::Directory { path, .. } => path.clone(),
@@ -134,8 +134,8 @@ impl Root {
         }
     }
 
-    /// The command with `{root}` replaced, `{process}` by which of how many it is, `0/8` for the first of eight, and
-    /// `{scratch}` by the folder in which it may write, if it has one.
+    /// Returns the command with `{root}`, `{process}` and `{scratch}` replaced: `{process}` by the number of the
+    /// process, `0/8` for the first of eight, and `{scratch}` by the folder for its output, if it has one.
     pub fn command(
         &self,
         words: &[String],
@@ -160,12 +160,12 @@ impl Root {
         measure::shell(&line.replace("{url}", url))
     }
 
-    /// Whether what it reads comes from a repository's URL.
+    /// True if its content comes from a repository's URL.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Mount { client, .. } if client.mount.contains("{url}"))
     }
 
-    /// What its client says about itself, if it was asked to.
+    /// Returns the client's report about itself, if one is configured.
     pub fn about(&self) -> Result<Option<String>> {
         let Self::Mount { client, folder, .. } = self else { return Ok(None) };
         let Some(about) = &client.about else { return Ok(None) };
@@ -198,9 +198,9 @@ impl Root {
         Ok(())
     }
 
-    /// Empties a client's cache, and gives it a new folder: nothing of what it has learned is left either. The old folder
-    /// is put aside until the end or until the disk fills up. ext4 passes over inodes that were freed minutes ago, for
-    /// each file that is made; who has nothing cached has not just removed thousands of files.
+    /// Empties a client's cache, and gives it a new folder, without anything it has learned. The old folder is kept
+    /// until the end or until the disk fills up: ext4 passes over inodes that were freed minutes ago for each new
+    /// file, and a client with an empty cache has not just removed thousands of files.
     pub fn empty_cache(&self) -> Result<()> {
         if let Self::Mount { client, folder, mounted } = self {
             ensure!(mounted.is_none(), "{} is mounted while its cache is emptied", client.name);
@@ -221,7 +221,7 @@ impl Root {
         Ok(())
     }
 
-    /// What its client tells; nothing if it can't.
+    /// Returns the client's status; empty if it has none.
     pub fn status(&self) -> Result<Status> {
         let Self::Mount { client, folder, .. } = self else { return Ok(Status::default()) };
         let Some(status) = &client.status else { return Ok(Status::default()) };

@@ -1,11 +1,11 @@
-//! What a client tells about itself, in the words of `esker status --json`.
+//! Parses a client's status in the form of `esker status --json`.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// What a client answered the kernel, by the protocol's name of the request.
+/// FUSE requests that a client answered, by the protocol's name of the request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callbacks(pub BTreeMap<String, Callback>);
 
@@ -20,7 +20,7 @@ pub struct Callback {
     pub busy_us: u64,
 }
 
-/// What a client fetched since it was mounted.
+/// Bytes that a client fetched since it was mounted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fetched {
@@ -28,19 +28,19 @@ pub struct Fetched {
     pub objects: u64,
     /// Their bytes, as they are stored.
     pub bytes: u64,
-    /// Of these, bytes that nobody had asked for.
+    /// Of these, bytes of prefetches.
     pub prefetched_bytes: u64,
-    /// Of the bytes that nobody had asked for, those that somebody used since.
+    /// Of the prefetched bytes, those that were used since.
     pub prefetched_used_bytes: u64,
 }
 
 impl Fetched {
-    /// Bytes that somebody used.
+    /// Returns the bytes that were used.
     pub fn used(&self) -> u64 {
         self.bytes.saturating_sub(self.wasted())
     }
 
-    /// Bytes that nobody used.
+    /// Returns the bytes that were not used.
     pub fn wasted(&self) -> u64 {
         self.prefetched_bytes.saturating_sub(self.prefetched_used_bytes)
     }
@@ -51,9 +51,9 @@ impl Fetched {
 pub struct Status {
     /// Its process.
     pub pid: Option<u32>,
-    /// What it answered.
+    /// FUSE requests that it answered.
     pub callbacks: Callbacks,
-    /// What it fetched.
+    /// Bytes that it fetched.
     pub fetched: Option<Fetched>,
 }
 
@@ -78,7 +78,7 @@ struct Request {
 }
 
 impl Status {
-    /// Reads what `esker status --json` prints for one mount.
+    /// Parses the output of `esker status --json` for one mount.
     pub fn parse(json: &[u8]) -> Result<Self> {
         let all: All = serde_json::from_slice(json).context("the status isn't what `esker status` prints")?;
         let mount = all.mounts.into_iter().next().context("the status has no mount")?;
@@ -89,26 +89,26 @@ impl Status {
         Ok(Self { pid: mount.pid, callbacks: Callbacks(callbacks.collect()), fetched: mount.fetched })
     }
 
-    /// Processor seconds its process has used, if it is known and lives.
+    /// Returns the processor seconds of its process, if it is known and alive.
     pub fn cpu(&self) -> Option<f64> {
         cpu_of(self.pid?)
     }
 }
 
-/// Processor seconds that a process has used, if it lives.
+/// Returns the processor seconds of a process, if it is alive.
 pub fn cpu_of(pid: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     ticks(&text).map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Processor seconds that the machine has used, interrupts included.
+/// Returns the processor seconds of the machine, including interrupts.
 pub fn cpu_of_machine() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     busy_ticks(text.lines().next()?)
         .map(|ticks| ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// All but idle and stolen time of the first line of `/proc/stat`.
+/// Returns all but idle and stolen time of the first line of `/proc/stat`.
 fn busy_ticks(line: &str) -> Option<u64> {
     let fields: Vec<u64> = line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
     let [user, nice, system, _idle, _waiting, interrupts, soft_interrupts, ..] = fields[..] else {
@@ -117,7 +117,7 @@ fn busy_ticks(line: &str) -> Option<u64> {
     Some(user + nice + system + interrupts + soft_interrupts)
 }
 
-/// User and system time of a line of `/proc/PID/stat`; the name in it may hold anything.
+/// Returns user and system time of a line of `/proc/PID/stat`; the name in it may hold any character.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
@@ -125,7 +125,7 @@ fn ticks(stat: &str) -> Option<u64> {
 }
 
 impl Callbacks {
-    /// What came after `before`.
+    /// Returns the difference to `before`.
     pub fn since(&self, before: &Self) -> Self {
         let difference = |(name, now): (&String, &Callback)| {
             let then = before.0.get(name).copied().unwrap_or_default();

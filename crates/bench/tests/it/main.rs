@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-/// The command that runs asks the benchmark to end, as somebody does who has seen enough.
+/// The command interrupts the benchmark, as a user does with Ctrl-C.
 #[test]
 fn a_run_that_is_interrupted_unmounts() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -37,7 +37,7 @@ fn a_small_answer_takes_two_round_trips_on_a_fresh_connection() {
     assert_eq!(forecast(&SLOW, 1, 1000), 200 * MS + micros(1000));
 }
 
-/// 10 segments, then 20, 40, …: each round trip doubles what is under way.
+/// 10 segments, then 20, 40, …: each round trip doubles the data in flight.
 #[test]
 fn slow_start_doubles_with_each_round_trip() {
     let rounds = |segments: u64| {
@@ -54,7 +54,7 @@ fn a_flow_that_was_silent_starts_again() {
     let mut bottleneck = Bottleneck::new(&WIDE);
     let mut flow = Flow::new(&WIDE, At::ZERO, 0);
     let arrival = send_all(&mut flow, &mut bottleneck, At::ZERO, 150 * SEGMENT);
-    // All but what came last is acknowledged; what is left of the window is still large soon after.
+    // All but the last segment is acknowledged; the rest of the window is still large soon after.
     let mut soon = flow.clone();
     let now = arrival + WIDE.round_trip;
     let soon = send_all(&mut soon, &mut bottleneck, now, 40 * SEGMENT);
@@ -74,7 +74,7 @@ fn one_bottleneck_serves_all_connections_one_after_the_other() {
     assert_eq!(idle_again, micros(1_050_001));
 }
 
-/// However many connections there are, nothing goes over the rate, and a large transfer comes close to it.
+/// The total never exceeds the rate, whatever the number of connections, and a large transfer comes close to it.
 #[test]
 fn the_rate_is_kept_and_reached() {
     let profile = Profile { rate: 280_000_000, ..SLOW };
@@ -128,7 +128,7 @@ fn as_many_segments_are_lost_as_the_profile_says() {
     assert!((80..=120).contains(&lost), "{lost} of 100,000");
 }
 
-/// After a loss the window returns to its size along CUBIC's curve: slow down before it, faster after it.
+/// After a loss the window grows back along CUBIC's curve: slowly up to its old size, faster beyond it.
 #[test]
 fn windows_grow_back_after_a_loss() {
     let mut window = Window::new(Duration::from_millis(100));
@@ -149,7 +149,7 @@ fn windows_grow_back_after_a_loss() {
     assert_eq!(window.size / SEGMENT, 7 + 52);
 }
 
-/// Many connections share the rate without wasting it, although each of them loses.
+/// Many connections use the whole rate, although each of them loses segments.
 #[test]
 fn connections_at_once_reach_the_rate() {
     for profile in Profile::ALL {
