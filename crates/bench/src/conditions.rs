@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_kernel_says_about_squashfs() {
+    fn squashfs_settings_are_read_from_the_kernel_configuration() {
         let single =
             "CONFIG_SQUASHFS=y\nCONFIG_SQUASHFS_DECOMP_SINGLE=y\n# CONFIG_SQUASHFS_DECOMP_MULTI is not set\n";
         assert_eq!(squashfs_decompressors(single), Some("a single decompressor"));

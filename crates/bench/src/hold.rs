@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_just_written_is_found_and_held() {
+    fn files_just_written_are_found_and_locked() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join("sub")).expect("a folder");
         std::fs::write(folder.path().join("sub/file"), b"content").expect("a file");

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_strace_says_was_opened() {
+    fn opened_files_are_read_from_strace() {
         let line = b"12 openat(AT_FDCWD</x>, \"\"..., O_RDONLY|O_CLOEXEC) = 3</opt/a (b) = c/lib.so>";
         assert_eq!(opened(line), Some("/opt/a (b) = c/lib.so".into()));
         assert_eq!(opened(b"12 openat(AT_FDCWD</x>, \"\"..., O_RDONLY) = 3<socket:[7]>"), None);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_dealt_and_as_much_as_wanted_to_two() {
+    fn every_file_is_dealt_and_the_requested_share_to_two_readers() {
         let files: Vec<PathBuf> = (0..1000).map(|n| PathBuf::from(n.to_string())).collect();
         for (shared, total) in [(0, 1000), (10, 1100), (100, 2000)] {
             let hands = (0..8).map(|number| deal(&files, Part { number, of: 8 }, shared)).collect::<Vec<_>>();

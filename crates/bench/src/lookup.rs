@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_exists_is_found_and_nothing_else() {
+    fn existing_modules_are_found_and_nothing_else() {
         let plan = Plan { entries: vec![2500], threads: vec![1, 2], lookups: 500, repetitions: 2 };
         let report = run(&plan, |_| {}).expect("a measurement");
         assert_eq!(report.rows.len(), 4);

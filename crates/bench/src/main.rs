@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_commands_of_the_guide_are_understood() {
+    fn the_commands_of_the_guide_are_parsed() {
         let expected = "startup record-list startup backing startup nodes pynamic startup startup \
                         startup prepare startup publish lookup scale fetch link link prepare clients \
                         waits route";
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_a_result_is_understood() {
+    fn commands_that_repeat_a_result_are_parsed() {
         assert!(understood("../../docs/performance.md").starts_with("startup "));
     }
 }

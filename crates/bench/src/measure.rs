@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_waited_for_and_one_that_fails_is_told() {
+    fn all_processes_are_reaped_and_a_failure_is_reported() {
         let loops = || shell("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done");
         assert!(run_all((0..3).map(|_| loops())).expect("loops").user > 0.0);
         let error = run_all([loops(), shell("exit 3"), loops()]).expect_err("one failed");

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_visits_every_function_and_misses_a_library() {
+    fn the_driver_calls_every_function_and_reports_a_missing_library() {
         let folder = tempfile::tempdir().expect("a folder");
         let plan = plan(5, 2, 25, folder.path());
         let made = run(&plan, |_| {}).expect("a tree");
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_compiler_that_fails_is_told_with_its_library() {
+    fn a_compiler_failure_names_the_library() {
         let folder = tempfile::tempdir().expect("a folder");
         let plan = Plan { compiler: "false".into(), ..plan(2, 0, 1, folder.path()) };
         let error = run(&plan, |_| {}).expect_err("false fails");

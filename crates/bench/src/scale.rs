@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounted_tree_is_asked_for_every_name() {
+    fn every_name_is_looked_up_in_the_mounted_tree() {
         if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/fuse") {
             assert!(std::env::var_os("CI").is_none(), "/dev/fuse can't be opened: {error}");
             eprintln!("NOT TESTED: /dev/fuse can't be opened ({error})");

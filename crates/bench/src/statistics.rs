@@ -105,7 +105,7 @@ mod tests {
 
     /// Noise common to both sides of a pair widens the medians' intervals but not the ratio's.
     #[test]
-    fn what_slows_both_cancels_out() {
+    fn common_noise_cancels_out_of_ratios() {
         let mut random = Random(2);
         let base: Vec<f64> = (0..31).map(|_| 1.0 + random.below(1000) as f64 / 1000.0).collect();
         let slower: Vec<f64> = base.iter().map(|value| value * 1.02).collect();

@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_an_idle_core_could_have_done_counts() {
+    fn only_waits_beside_an_idle_core_count() {
         let switch = |time: &str, core: u32, prev: u32, next: u32| {
             format!(
                 "a b {prev} [{core:03}] {time}: sched:sched_switch: prev_comm=x prev_pid={prev} prev_prio=120 \
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_whose_first_switch_is_missing_idled_until_what_stops_there_began() {
+    fn a_core_without_its_first_switch_idled_until_the_task_that_stops_began() {
         let switch = |time: &str, prev: u32, next: u32| {
             format!("a {prev} [001] {time}: sched:sched_switch: prev_pid={prev} ==> next_pid={next}\n")
         };
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_is_an_error() {
+    fn text_that_is_no_trace_is_an_error() {
         assert!(read("").is_err());
         assert!(read("something else").is_err());
         let gap = [(5, 6), (7, 0)].map(|(prev, next)| {

@@ -1,8 +1,8 @@
-//! What parent and child say to each other: packets over a socket pair, one message each.
+//! Messages between parent and child: packets over a socket pair, one message each.
 //!
 //! ```text
 //!  child → parent   'M' index(1)  + descriptor    tree number `index` is mounted
-//!                   'E' code(1) text              it failed; say this, exit with this code
+//!                   'E' code(1) text              failure: message, and exit code
 //!                   end of file                   the command runs (the socket closes on exec)
 //!  parent → child   'G'                           all sessions run: go
 //! ```

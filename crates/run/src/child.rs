@@ -14,7 +14,7 @@ use crate::explain::{Blocked, Step};
 use crate::namespaces::{self, Identity, because};
 use crate::{exec, root, sys};
 
-/// What the parent tells the child on its command line.
+/// Arguments of the child's command line, set by the parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildArguments {
     /// The number of the child's end of the channel.
@@ -32,24 +32,24 @@ pub struct ChildArguments {
 pub struct Point {
     /// The mount point.
     pub path: PathBuf,
-    /// What is mounted, for the first column of `mount` and `df`.
+    /// Source of the mount, for the first column of `mount` and `df`.
     pub source: String,
     /// Put an overlay of the kernel above it, if the kernel lets us: see [`esker_fuse::mount::mount_overlay`].
     pub shield: Option<Trusted>,
 }
 
-/// What the child says when it fails.
+/// Failure that the child reports.
 struct Failed {
     code: u8,
     text: String,
 }
 
-/// How a point is told that gets an overlay, and one that doesn't.
+/// Values of the argument that says whether a mount gets an overlay.
 const SHIELDS: [(&str, Option<Trusted>); 3] =
     [("bare", None), ("shielded", Some(Trusted::Shown)), ("hiding", Some(Trusted::Hidden))];
 
 impl ChildArguments {
-    /// The arguments that [`ChildArguments::parse`] understands.
+    /// Returns the arguments that [`ChildArguments::parse`] understands.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         let open_files = self.open_files.map_or_else(|| "-".to_owned(), |limit| limit.to_string());
         let mut all = vec![self.channel.to_string().into(), open_files.into()];
@@ -63,7 +63,7 @@ impl ChildArguments {
         all
     }
 
-    /// Reads what the parent wrote; `None` if somebody else called.
+    /// Parses the parent's arguments; `None` if another program made them.
     pub fn parse(arguments: Vec<OsString>) -> Option<Self> {
         let mut arguments = arguments.into_iter();
         let channel = arguments.next()?.to_str()?.parse().ok()?;
@@ -85,8 +85,8 @@ impl ChildArguments {
     }
 }
 
-/// Enters the namespaces, mounts and executes the command; returns only if that failed, with the exit code
-/// to leave with (the parent has been told why). The process must have a single thread.
+/// Enters the namespaces, mounts and executes the command; returns only if that failed, with the exit code (the parent
+/// has the message). The process must have a single thread.
 pub fn become_command(arguments: &ChildArguments) -> io::Result<u8> {
     let channel = Channel::from_descriptor(sys::adopt(arguments.channel)?);
     let Err(failed) = enter_and_execute(arguments, &channel);
@@ -103,7 +103,7 @@ fn enter_and_execute(arguments: &ChildArguments, channel: &Channel) -> Result<In
     root::provide(&paths).map_err(blocked(Step::Root))?;
     for (index, point) in (0u8..).zip(&arguments.points) {
         let device = open_device().map_err(|error| blocked(Step::Device)(cause(&error)))?;
-        // Everybody in the namespace is us, or was let in by us.
+        // All processes of the namespace are the user's, or were admitted by the user.
         let options =
             MountOptions { source: point.source.clone(), allow_other: true, ..MountOptions::default() };
         mount_device(device.as_fd(), &point.path, &options)
@@ -121,7 +121,7 @@ fn enter_and_execute(arguments: &ChildArguments, channel: &Channel) -> Result<In
     }
     if let Some(soft) = arguments.open_files {
         let limit = Rlimit { current: Some(soft), ..getrlimit(Resource::Nofile) };
-        // It can't fail: the soft limit comes down to what it was.
+        // Lowering the soft limit to its old value can't fail.
         let _ = setrlimit(Resource::Nofile, limit);
     }
     Err(execute(&arguments.command))
@@ -147,7 +147,7 @@ pub fn namespaces_blocked() -> Option<Blocked> {
     make().err()
 }
 
-/// The system's answer under an error of the mount, which is what the explanation goes by.
+/// Returns the system's error below an error of the mount, which the explanation uses.
 fn cause(error: &MountError) -> io::Error {
     let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
     match source.and_then(io::Error::raw_os_error) {

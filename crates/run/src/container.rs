@@ -1,6 +1,6 @@
-//! A command whose root directory is an image.
+//! Runs a command whose root directory is an image.
 //!
-//! It takes two steps, because the first may have been taken by somebody else (see [`crate::keeper`]):
+//! It takes two steps, because another process may have taken the first (see [`crate::shared_mount`]):
 //!
 //! ```text
 //!  stage, a small tmpfs as root          build, for one command, in a mount namespace of its own
@@ -9,8 +9,8 @@
 //!    work              nothing yet         work/...     what is made for this command: /etc/passwd, ...
 //! ```
 //!
-//! Then `work/root` becomes the root and the rest is let go. Images are never written: what is missing in one
-//! is added beside it. The command replaces this process, so its exit code, signals and terminal are its own, and
+//! Then `work/root` becomes the root and the rest is unmounted. Images are never written: missing entries
+//! are added beside them. The command replaces this process, so its exit code, signals and terminal are its own, and
 //! nothing is left when it has ended.
 
 pub mod accounts;
@@ -49,12 +49,12 @@ pub enum ContainerError {
     /// A step failed.
     #[error("can't {what}")]
     Step {
-        /// What was tried, on which object.
+        /// Operation that failed, and its object.
         what: String,
         /// Why it failed.
         source: io::Error,
     },
-    /// Nobody says what to run.
+    /// Neither the user nor the image names a command.
     #[error("there is no command, and the image has none of its own")]
     NoCommand,
     /// It can't work as asked.
@@ -62,7 +62,7 @@ pub enum ContainerError {
     Impossible {
         /// Why not.
         what: String,
-        /// What to do.
+        /// Advice for the user.
         remedy: String,
     },
     /// The command can't be executed.
@@ -74,7 +74,7 @@ pub enum ContainerError {
         code: u8,
         /// Why not.
         reason: String,
-        /// What to do.
+        /// Advice for the user.
         hint: String,
     },
 }
@@ -90,7 +90,7 @@ pub(crate) fn step(what: impl Into<String>) -> impl FnOnce(io::Error) -> Contain
 pub struct Mount {
     /// Where, as a path in the image.
     pub target: PathBuf,
-    /// What.
+    /// Source of the mount.
     pub what: What,
     /// Whether the command may run without it.
     pub need: Need,
@@ -99,42 +99,42 @@ pub struct Mount {
 /// Whether a command may run without a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The user asked for it: the command doesn't run without it.
+    /// The user asked for it: without it the command doesn't run.
     Asked,
-    /// Containers have it: it takes the place of what the image has in its way, and is left out if that can't be done. In a
-    /// root that can be written a file is copied, so that programs can replace it.
+    /// Containers usually have it: it replaces a file of the image in its way, and is left out if it can't be mounted.
+    /// In a writable root a file is copied, so that programs can replace it.
     Usual,
 }
 
-/// What is mounted.
+/// Source of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// A file or directory of the host, with all that is mounted below it.
     Bind {
         /// Its path on the host, absolute and without links.
         from: PathBuf,
-        /// What may be done with it.
+        /// Options of the bind mount.
         options: BindOptions,
     },
     /// An empty directory in memory, with these permissions.
     Scratch(u32),
-    /// `/dev` with what every program expects, and these besides, which must be on the host.
+    /// `/dev` with the standard devices, and these besides, which must be on the host.
     Devices(Vec<PathBuf>),
     /// A file with this content.
     File(Vec<u8>),
     /// The image, in a root that is the host's.
     Image,
-    /// The processes of the namespace of process ids; the host's `/proc` where the kernel refuses a new one.
+    /// `/proc` of the PID namespace; the host's where the kernel refuses a new one.
     Processes,
 }
 
 impl Mount {
-    /// Something that the user asked for.
+    /// Makes a mount that the user asked for.
     pub fn asked(target: impl Into<PathBuf>, what: What) -> Self {
         Self { target: target.into(), what, need: Need::Asked }
     }
 
-    /// Something that containers have.
+    /// Makes a mount that containers usually have.
     pub fn usual(target: impl Into<PathBuf>, what: What) -> Self {
         Self { target: target.into(), what, need: Need::Usual }
     }
@@ -143,9 +143,9 @@ impl Mount {
 /// How a root is made from an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What is mounted into it, in this order.
+    /// Mounts, in this order.
     pub mounts: Vec<Mount>,
-    /// The root can be written; what is written is in memory and gone with the command.
+    /// True if the root is writable; changes are in memory and gone with the command.
     pub writable: bool,
     /// The root is the host's, not the image.
     pub of_host: bool,
@@ -160,7 +160,7 @@ pub struct LeftOut {
     pub error: ContainerError,
 }
 
-/// A namespace that has the host and an image, but is nobody's root yet.
+/// A namespace with the host and an image, before a command has its root there.
 #[derive(Debug)]
 pub struct Stage {
     host: PathBuf,
@@ -192,28 +192,28 @@ impl Stage {
         Ok(Self { host, image: IMAGE.into() })
     }
 
-    /// The stage that this process has joined.
+    /// Returns the stage that this process has joined.
     pub(crate) fn joined() -> Self {
         Self { host: Path::new("/").join(root::OLD_ROOT), image: IMAGE.into() }
     }
 
-    /// The image's root directory.
+    /// Returns the image's root directory.
     pub fn image(&self) -> &Path {
         &self.image
     }
 
-    /// The same, but the image is only what is at this path of it.
+    /// Returns the stage with the directory at this path of the image as image.
     pub fn below(self, path: &Path) -> Self {
         let image = self.image.join(path.strip_prefix("/").unwrap_or(path));
         Self { image, ..self }
     }
 
-    /// Where a path of the host is now.
+    /// Returns the present path of a path of the host.
     pub fn host(&self, path: &Path) -> PathBuf {
         self.host.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Whether the image has this, following links within it.
+    /// True if the image has this path, following links within it.
     pub fn has(&self, path: &Path) -> bool {
         resolve::within(self.image(), path).is_ok_and(|found| found.exists())
     }
@@ -234,13 +234,13 @@ impl Stage {
         Ok(Some(content))
     }
 
-    /// Whether the user namespace has more users than one.
+    /// True if the user namespace has more than one user.
     pub fn has_several_users(&self) -> bool {
         let map = fs::read_to_string(self.host(Path::new("/proc/self/uid_map"))).unwrap_or_default();
         map.lines().count() > 1 || map.split_whitespace().nth(2).is_some_and(|count| count != "1")
     }
 
-    /// Makes the root that `plan` describes, and enters it; tells what had to be left out.
+    /// Makes the root of `plan`, and enters it; returns the mounts that had to be left out.
     pub fn build(self, plan: &Plan) -> Result<Vec<LeftOut>, ContainerError> {
         build::build(&self, plan)
     }

@@ -1,7 +1,7 @@
-//! Executing a command, and explaining why that failed.
+//! Executes a command, and explains failures.
 //!
-//! `execve` answers ENOENT for a script whose interpreter is missing and for a program whose loader is missing, as it does
-//! for a file that is missing itself. [`execute`] looks at the file afterwards and names what is really missing.
+//! `execve` returns ENOENT for a script whose interpreter is missing and for a program whose loader is missing, as it
+//! does for a missing file. [`execute`] looks at the file afterwards and names the missing one.
 
 mod program;
 
@@ -59,7 +59,7 @@ pub(crate) fn execute(
     explain(program, &file, &error)
 }
 
-/// The file that a shell would take for `program`.
+/// Returns the file that a shell would execute as `program`.
 fn find(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(program.into());
@@ -106,7 +106,7 @@ fn replace_process(
     };
     let line = words(&[name]);
     let error = call(file.as_os_str(), line.iter().map(OsString::as_os_str).collect());
-    // What is text without a `#!` line is for a shell, as POSIX has it.
+    // Text without a `#!` line is run by a shell, as POSIX requires.
     if error.raw_os_error() == Some(libc::ENOEXEC) && Program::of(file).is_some_and(|it| it == Program::Text)
     {
         let line = words(&[OsStr::new("sh"), file.as_os_str()]);
@@ -223,7 +223,7 @@ fn why_unknown(file: &Path, depth: usize) -> Reason {
     }
 }
 
-/// The reason of an interpreter, which is a reason of its script.
+/// Returns the reason of an interpreter, which is a reason of its script.
 fn below(file: &Path, interpreter: &Path, depth: usize, why: fn(&Path, usize) -> Reason) -> Reason {
     if interpreter == file {
         return None;
@@ -236,7 +236,7 @@ fn below(file: &Path, interpreter: &Path, depth: usize, why: fn(&Path, usize) ->
 mod tests {
     use super::*;
 
-    /// An ELF head for a machine, with a loader.
+    /// Makes an ELF head for a machine, with a loader.
     fn elf(machine: u16, loader: &str) -> Vec<u8> {
         let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         bytes.extend_from_slice(&2u16.to_le_bytes());
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn a_missing_interpreter_or_loader_is_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         let make = |name: &str, content: &[u8], mode: u32| {

@@ -1,4 +1,4 @@
-//! Why namespaces or `/dev/fuse` don't work here, and what to do about it.
+//! Explains why namespaces or `/dev/fuse` don't work on this machine, and gives advice.
 
 use std::fmt;
 use std::fs;
@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 
-/// What was tried when it failed.
+/// Step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Making a user and a mount namespace.
@@ -25,11 +25,11 @@ pub enum Step {
 /// A command can't be run because the system doesn't let us: the step, the setting to blame, the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// What was tried.
+    /// Step that failed.
     pub step: Step,
-    /// What happened, and why.
+    /// Error and its cause.
     pub cause: String,
-    /// What to do.
+    /// Advice for the user.
     pub remedy: String,
 }
 
@@ -80,7 +80,7 @@ impl Facts {
 
 const INSTEAD: &str = "or use `esker mount`, which needs fusermount3 instead of namespaces";
 
-/// Why `/dev/fuse` can't be opened by this process; `None` if it can.
+/// Returns why this process can't open `/dev/fuse`; `None` if it can.
 pub fn device_blocked() -> Option<Blocked> {
     let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
     opened.err().map(|error| explain(Step::Device, &error, &Facts::gather()))
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_is_not_taken_for_a_forbidden_one() {
+    fn a_full_table_differs_from_a_forbidden_one() {
         let text = blocked(Step::Namespace, libc::ENOSPC, &facts());
         assert!(text.contains("is 1000 and all are in use"), "{text}");
     }

@@ -1,11 +1,11 @@
-//! What of the host a container needs beside files: libraries of drivers and networks, devices, programs.
+//! Parts of the host that a container needs beside files: libraries of drivers and networks, devices, programs.
 //!
 //! ```text
 //!  lib  PATTERN      libraries of the host's own kind, by name: in $LD_LIBRARY_PATH, the loader's cache, usual folders
 //!  dev  PATTERN      devices, or directories of them
 //!  bin  NAME         a program in $PATH
-//!  path PATTERN      files or directories, shown where they are
-//!  dir  NAME         the directory that this variable of the environment names
+//!  path PATTERN      files or directories, shown at their own path
+//!  dir  NAME         the directory in this variable of the environment
 //!  set  NAME=VALUE   a variable for the command
 //! ```
 //!
@@ -37,7 +37,7 @@ pub struct Rules {
     variables: Vec<(String, String)>,
 }
 
-/// What the host has of what the rules name.
+/// Parts of the host that match the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostParts {
     /// Names under which libraries are loaded, and their files.
@@ -53,7 +53,7 @@ pub struct HostParts {
 }
 
 impl HostParts {
-    /// Whether the host has nothing.
+    /// True if the host has none of them.
     pub fn is_empty(&self) -> bool {
         self.libraries.is_empty()
             && self.devices.is_empty()
@@ -91,7 +91,7 @@ impl Rules {
         Ok(rules)
     }
 
-    /// What is looked for, in a few words.
+    /// Returns a summary of the rules in a few words.
     pub fn summary(&self) -> String {
         let first = |of: &[String]| of.iter().take(3).cloned().collect::<Vec<_>>();
         [first(&self.devices), first(&self.libraries), first(&self.programs), first(&self.paths)]
@@ -120,7 +120,7 @@ impl Rules {
     }
 }
 
-/// The paths of this host that match.
+/// Returns the paths of this host that match.
 fn expand(pattern: &str) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
     for component in Path::new(pattern).components() {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_host_has_is_found() {
+    fn existing_parts_of_the_host_are_found() {
         let rules = Rules::parse("dev /dev/nul?\ndev /dev/no-such*\nbin sh\npath /pro*/self").expect("rules");
         let found = rules.find();
         assert_eq!(found.devices, [Path::new("/dev/null")]);

@@ -1,6 +1,6 @@
 //! Runs commands in namespaces whose root directory is made of mounted trees.
 //!
-//! The kernel wants `/dev/fuse` opened by somebody of the user namespace that owns the mount, and a user
+//! The kernel requires that `/dev/fuse` is opened by a process of the user namespace that owns the mount, and a user
 //! namespace can only be entered by a process with one thread. So two processes share the work:
 //!
 //! ```text

@@ -13,17 +13,17 @@ use crate::explain::{Blocked, Facts, Step, explain};
 use crate::subordinate::Subordinate;
 use crate::{root, sys};
 
-/// Who a command is in its user namespace. Outside it is always whoever started it.
+/// User of a command in its user namespace. Outside it is always the calling user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Identity {
-    /// Who it is outside.
+    /// The same user as outside.
     #[default]
     Same,
     /// Root, as far as programs ask; files that it makes are its user's.
     Root,
 }
 
-/// What a process sees of mounts, and as whom.
+/// Mount and user namespace of a process.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
     pub(crate) mount: OwnedFd,
@@ -31,7 +31,7 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    /// Those of a process: its number, or `self`.
+    /// Opens the namespaces of a process: its number, or `self`.
     pub(crate) fn of(process: &str) -> io::Result<Self> {
         let open = |kind: &str| File::open(format!("/proc/{process}/ns/{kind}")).map(OwnedFd::from);
         Ok(Self { mount: open("mnt")?, user: open("user")? })
@@ -39,7 +39,7 @@ impl Namespaces {
 
     /// Joins them. The process must have a single thread.
     pub(crate) fn join(&self) -> io::Result<()> {
-        // Root has made none, and the kernel lets nobody join what they are in.
+        // Root has made none, and the kernel lets no process join the namespace it is in.
         let own = fs::metadata("/proc/self/ns/user")?;
         if own.ino() != fstat(&self.user)?.st_ino {
             move_into_link_name_space(self.user.as_fd(), Some(LinkNameSpaceType::User))?;
@@ -53,15 +53,15 @@ pub fn join(command: u32) -> io::Result<()> {
     Namespaces::of(&command.to_string())?.join()
 }
 
-/// Closes this process, with its memory, root directory and descriptors, to other processes of its user, until it becomes
-/// another program.
+/// Denies other processes of the same user access to this process, its memory, root directory and descriptors, until
+/// exec.
 pub fn close_to_others() {
     // It can't fail: the value is one that the kernel knows.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
 }
 
-/// Enters a mount namespace whose mounts don't reach the host. Root needs only that; everybody else (and root of a
-/// container that may not mount) makes a user namespace for it. The process must have a single thread.
+/// Enters a mount namespace whose mounts don't reach the host. Root needs only that; other users (and root of a
+/// container that may not mount) make a user namespace for it. The process must have a single thread.
 pub(crate) fn enter(identity: Identity) -> Result<(), Blocked> {
     if !(geteuid().is_root() && sys::unshare(UnshareFlags::NEWNS).is_ok()) {
         enter_user_namespace(identity)?;

@@ -1,4 +1,4 @@
-//! The parent: it starts the child, serves what the child mounts, and waits for the command.
+//! The parent: it starts the child, serves the child's mounts, and waits for the command.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,7 +14,7 @@ use crate::child::{ChildArguments, Point};
 use crate::signals::{Received, die_by, take_and_remember};
 use crate::sys::{self, SignalMask};
 
-/// What is passed on to the command.
+/// Signals that are forwarded to the command.
 const PASSED_ON: [i32; 6] =
     [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
 
@@ -24,7 +24,7 @@ pub enum RunError {
     /// A system call of the parent failed.
     #[error("can't {what}")]
     System {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
         /// Why it failed.
         source: io::Error,
@@ -34,7 +34,7 @@ pub enum RunError {
     Child {
         /// The exit code a shell would give: 126 or 127 for the command, 1 for everything before it.
         code: u8,
-        /// What failed; further lines say what to do.
+        /// Failure; further lines give advice.
         text: String,
     },
     /// The child mounted nothing.
@@ -58,7 +58,7 @@ enum Phase {
     /// There is no child yet: a signal ends this process if it would without us.
     Before,
     Running(Pid),
-    /// The command has ended; its process id may soon be somebody else's.
+    /// The command has ended; its process id may be reused.
     Over,
 }
 
@@ -66,7 +66,7 @@ enum Phase {
 #[derive(Clone)]
 pub struct Forwarding {
     phase: Arc<Mutex<Phase>>,
-    /// What was blocked before, and will be for the command.
+    /// Signal mask before, which the command will have.
     mask: SignalMask,
 }
 
@@ -75,7 +75,7 @@ impl Forwarding {
     pub fn begin() -> Result<Self, RunError> {
         let phase = Arc::new(Mutex::new(Phase::Before));
         let theirs = phase.clone();
-        // As under nohup. The command, too, begins with that; should it change its mind, it is told.
+        // As under nohup. The command starts with the signal ignored, too; if it changes that, it gets the signal.
         let ignored: Vec<i32> = PASSED_ON.into_iter().filter(|signal| sys::is_ignored(*signal)).collect();
         let mask = take_and_remember(&PASSED_ON, move |received| pass_on(&lock(&theirs), received, &ignored))
             .map_err(|source| RunError::System { what: "take over signals", source })?;
@@ -99,7 +99,7 @@ fn pass_on(phase: &Phase, received: Received, ignored: &[i32]) {
         Phase::Running(_) if received.from_kernel => {}
         Phase::Running(pid) => {
             if let Some(signal) = Signal::from_named_raw(received.signal) {
-                // It may have just ended; then there is nobody to tell.
+                // The command may have just ended.
                 let _ = rustix::process::kill_process(*pid, signal);
             }
         }
@@ -140,7 +140,7 @@ impl Parent {
         Ok(Self { child, channel: ours, points: count, forwarding })
     }
 
-    /// The child's process id, which is the command's.
+    /// Returns the child's process id, which is the command's.
     pub fn id(&self) -> u32 {
         self.child.id()
     }

@@ -41,11 +41,12 @@ const PASSED_ON: [i32; 10] = [
 /// The exit code if the namespace was killed before its command had ended.
 const KILLED: u8 = 128 + 9;
 
-/// Goes on in the command's process, in a new namespace of process ids; nothing has happened if that fails. The process must
-/// have a single thread.
+/// Continues in the command's process, in a new PID namespace; a failure has no effect. The process must have a single
+/// thread.
 pub fn enter_process_namespace() -> io::Result<()> {
     sys::unshare(UnshareFlags::NEWPID)?;
-    // Ended children that are ignored are lost. What else is ignored stays so for the command, as under nohup.
+    // Exit codes of children are lost while the signal is ignored. Other ignored signals stay so for the command, as
+    // under nohup.
     sys::set_default(libc::SIGCHLD);
     let taken: Vec<i32> = PASSED_ON.into_iter().filter(|signal| !sys::is_ignored(*signal)).collect();
     let (told, say) = io::pipe()?;
@@ -83,7 +84,7 @@ fn stand_for(first: Pid, signals: &OwnedFd, mut told: PipeReader) -> ! {
     }
 }
 
-/// Is the first process of the namespace; returns in the command's.
+/// Acts as the first process of the namespace; returns in the command's.
 fn be_first(taken: &[i32], say: PipeWriter) -> io::Result<()> {
     // A command whose `esker run` was killed ends with it.
     set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -97,7 +98,7 @@ fn be_first(taken: &[i32], say: PipeWriter) -> io::Result<()> {
         loop {
             match waitpid(None, WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == command => {
-                    // What the command leaves running goes on without the process that stood for it.
+                    // Processes that the command leaves running outlive the process that represents it.
                     let _ = set_parent_process_death_signal(None);
                     if let Some(mut say) = say.take() {
                         let _ = say.write_all(&status.as_raw().to_le_bytes());

@@ -1,9 +1,9 @@
-//! A root directory that has the wanted mount points.
+//! Makes a root directory with the wanted mount points.
 //!
-//! Where a mount point is missing on the host, nothing is created there. Instead the command gets a new root:
-//! a small read-only tmpfs in which every entry of the host's root is bound (symbolic links are made anew),
-//! and the missing directories are added. A directory on the way to a mount point that the host has is
-//! treated the same way, so that its other entries stay visible.
+//! A mount point that the host lacks is not created there. Instead the command gets a new root: a small read-only
+//! tmpfs in which every entry of the host's root is bound (symbolic links are copied), and the missing directories are
+//! added. A directory of the host on the way to a mount point is treated the same way, so that its other entries stay
+//! visible.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -27,7 +27,7 @@ pub(crate) fn detach_from_host() -> io::Result<()> {
     Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
 }
 
-/// Makes sure that all of `points` (absolute, without `..`) are directories, with a new root if need be.
+/// Makes all of `points` (absolute, without `..`) directories, with a new root if necessary.
 pub(crate) fn provide(points: &[&Path]) -> io::Result<()> {
     if points.iter().all(|point| point.is_dir()) {
         return Ok(());
@@ -71,7 +71,7 @@ pub(crate) fn enter_new_root() -> io::Result<PathBuf> {
     Ok(Path::new("/").join(OLD_ROOT))
 }
 
-/// What a mount point has to be.
+/// Required type of a mount point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaf {
     Directory,
@@ -85,7 +85,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) kind: Leaf,
 }
 
-/// The names that make up a path.
+/// Returns the names in a path.
 pub(crate) fn names(point: &Path) -> Vec<OsString> {
     let normal = |component| match component {
         Component::Normal(name) => Some(OsStr::to_owned(name)),
@@ -94,8 +94,8 @@ pub(crate) fn names(point: &Path) -> Vec<OsString> {
     point.components().filter_map(normal).collect()
 }
 
-/// Shows in the new directory `to` all that `from` has, except that the `wanted` become empty directories and files,
-/// and the directories on the way to them new ones that show what the old have.
+/// Shows all entries of `from` in the new directory `to`, except that the `wanted` become empty directories and files,
+/// and the directories on the way to them new ones with the entries of the old.
 pub(crate) fn mirror(from: &Path, to: &Path, wanted: &[Wanted]) -> io::Result<()> {
     let special: Vec<&OsString> = wanted.iter().filter_map(|wanted| wanted.names.first()).collect();
     if let Ok(entries) = fs::read_dir(from) {

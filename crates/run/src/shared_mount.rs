@@ -1,24 +1,23 @@
 //! One mount of an image for all commands of a job that use it.
 //!
-//! A keeper is a process that lives in the namespaces of a stage, mounts the image there, serves it, and lets others in:
+//! A keeper is a process that lives in the namespaces of a stage, mounts the image there, serves it, and admits commands:
 //!
 //! ```text
 //!  esker run (1st)                        keeper                              esker run (2nd, 3rd, ...)
 //!     │ start ───────────────────────────► namespaces, mount, serve
-//!     │ connect ─────────────────────────► note who it is ◄────────────────────── connect │
+//!     │ connect ─────────────────────────► record the client ◄────────────────────── connect │
 //!     │ ◄──────────── namespaces ──────────┤├─────────────── namespaces ───────────────► │
 //!     │ join them, a mount namespace of    │                             the same         │
 //!     │ one's own, become the command      │                                              │
 //!     ▼ end                                ▼ the last one has ended: lets go of the mount ▼ end
 //! ```
 //!
-//! Commands of a job are in one user namespace, so they may read each other's memory, as MPI does within a node. It lies
-//! below that of the keeper, so that no command can trace the keeper or its scout, or reach the host's files through their
-//! root directories in `/proc`. What a
-//! command leaves running keeps the mount: the keeper only lets go of its own hold on it, and ends when the kernel
-//! says that nobody has it any more. Everybody in a job finds the keeper through a socket whose name stands for image and
-//! job ([`Key`]); a lock beside it decides who starts one. A keeper that is killed leaves both behind, which the next one
-//! takes over.
+//! Commands of a job are in one user namespace, so they may read each other's memory, as MPI does within a node. This
+//! namespace is a child of the keeper's, so that no command can trace the keeper or its scout, or reach the host's files
+//! through their root directories in `/proc`. Processes that a command leaves running keep the mount: the keeper only
+//! drops its own reference, and ends when the kernel reports that the last one is gone. Commands of a job find the keeper
+//! through a socket whose name is made of image and job ([`Key`]); a lock beside it decides which command starts one.
+//! A keeper that is killed leaves both behind, and the next one takes them over.
 
 mod clients;
 mod handover;
@@ -46,11 +45,11 @@ use clients::Clients;
 
 pub use key::Key;
 
-/// Keepers that end while one wants to join them are followed by others; so many in a row are not a coincidence.
+/// Attempts to join a keeper that ends meanwhile and is followed by another; so many in a row are not a coincidence.
 const ATTEMPTS: usize = 16;
 
-/// What a scheduler or a terminal sends to a whole job. The command may need its files to save its work, so a keeper
-/// ends with the last command, and not before.
+/// Signals that a scheduler or a terminal sends to a whole job. The command may need its files to save its work, so a
+/// keeper ends with the last command, and not before.
 const NOT_FOR_KEEPERS: [i32; 8] = [
     libc::SIGTERM,
     libc::SIGINT,
@@ -84,12 +83,12 @@ pub enum SharedMountError {
 }
 
 impl SharedMountAddress {
-    /// That of the keeper of what `key` stands for, in a folder that only this user can write.
+    /// Makes the address of the keeper with this key, in a folder that only this user can write.
     pub fn new(folder: &Path, key: Key) -> Self {
         Self { folder: folder.to_owned(), key }
     }
 
-    /// What it stands for.
+    /// Returns the key.
     pub fn key(&self) -> &Key {
         &self.key
     }
@@ -114,7 +113,7 @@ impl SharedMountAddress {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other?,
             }
-            // Whoever had it may have taken the file away.
+            // The process that had the lock may have removed the file.
             let named = fs::symlink_metadata(&path);
             if named.is_ok_and(|named| file.metadata().is_ok_and(|held| held.ino() == named.ino())) {
                 return Ok(Some(file));
@@ -122,8 +121,8 @@ impl SharedMountAddress {
         }
     }
 
-    /// Joins the namespaces of the job's keeper, for which `start` starts one if there is none; it must be ready when
-    /// that returns. The process must have a single thread.
+    /// Joins the namespaces of the job's keeper; `start` starts one if there is none, and returns when it is ready.
+    /// The process must have a single thread.
     pub fn join<E: From<ContainerError>>(
         &self,
         mut start: impl FnMut() -> Result<(), E>,
@@ -148,9 +147,9 @@ impl SharedMountAddress {
         Err(failed(last).into())
     }
 
-    /// Becomes the keeper: makes the namespaces, mounts what `open` gives, calls `ready`, and lets others in until the
-    /// last of them has ended; `starter` counts as one of them. `open` is told where the mount is. The process must have a single thread, and whoever
-    /// started it the lock.
+    /// Becomes the keeper: makes the namespaces, mounts the tree of `open`, calls `ready`, and admits commands until
+    /// the last of them has ended; `starter` counts as one of them. `open` gets the path of the mount. The process
+    /// must have a single thread, and its starter the lock.
     pub fn keep<E: From<SharedMountError>>(
         &self,
         keeping: SharedMountPlan,
@@ -158,7 +157,7 @@ impl SharedMountAddress {
         ready: impl FnOnce() -> io::Result<()>,
     ) -> Result<(), E> {
         let mut device = None;
-        // What keeps it from being opened can only be told as long as the host is the root.
+        // The reason why it can't be opened can only be found while the host is the root.
         let stage = Stage::empty(keeping.identity, || device = Some(device_for_mount()))
             .map_err(SharedMountError::from)?;
         let refused = |blocked| SharedMountError::from(ContainerError::Blocked(blocked));
@@ -199,7 +198,7 @@ impl SharedMountAddress {
         if ready().is_ok() {
             clients.serve(|| self.retire()).map_err(of_system("wait for commands"))?;
         } else {
-            // Whoever asked for it is gone. The namespaces of commands have the mount, too.
+            // The clients are gone. The namespaces of commands have the mount, too.
             drop(clients);
             let _ = fs::remove_file(&socket);
         }
@@ -208,9 +207,9 @@ impl SharedMountAddress {
         Ok(())
     }
 
-    /// Makes sure that nobody finds this keeper any more, unless somebody is about to.
+    /// Removes the socket, so that no command finds this keeper, unless one is about to connect.
     fn retire(&self) -> Option<File> {
-        // Somebody has the lock: they will have asked here before they start another.
+        // The holder of the lock asks here before it starts another keeper.
         let lock = self.lock(FlockOperation::NonBlockingLockExclusive).ok().flatten()?;
         let _ = fs::remove_file(self.socket());
         let _ = fs::remove_file(self.lock_file());
@@ -221,23 +220,23 @@ impl SharedMountAddress {
 /// Where a keeper has its mount.
 #[derive(Clone, Copy, Debug)]
 pub struct MountedAt<'a> {
-    /// A directory that this process finds by this path, and one that it starts until it is another program: that is
-    /// another root than theirs, and the way to it is a descriptor.
+    /// Directory that this process finds by this path, and so do programs that it starts until they call exec: they
+    /// have another root than the commands, and reach it through a descriptor.
     pub directory: &'a Path,
-    /// What the mount is called in it.
+    /// Name of the mount in it.
     pub name: &'a Path,
 }
 
 /// How an image is kept.
 #[derive(Clone, Debug)]
 pub struct SharedMountPlan {
-    /// Who commands are.
+    /// Identity of the commands.
     pub identity: Identity,
-    /// What is mounted, for the first column of `mount`.
+    /// Source of the mount, for the first column of `mount`.
     pub source: String,
     /// How it is served.
     pub session: SessionOptions,
-    /// What is mounted never changes, so that an overlay of the kernel may answer what it can.
+    /// True if the tree never changes, so that an overlay of the kernel may answer for it.
     pub is_fixed: bool,
     /// Commands get a user namespace below that of the keeper, so that they have no rights over it.
     pub apart: bool,
@@ -245,7 +244,7 @@ pub struct SharedMountPlan {
     pub starter: u32,
 }
 
-/// Leaves the parent: from here on this process is a child of nobody who waits for it. It must have a single thread.
+/// Detaches from the parent, so that this process is reaped by init. It must have a single thread.
 pub fn leave_parent() -> io::Result<()> {
     sys::leave_parent()
 }
@@ -261,15 +260,15 @@ fn enter(namespaces: Namespaces) -> Result<Stage, ContainerError> {
         namespaces.join()?;
         // Until it is the command it has the host, which commands of the same user must not get at.
         close_to_others();
-        // What this command mounts is for it alone.
+        // Mounts of this command are private to it.
         Ok(sys::unshare(UnshareFlags::NEWNS)?)
     };
     enter().map_err(joined)?;
     Ok(Stage::joined())
 }
 
-/// A keeper's own hold on the mount. It stays on the stage with this alone; its root is the host's again, so that what
-/// it opens is what its user named.
+/// The keeper's own reference to the mount. Only this is on the stage; the keeper's root is the host's again, so that
+/// it opens the paths that its user named.
 struct Hold(OwnedFd);
 
 impl Hold {
@@ -281,12 +280,12 @@ impl Hold {
         Ok(Self(root.into()))
     }
 
-    /// The stage, for this process.
+    /// Returns the path of the stage for this process.
     fn directory(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
-    /// What the image is called there.
+    /// Returns the name of the image there.
     fn name(&self) -> &'static Path {
         Path::new(IMAGE.trim_start_matches('/'))
     }
@@ -307,7 +306,7 @@ impl Hold {
         done
     }
 
-    /// Lets go of it, with what lies above it.
+    /// Unmounts it, and the mounts above it.
     fn release(self) {
         self.within(|image| while unmount(image, UnmountFlags::DETACH).is_ok() {});
     }

@@ -15,9 +15,9 @@ pub struct Received {
     pub from_kernel: bool,
 }
 
-/// Has `handle` called, on a thread of its own, for each of `signals` from now on, in place of what they do
-/// by default; SIGHUP stays ignored if it was, as under `nohup`. Call it before any other thread starts: a thread that
-/// doesn't block them would die of them.
+/// Calls `handle`, on a thread of its own, for each of `signals` from now on, in place of their default action; SIGHUP
+/// stays ignored if it was, as under `nohup`. Call it before any other thread starts: a thread that doesn't block the
+/// signals would end the process.
 pub fn take_signals(signals: &[i32], handle: impl Fn(Received) + Send + 'static) -> io::Result<()> {
     let outlives_terminal = |signal: &i32| *signal == libc::SIGHUP && sys::is_ignored(*signal);
     let taken: Vec<i32> = signals.iter().copied().filter(|signal| !outlives_terminal(signal)).collect();
@@ -32,15 +32,15 @@ pub(crate) fn take_and_remember(
     let (fd, before) = sys::signal_descriptor(signals)?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         while let Ok((signal, code, _)) = sys::next_signal(fd.as_fd()) {
-            // SI_USER, SI_QUEUE, SI_TKILL are what kill, sigqueue and tgkill leave; the kernel's are positive.
+            // kill, sigqueue and tgkill set SI_USER, SI_QUEUE, SI_TKILL; the kernel's codes are positive.
             handle(Received { signal, from_kernel: code > 0 });
         }
     })?;
     Ok(before)
 }
 
-/// Ends this process by `signal`, as a command did that it stood for, without a second core dump.
-/// If the signal doesn't end processes, the exit code is what a shell would say.
+/// Ends this process by `signal`, as the command ended that it represents, without a second core dump. If the signal
+/// doesn't end processes, the exit code is that of a shell.
 pub fn die_by(signal: i32) -> ! {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     // At worst there is a core dump too many.

@@ -56,7 +56,7 @@ pub fn missing_ids() -> Option<String> {
 }
 
 impl Subordinate {
-    /// Finds those of the user of this process; otherwise tells what is missing.
+    /// Finds the ranges of this process's user; otherwise says what is missing.
     pub(crate) fn of_user() -> Result<Self, String> {
         let uid = geteuid().as_raw();
         let name = user_name(uid);
@@ -130,7 +130,7 @@ fn user_name(uid: u32) -> String {
     known.or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| uid.to_string())
 }
 
-/// The ranges that a file in the form of `/etc/subuid` gives a user, by name or number.
+/// Returns the ranges of a user, by name or number, in a file like `/etc/subuid`.
 fn ranges(file: &[u8], name: &str, uid: u32) -> Vec<Range> {
     let number = uid.to_string();
     let text = String::from_utf8_lossy(file);

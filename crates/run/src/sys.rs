@@ -1,4 +1,4 @@
-//! The system calls that need `unsafe`: signal masks, processes, and what mounts forbid.
+//! System calls that need `unsafe`: signal masks, processes, and restrictions of mounts.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_char};
@@ -16,8 +16,8 @@ use rustix::process::Pid;
 #[derive(Clone, Copy)]
 pub(crate) struct SignalMask(libc::sigset_t);
 
-/// Blocks `signals` in this thread (and those it will start) and gives a descriptor to read them from, and
-/// the mask that was in force.
+/// Blocks `signals` in this thread (and threads it starts) and returns a descriptor to read them from, and the former
+/// mask.
 pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<(OwnedFd, SignalMask)> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set it is given; sigaddset changes an initialised one.
@@ -44,7 +44,7 @@ pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<(OwnedFd, SignalM
     Ok(unsafe { (OwnedFd::from_raw_fd(fd), SignalMask(before.assume_init())) })
 }
 
-/// Whether `signal` does nothing to this process.
+/// True if this process ignores `signal`.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: without a new action nothing is changed; the old one is written to memory that is valid for the call, and
@@ -61,7 +61,7 @@ pub(crate) fn set_default(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// Waits for the next signal: its number, who raised it (`si_code`) and the sender.
+/// Waits for the next signal; returns its number, its origin (`si_code`) and the sender.
 pub(crate) fn next_signal(fd: BorrowedFd<'_>) -> io::Result<(i32, i32, u32)> {
     let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
     let want = size_of::<libc::signalfd_siginfo>();
@@ -137,8 +137,8 @@ pub(crate) fn leave_parent() -> io::Result<()> {
     }
 }
 
-/// Goes on in this process, and does `what` in a child of it, which ends with the exit code that this gives. There must be
-/// a single thread, or `what` must be limited to system calls.
+/// Forks: continues in this process, and runs `what` in a child, whose exit code it returns. There must be a single
+/// thread, or `what` must be limited to system calls.
 pub(crate) fn in_child(what: impl FnOnce() -> u8) -> io::Result<Pid> {
     // SAFETY: by the rule above no lock is needed in the child that a missing thread holds, and the child ends without
     // running anything of its parent.
@@ -188,8 +188,8 @@ pub(crate) fn replace_process(file: &CString, line: &[CString], environment: &[C
     }
 }
 
-/// Makes a mount forbid more than it does: a mask of `libc::MOUNT_ATTR_*`; with all mounts below it if that is asked for.
-/// Needs Linux 5.12.
+/// Adds restrictions to a mount: a mask of `libc::MOUNT_ATTR_*`; with all mounts below it if `recursive`. Needs Linux
+/// 5.12.
 pub(crate) fn restrict_mount(target: &Path, forbid: u64, recursive: bool) -> io::Result<()> {
     let target = CString::new(target.as_os_str().as_bytes())?;
     let change = libc::mount_attr { attr_set: forbid, attr_clr: 0, propagation: 0, userns_fd: 0 };

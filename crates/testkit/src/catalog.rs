@@ -21,7 +21,7 @@ pub const TABLES: &str = "
     CREATE TABLE statistics (counter TEXT, value INTEGER, CONSTRAINT pk_statistics PRIMARY KEY (counter));
     INSERT INTO properties VALUES ('schema', '2.5'), ('schema_revision', '7');";
 
-/// What makes writing them quick; a test's catalog need not survive a crash, and may be wrong on purpose.
+/// Pragmas that make writing catalogs fast: a test's catalog need not survive a crash, and may be wrong on purpose.
 const QUICKLY: &str =
     "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA foreign_keys = OFF; BEGIN;";
 

@@ -1,13 +1,13 @@
-//! Judges a whole repository, written from the description of the format alone: it shares no code with the writer
+//! Checks a whole repository, written from the description of the format alone: it shares no code with the writer
 //! and reads databases with SQLite itself.
 //!
 //! * the head: manifest, whitelist, certificate, their signatures;
 //! * every object that the head leads to: its name is the hash of its bytes, and it decompresses;
 //! * every catalog: tables, keys of paths, flags, link counts, chunks, counters, nested catalogs;
-//! * bundles: flags of triggers, and what is listed;
+//! * bundles: flags of triggers, and listed paths;
 //! * history and reflog.
 //!
-//! What is wrong is collected, not panicked about, so that tests can damage a repository and see it noticed.
+//! Faults are collected without a panic, so that tests can damage a repository and see the damage reported.
 
 mod bundles;
 mod catalogs;
@@ -22,12 +22,12 @@ use crate::object::Algorithm;
 
 use objects::Objects;
 
-/// What was found in a repository.
+/// Results of a check: the faults, and the tree.
 #[derive(Debug, Default)]
 pub struct Findings {
     /// Everything that is wrong.
     pub problems: Vec<String>,
-    /// What the head's revision shows, by path; `/` is the root. Entries that listings leave out are not in it.
+    /// Tree of the head's revision, by path; `/` is the root. Entries that listings leave out are not in it.
     pub tree: BTreeMap<Vec<u8>, Entry>,
     /// The files that the bundles made by the publisher list, by the path of the specification.
     pub bundles: BTreeMap<Vec<u8>, Vec<String>>,
@@ -60,13 +60,13 @@ impl Findings {
         self
     }
 
-    /// The tree as a listing, in path order.
+    /// Returns the tree as a listing, in path order.
     pub fn listing(&self) -> Vec<Entry> {
         self.tree.values().cloned().collect()
     }
 }
 
-/// What is said of a reflog that the manifest does not name.
+/// Fault of a reflog that the manifest does not name.
 const OTHER_REFLOG: &str = "the manifest names another reflog";
 
 /// Judges the repository in a folder, whose owner has this public key (PEM).

@@ -40,14 +40,14 @@ impl Layer {
         self.member(EntryType::Directory, path, 0o755, &[])
     }
 
-    /// Takes away what the layers below have at a path.
+    /// Removes a path of the layers below with a whiteout.
     pub fn gone(&mut self, path: &str) -> &mut Self {
         let (folder, name) = path.rsplit_once('/').map_or(("", path), |(folder, name)| (folder, name));
         let separator = if folder.is_empty() { "" } else { "/" };
         self.file(&format!("{folder}{separator}.wh.{name}"), 0o644, "")
     }
 
-    /// Shows nothing of what the layers below have in a directory.
+    /// Makes a directory opaque: it hides everything in the layers below.
     pub fn opaque(&mut self, folder: &str) -> &mut Self {
         self.file(&format!("{folder}/.wh..wh..opq"), 0o644, "")
     }
@@ -74,7 +74,7 @@ impl Layer {
         self
     }
 
-    /// Adds a member with a header that lies: a name that no archiver would write, a size that nothing follows.
+    /// Adds a member with a false header: a name that no archiver writes, a size without data.
     pub fn lie(&mut self, path: &str, size: u64) -> &mut Self {
         let mut header = header(EntryType::Regular, 0o644, size);
         header.as_mut_bytes()[..path.len()].copy_from_slice(path.as_bytes());
@@ -104,14 +104,14 @@ pub struct ContainerImage {
     lies: bool,
 }
 
-/// The digest of some bytes, as containers write it.
+/// Returns the digest of some bytes in the form of container registries.
 pub fn digest(bytes: &[u8]) -> String {
     let digits: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{digits}")
 }
 
 impl ContainerImage {
-    /// An image without layers. `config` is what it says of running it.
+    /// Makes an image without layers. `config` has the settings for running it.
     pub fn new(config: Value) -> Self {
         Self { config, layers: Vec::new(), lies: false }
     }
@@ -134,7 +134,7 @@ impl ContainerImage {
         self
     }
 
-    /// Makes its archives of Docker name layers that lie outside of them.
+    /// Makes its Docker archives name layers outside of the archive.
     #[must_use]
     pub fn lying(mut self) -> Self {
         self.lies = true;

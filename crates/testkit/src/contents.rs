@@ -1,4 +1,4 @@
-//! What a revision of a fixture consists of, object by object, read with SQLite itself.
+//! Lists the objects of a fixture's revision, read with SQLite itself.
 
 use std::collections::BTreeMap;
 

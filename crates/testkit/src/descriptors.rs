@@ -2,11 +2,11 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Every caller raises the limit to this, so that tests that run at the same time don't take it from each other.
+/// Limit that every caller sets, so that tests that run at the same time don't lower each other's.
 const MANY: u64 = 16 * 1024;
 
-/// Lets this process have so many files open at once; ordinary users start with a limit of about a thousand, which
-/// they may raise.
+/// Raises the limit of open files to at least `count`; ordinary users start with about a thousand, which they may
+/// raise.
 pub fn allow(count: u64) {
     let limit = getrlimit(Resource::Nofile);
     let many = limit.maximum.map_or(MANY, |maximum| maximum.min(MANY));

@@ -1,9 +1,9 @@
-//! A disk that fails, crashes or tells at a chosen operation.
+//! A disk that fails, crashes or reports at a chosen operation.
 //!
-//! The live image is a real folder. Beside it stands what would be there after a power loss: names that were
-//! synced, and content that was synced. A crash builds another folder: of the changes of names since the last
-//! sync of their folder any subset has happened, in no order (so a file that was renamed may have its old name,
-//! the new one, both or none); of content that was not synced there may be nothing, zeros, a part, or all.
+//! The live image is a real folder. Beside it is the state after a power loss: synced names and synced content. A
+//! crash builds another folder. Any subset of the name changes since the last sync of their folder has happened, in
+//! any order (so a renamed file may have its old name, the new one, both or none); content that was not synced may be
+//! missing, zeros, partial, or complete.
 
 mod image;
 mod small;
@@ -22,17 +22,17 @@ pub use small::SmallDisk;
 /// Where files are that need not outlast anything, if the machine has it.
 const MEMORY: &str = "/dev/shm";
 
-/// A temporary folder in memory, for disks whose power is only said to go.
+/// Makes a temporary folder in memory, for disks whose power loss is only simulated.
 pub fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in(MEMORY).or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// A temporary file in memory.
+/// Makes a temporary file in memory.
 pub(crate) fn scratch_file() -> tempfile::NamedTempFile {
     tempfile::NamedTempFile::new_in(MEMORY).or_else(|_| tempfile::NamedTempFile::new()).unwrap()
 }
 
-/// What is to go wrong.
+/// Fault to inject.
 #[derive(Clone, Copy, Debug)]
 pub enum Plan {
     /// Nothing.
@@ -50,12 +50,12 @@ pub enum Plan {
     Crash {
         /// Before the change with this number; reading operations don't count.
         at: u64,
-        /// Decides what survives.
+        /// Seed of the choice of surviving data.
         seed: u64,
     },
 }
 
-/// What a power loss takes of that which was not synced.
+/// Extent of a power loss: which unsynced data is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
     /// All of it.
@@ -94,14 +94,14 @@ pub struct Moment<'d> {
 }
 
 impl Moment<'_> {
-    /// What a restart would find if the power went now.
+    /// Returns the folder that a restart finds after a power loss now.
     pub fn crash(&self, loss: Loss) -> tempfile::TempDir {
         self.image.after(loss)
     }
 }
 
 impl FaultDisk {
-    /// A disk on a folder all of whose present content is durable. What is made on it is its owner's only.
+    /// Makes a disk on a folder whose present content is durable. New files belong to their owner only.
     pub fn new(root: &Path, plan: Plan) -> Self {
         let state = State {
             image: Image::of(root),
@@ -125,38 +125,38 @@ impl FaultDisk {
         self.state.lock().unwrap().watcher = Some(Box::new(watcher));
     }
 
-    /// How many operations there were, reading ones included.
+    /// Returns the number of operations, including reads.
     pub fn operations(&self) -> u64 {
         self.state.lock().unwrap().operations
     }
 
-    /// How many of them changed something.
+    /// Returns the number of operations that changed something.
     pub fn changes(&self) -> u64 {
         self.state.lock().unwrap().changes
     }
 
-    /// How many operations met the fault.
+    /// Returns the number of operations that met the fault.
     pub fn struck(&self) -> u64 {
         self.state.lock().unwrap().struck
     }
 
-    /// The operation that comes after so many others fails, once.
+    /// Makes one operation fail, after `operations` others.
     pub fn fail_after(&self, operations: u64, errno: i32) {
         let mut state = self.state.lock().unwrap();
         state.plan = Plan::Fail { at: state.operations + operations, ever: false, errno };
     }
 
-    /// From now on nothing fails.
+    /// Ends all faults.
     pub fn heal(&self) {
         self.state.lock().unwrap().plan = Plan::Nothing;
     }
 
-    /// What a restart finds, if the crash happened.
+    /// Returns the folder that a restart finds, if the crash happened.
     pub fn after_crash(&self) -> Option<tempfile::TempDir> {
         self.state.lock().unwrap().crashed.take()
     }
 
-    /// What a restart would find if the power went now.
+    /// Returns the folder that a restart finds after a power loss now.
     pub fn crash_now(&self, loss: Loss) -> tempfile::TempDir {
         self.state.lock().unwrap().image.after(loss)
     }
@@ -232,7 +232,7 @@ impl Disk for FaultDisk {
         self.change(|_| self.inner.create_nameless(folder))
     }
 
-    /// What has no name is gone after a crash, so the image learns of it only now.
+    /// A file without a name is gone after a crash, so the image records it only now.
     fn name(&self, file: &File, path: &Path) -> io::Result<()> {
         self.change(|image| {
             self.inner.name(file, path)?;
@@ -245,7 +245,7 @@ impl Disk for FaultDisk {
         self.read(|| self.inner.reopen(file))
     }
 
-    /// In two steps, since a failure or a crash may come when a part is written.
+    /// In two steps, since a failure or a crash may come in the middle of a write.
     fn write(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
         let (first, second) = bytes.split_at(bytes.len() / 2);
         for half in [first, second] {
@@ -292,7 +292,7 @@ impl Disk for FaultDisk {
         })
     }
 
-    /// A crash always takes the permissions.
+    /// Permissions never survive a crash.
     fn set_mode(&self, path: &Path, mode: u32) -> io::Result<()> {
         self.change(|_| self.inner.set_mode(path, mode))
     }

@@ -3,11 +3,11 @@
 /// A box.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fenced {
-    /// What stands behind the three backticks: a language, and more.
+    /// Info string behind the three backticks: a language, and more.
     pub info: String,
     /// The number of its first line.
     pub line: usize,
-    /// What is in it.
+    /// Content of the box.
     pub text: String,
 }
 
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boxes_are_found_with_what_is_said_about_them() {
+    fn boxes_are_found_with_their_info_strings() {
         let found = fenced("a\n```sh server\nb\n\nc\n```\nd\n```\ne\n```\n");
         let expected = [("sh server", 3, "b\n\nc\n"), ("", 9, "e\n")];
         let expected =

@@ -1,23 +1,23 @@
 //! Builds repositories, faults and scripted servers for tests.
 //!
-//! * [`fixture`]: the repositories under `fixtures/` and the listings that say how they must read;
-//! * [`check`]: judges whole repositories, with nothing of the product in it;
-//! * [`contents`]: which objects a revision of a fixture consists of, read with SQLite itself;
+//! * [`fixture`]: the repositories under `fixtures/` and the listings with their expected content;
+//! * [`check`]: checks whole repositories, without code of the product;
+//! * [`contents`]: lists the objects of a fixture's revision, read with SQLite itself;
 //! * [`disk`]: a disk that fails or loses its power at a chosen operation, and a small one;
-//! * [`guide`]: the boxes of Markdown texts, to try what they say;
+//! * [`doc_snippets`]: the boxes of Markdown texts, to run their commands;
 //! * [`skips`]: reports of tests that can't run on a machine;
-//! * [`waiting`]: waits for what tells nobody;
+//! * [`waiting`]: waits for conditions without a notification;
 //! * [`promises`]: the promises of the documentation, and the tests that quote them;
-//! * [`soak`]: tests that go on for as long as they are let;
-//! * [`survey`]: what a directory tree really reads as, and how that differs from a listing;
-//! * [`craft`]: revisions that no publisher made, for what the fixtures lack;
-//! * [`container`]: container images of a test's own making;
+//! * [`soak`]: tests that repeat until a time limit;
+//! * [`tree_scan`]: reads a directory tree and compares it with a listing;
+//! * [`revision_builder`]: revisions that no publisher makes, for cases that the fixtures lack;
+//! * [`container`]: container images made by a test;
 //! * [`raw_tar`]: tar headers of any bytes;
 //! * [`catalog`]: catalogs from nothing, row by row;
-//! * [`descriptors`]: room for tests that open many files at once;
-//! * [`signing`]: heads and whitelists of a test's own making, signed with the fixtures' keys;
-//! * [`name_server`]: a name server that answers what it is told to;
-//! * [`mirror`]: a web server that serves them and misbehaves on command.
+//! * [`descriptors`]: raises the limit of open files;
+//! * [`signing`]: heads and whitelists made by a test, signed with the fixtures' keys;
+//! * [`name_server`]: a name server with scripted replies;
+//! * [`mirror`]: a web server for repositories with faults on command.
 //!
 //! A failure in here is a broken test, so everything panics with a sentence instead of returning an error.
 #![deny(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The listings of the fixtures: what each entry of a revision must read as.
+//! Parses the listings of the fixtures: the expected entries of a revision.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -108,7 +108,7 @@ fn latin1(text: &str) -> Vec<u8> {
     text.chars().map(|c| u8::try_from(u32::from(c)).expect("a byte as a Latin-1 character")).collect()
 }
 
-/// Lists what a folder shows, in path order; for comparing it with what was made of it.
+/// Lists the entries of a folder, in path order, to compare it with its source.
 pub fn of_folder(folder: &Path) -> Vec<Entry> {
     let mut found = Vec::new();
     let mut waiting = vec![(folder.to_owned(), b"/".to_vec())];

@@ -31,7 +31,7 @@ pub struct Mirror {
 
 type Make = Box<dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync>;
 
-/// Makes content for paths that nothing lies at.
+/// Generates content for paths without a file.
 #[derive(Default)]
 struct Maker(Mutex<Option<Make>>);
 
@@ -129,7 +129,7 @@ impl Mirror {
         self.shared.replaced.lock().unwrap().insert(path, content.into());
     }
 
-    /// Lets `make` have the content of every path at which nothing lies.
+    /// Makes `make` generate the content of every path without a file.
     pub fn make(&self, make: impl Fn(&str) -> Option<Vec<u8>> + Send + Sync + 'static) {
         *self.shared.maker.0.lock().unwrap() = Some(Box::new(make));
     }
@@ -184,7 +184,7 @@ impl Mirror {
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                // Whoever answers needs it to end.
+                // The thread that replies needs it to end.
                 drop(log);
                 panic!("the mirror saw {seen} of {wanted} requests within a minute");
             }
@@ -249,7 +249,7 @@ impl MirrorState {
         there.or_else(|| self.maker.0.lock().unwrap().as_ref().and_then(|make| make(path)))
     }
 
-    /// Header lines of a good answer.
+    /// Returns the header lines of a normal reply.
     pub(crate) fn fields(&self) -> String {
         self.fields.lock().unwrap().clone()
     }

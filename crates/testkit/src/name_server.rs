@@ -1,4 +1,4 @@
-//! A name server on the loopback interface that answers what a test tells it to.
+//! A name server on the loopback interface with scripted replies.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -17,7 +17,7 @@ pub enum NameAnswer {
     Alias(String, Vec<Ipv4Addr>),
     /// That there is no such name.
     Nowhere,
-    /// Nothing at all.
+    /// No reply.
     Silence,
 }
 
@@ -67,12 +67,12 @@ impl NameServer {
         self.shared.state.lock().unwrap().names.insert(name.to_owned(), known);
     }
 
-    /// Sets the addresses of version 6 of all names; `None` for silence when they are asked for.
+    /// Sets the IPv6 addresses of all names; `None` makes the server silent to these queries.
     pub fn tell_v6(&self, addresses: Option<Vec<Ipv6Addr>>) {
         self.shared.state.lock().unwrap().v6 = addresses;
     }
 
-    /// Returns how often the addresses of version 4 of a name were asked for.
+    /// Returns the number of queries for the IPv4 addresses of a name.
     pub fn asked(&self, name: &str) -> usize {
         self.shared.state.lock().unwrap().asked.get(name).copied().unwrap_or(0)
     }
@@ -82,14 +82,14 @@ impl NameServer {
         self.shared.state.lock().unwrap().held = Some(Vec::new());
     }
 
-    /// Sends what was held back, and answers at once again.
+    /// Sends the held replies, and replies at once again.
     pub fn release(&self) {
         for (reply, to) in self.shared.state.lock().unwrap().held.take().into_iter().flatten() {
             let _ = self.shared.socket.send_to(&reply, to);
         }
     }
 
-    /// Waits until a name was asked for so often; panics after a minute.
+    /// Waits for this number of queries for a name; panics after a minute.
     pub fn wait_for(&self, name: &str, times: usize) {
         let deadline = Instant::now() + PATIENCE;
         let mut state = self.shared.state.lock().unwrap();

@@ -44,7 +44,7 @@ impl Algorithm {
     }
 }
 
-/// Returns where a repository keeps the object with this textual hash and suffix letter (`""` for a file).
+/// Returns the path of the object with this textual hash and suffix letter (`""` for a file).
 pub fn path(hash: &str, suffix: &str) -> String {
     let (folder, rest) = hash.split_at(2);
     format!("data/{folder}/{rest}{suffix}")
@@ -69,7 +69,7 @@ pub fn sha256(bytes: &[u8]) -> String {
     hex(&sha2::Sha256::digest(bytes))
 }
 
-/// Returns what the zlib stream `stored` holds.
+/// Returns the content of the zlib stream `stored`.
 pub fn inflate(stored: &[u8]) -> Vec<u8> {
     let mut plain = Vec::new();
     flate2::read::ZlibDecoder::new(stored).read_to_end(&mut plain).expect("a whole zlib stream");

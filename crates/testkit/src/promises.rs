@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::skips::IN_PART;
 
-/// Mount tests run once for each kernel; what `#[test]` stands on is made by a macro around this.
+/// Signature of mount tests, which run once for each kernel; a macro makes the function with `#[test]`.
 const ON_ALL_KERNELS: &str = "(kernel: KernelMask) {";
 
 /// Reads the promises of the document: lines like `**M3.** A sentence…`, up to the next empty line.
@@ -38,7 +38,7 @@ pub struct Test {
 }
 
 impl Test {
-    /// Returns the promises that the comment quotes: behind an angle bracket their name and a colon, then what is said.
+    /// Returns the promises that the comment quotes: behind an angle bracket their name and a colon, then their text.
     pub fn quotes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.comment.split("> ").skip(1).filter_map(|quote| quote.split_once(": "))
     }

@@ -168,7 +168,7 @@ pub fn archive(members: &[Raw]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a sparse file of the old form of GNU tar, with blocks of regions behind the header where it has too few.
+/// Returns a sparse file in the old form of GNU tar, with blocks of regions behind the header if it has too few.
 pub fn old_sparse(name: &[u8], regions: &[(u64, u64)], real: u64, stored: &[u8]) -> Vec<u8> {
     let fields = |regions: &[(u64, u64)], len: usize| {
         let mut bytes: Vec<u8> =

@@ -127,7 +127,7 @@ pub struct WhitelistDraft {
 }
 
 impl WhitelistDraft {
-    /// Makes a whitelist that lists the certificate of `keys` and stays valid until the end of this century.
+    /// Makes a whitelist that lists the certificate of `keys` and is valid until the end of this century.
     pub fn listing(keys: &Keys, name: &str, algorithm: Algorithm) -> WhitelistDraft {
         WhitelistDraft {
             created: "20260101000000".to_owned(),

@@ -15,7 +15,7 @@ pub const FORBIDDEN: &str = "ESKER_NO_SKIPS";
 /// Stands behind the name of a test of which a part is skipped.
 pub const IN_PART: &str = " (in part)";
 
-/// How much of a test is left out.
+/// Extent of a skip: a whole test or a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
     /// The test does nothing.
@@ -60,7 +60,7 @@ fn test_of(place: &str) -> &str {
     function.split_once("::").map_or(function, |(_, below)| below)
 }
 
-/// Reports that the calling test does nothing for this reason, and returns from the function, with its default value.
+/// Reports that the calling test is skipped for this reason, and returns from the function, with its default value.
 #[macro_export]
 macro_rules! skip {
     ($($reason:tt)+) => {{

@@ -1,9 +1,9 @@
-//! Tests that go on for as long as they are let.
+//! Tests that repeat until a time limit.
 //!
 //! A soak is an ordinary test whose name starts with `soak_`. In `make test` each lasts twenty seconds; `make soak`
-//! runs only these, for ten minutes each or what `ESKER_SOAK_SECONDS` says, and collects their reports.
-//! `ESKER_SOAK_ROUNDS` demands a number of rounds, however long they take, and `ESKER_SOAK_SEED` the random choices of
-//! an earlier run.
+//! runs only these, for ten minutes each or `ESKER_SOAK_SECONDS`, and collects their reports. `ESKER_SOAK_ROUNDS`
+//! demands a number of rounds, however long they take, and `ESKER_SOAK_SEED` repeats the random choices of an earlier
+//! run.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -59,12 +59,12 @@ impl Soak {
         self.rounds
     }
 
-    /// Returns what all random choices are to come from: it differs from run to run unless it is given.
+    /// Returns the seed of all random choices: it differs from run to run unless it is given.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// Ends it: says what was done, and writes it to the folder that `ESKER_SOAK_REPORTS` names.
+    /// Ends the soak: prints its facts, and writes them to the folder in `ESKER_SOAK_REPORTS`.
     #[allow(clippy::print_stdout, reason = "the report of a test")]
     pub fn finish(self, facts: &[(&str, &dyn Display)]) {
         let (rounds, seconds) = (self.rounds, self.started.elapsed().as_secs());
@@ -87,7 +87,7 @@ impl Soak {
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next one.
+    /// Returns the next number.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut value = self.0;
@@ -96,7 +96,7 @@ impl Random {
         value ^ value >> 31
     }
 
-    /// One below `bound`, or 0.
+    /// Returns a number below `bound`, or 0.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.draw()) * bound as u128) >> 64) as usize
     }

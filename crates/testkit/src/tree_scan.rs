@@ -19,10 +19,10 @@ use crate::listing::Entry;
 use crate::object;
 use crate::sys::Mapped;
 
-/// An entry as it reads, with what no listing can know.
+/// An entry as it reads, with facts that no listing has.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// What a listing has, too.
+    /// Facts that listings have, too.
     pub entry: Entry,
     /// The inode number.
     pub ino: u64,
@@ -33,7 +33,7 @@ pub struct Found {
 pub enum Ownership {
     /// The published owners.
     Published,
-    /// This user and group for everything, who is also the one that reads.
+    /// One user and group for everything, that of the reader.
     Claimed(u32, u32),
 }
 
@@ -119,7 +119,7 @@ fn in_pieces(opened: &File, file: &Path, whole: &[u8], start: usize, length: usi
     }
 }
 
-/// What a client adds to the root directory's attributes to tell of itself, which no listing has.
+/// Attributes of the root directory in which a client describes itself; no listing has them.
 const ABOUT_THE_CLIENT: [&[u8]; 31] = [
     b"user.catalog_counters",
     b"user.esker.error",
@@ -224,7 +224,7 @@ fn listed_from(opened: &rustix::fd::OwnedFd, position: u64, folder: &Path) -> Ve
     listed
 }
 
-/// Says how what was found differs from what should be there.
+/// Lists the differences between the found entries and the expected ones.
 pub fn differences(expected: &[Entry], found: &[Found], ownership: Ownership) -> Vec<String> {
     let mut differences = Vec::new();
     let found_at: BTreeMap<&[u8], &Found> =
@@ -252,7 +252,7 @@ fn as_shown(entry: &Entry, ownership: Ownership) -> Entry {
     let mut shown = entry.clone();
     if let Ownership::Claimed(uid, gid) = ownership {
         (shown.uid, shown.gid) = (uid, gid);
-        // Not even the owner may read what no one may.
+        // Then not even the owner may read it.
         if shown.mode & 0o400 == 0 {
             shown.sha256 = None;
         }

@@ -1,6 +1,6 @@
-//! Waiting for what tells nobody that it happened: looks again and again, with pauses that grow.
+//! Waits for conditions without a notification: polls with pauses that grow.
 //!
-//! What can be waited for by itself (a channel, a condition variable, the end of a process) should be.
+//! Where there is something to wait for (a channel, a condition variable, the end of a process), use that.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ impl Pace {
     pub fn until_some<T>(self, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         let (deadline, mut pause) = (Instant::now() + limit, self.first);
         loop {
-            // Looked at after the deadline too: this thread may have been the one that was late.
+            // Checked after the deadline too: this thread may have been the late one.
             let is_over = Instant::now() >= deadline;
             let found = look();
             if found.is_some() || is_over {
@@ -41,7 +41,7 @@ impl Pace {
     }
 }
 
-/// Waits until a look that costs little returns something, and returns that, or nothing once the time is over.
+/// Waits until a cheap check returns something, and returns that, or nothing at the time limit.
 pub fn until_some<T>(limit: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
     Pace::LOOK.until_some(limit, look)
 }

@@ -1,4 +1,4 @@
-//! Real web servers and proxies, nginx and squid, and certificates for them; each in a folder of its own, at free ports.
+//! Real web servers and proxies, nginx and squid, and certificates for them; each in its own folder, at free ports.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::waiting::until;
 
 /// For a program to begin to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What is asked for to know that all before was answered.
+/// Path of a last request, whose reply shows that all earlier requests were answered.
 const LAST: &str = "/the-last-of-all";
 
 /// A running nginx or squid.
@@ -26,7 +26,8 @@ pub struct Web {
 }
 
 impl Web {
-    /// An nginx with these servers: the text between `http {` and `}`, told its folder and some free ports.
+    /// Starts an nginx with these servers: the text between `http {` and `}`, made from its folder and some free
+    /// ports.
     pub fn nginx(ports: usize, servers: impl Fn(&Path, &[u16]) -> String) -> Web {
         Web::start("nginx", ports, |folder, ports| {
             let own = folder.display();
@@ -44,13 +45,12 @@ impl Web {
         })
     }
 
-    /// A squid that passes on to whatever server a request names, at the first port with http; `more` is added to its
-    /// configuration.
+    /// Starts a squid that forwards to any server, at the first port with http; `more` is added to its configuration.
     pub fn squid(ports: usize, more: impl Fn(&Path, &[u16]) -> String) -> Web {
         Web::squid_that(ports, |_| "http_access allow all".to_owned(), more)
     }
 
-    /// A squid that passes on for this user alone, who has to name this password.
+    /// Starts a squid that forwards for this user and password only.
     pub fn squid_for(user: &str, password: &str) -> Web {
         let hash = Command::new(find("openssl")).args(["passwd", "-apr1", password]).output();
         let hash = String::from_utf8(hash.expect("running openssl").stdout).expect("a hash");
@@ -112,7 +112,7 @@ impl Web {
         web
     }
 
-    /// Whoever listens tells nobody; each look is a connection.
+    /// Waits until the server accepts a connection: it doesn't report that it listens.
     fn wait(&mut self, program: &str) {
         for port in &self.ports {
             let said = || fs::read_to_string(self.folder.path().join("error.log")).unwrap_or_default();
@@ -130,8 +130,8 @@ impl Web {
         &self.ports
     }
 
-    /// What it wrote of the requests it answered. An nginx has written of all that were answered before; a squid writes later
-    /// than it answers.
+    /// Returns its access log. An nginx has logged all requests that were answered before; a squid logs later than it
+    /// replies.
     pub fn log(&self) -> String {
         if self.is_nginx {
             self.answer_what_came();
@@ -140,8 +140,8 @@ impl Web {
         log.lines().filter(|line| !line.contains(LAST)).map(|line| format!("{line}\n")).collect()
     }
 
-    /// Returns when an nginx, which does one thing after the other, has answered one more request; where it speaks TLS, with
-    /// an error.
+    /// Waits until an nginx, which works sequentially, has answered one more request; where it speaks TLS, with an
+    /// error.
     fn answer_what_came(&self) {
         let address =
             SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.first().copied().unwrap_or_default()));
@@ -158,7 +158,7 @@ impl Drop for Web {
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        // What a squid that was killed leaves behind.
+        // Files that a killed squid leaves.
         let name = format!("{}-", squid_name(&self.ports));
         for entry in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&name) {
@@ -178,14 +178,14 @@ fn squid_name(ports: &[u16]) -> String {
     format!("esker{}p{}", std::process::id(), ports.first().copied().unwrap_or_default())
 }
 
-/// Administrators' programs are not on everybody's path.
+/// Finds a program also in folders of administrators, which are not on every user's path.
 fn find(program: &str) -> PathBuf {
     let places = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
     found.unwrap_or_else(|| panic!("{program} is not installed; scripts/needs.sh says how"))
 }
 
-/// Programs that squid starts lie beside its other files.
+/// Finds a helper program of squid, which is beside its other files.
 fn squid_helper(program: &str) -> PathBuf {
     let places = ["/usr/lib/squid", "/usr/lib64/squid", "/usr/libexec/squid"];
     let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
@@ -198,7 +198,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// One that nobody knows yet.
+    /// Makes an authority that no client trusts yet.
     pub fn new() -> Authority {
         let folder = tempfile::tempdir().expect("a folder");
         open_to_all(folder.path());
@@ -208,12 +208,12 @@ impl Authority {
         authority
     }
 
-    /// The certificate of the authority.
+    /// Returns the certificate of the authority.
     pub fn certificate(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
 
-    /// A certificate for these names (`DNS:…`, `IP:…`) and its key, valid from now on for so many days.
+    /// Makes a certificate for these names (`DNS:…`, `IP:…`) and its key, valid from now on for `days` days.
     pub fn sign(&self, names: &str, days: u32) -> (PathBuf, PathBuf) {
         let number = fs::read_dir(self.folder.path()).expect("a folder").count();
         let file = |end: &str| self.folder.path().join(format!("{number}.{end}"));

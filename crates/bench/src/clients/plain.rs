@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heads_are_understood() {
+    fn heads_of_replies_are_parsed() {
         let answer = |text: &str| head(&mut text.as_bytes());
         assert_eq!(answer("HTTP/1.1 200 OK\r\ncontent-LENGTH: 7\r\nX: y\r\n\r\n").expect("a length"), 7);
         assert!(answer("HTTP/1.1 404 Not Found\r\nContent-Length: 7\r\n\r\n").is_err());

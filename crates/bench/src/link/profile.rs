@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_understood() {
+    fn names_are_parsed() {
         let ocean: Profile = "ocean".parse().expect("a profile");
         assert_eq!(ocean.one_way(), Duration::from_millis(42));
         assert_eq!(ocean.queue(), 2_940_000);

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_the_kernel_is_understood() {
+    fn the_disk_table_of_the_kernel_is_parsed() {
         let stats = "   7       0 loop0 11 0 22 0 0 0 0 0 0 0 0\n 254       0 vda 1 2 2048 4 5 6 7 8 0 9 10 11 12 13 14\n";
         let of = |major, minor| read_of(stats, Disk { major, minor });
         assert_eq!(of(254, 0), Some(Reads { requests: 1, bytes: 1 << 20 }));

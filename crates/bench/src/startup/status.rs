@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machines_time_leaves_out_what_it_idled() {
+    fn processor_time_of_the_machine_excludes_idle_time() {
         assert_eq!(busy_ticks("cpu  100 20 30 4000 500 6 7 80 90 10"), Some(163));
         assert_eq!(busy_ticks("cpu0 100 20"), None);
         assert!(cpu_of_machine().is_some());

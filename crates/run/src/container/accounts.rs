@@ -1,6 +1,6 @@
-//! `/etc/passwd` and `/etc/group` of a container: the image's, with whoever starts the command in them.
+//! `/etc/passwd` and `/etc/group` of a container: the image's, with the calling user added.
 //!
-//! On a cluster accounts come from a directory server that programs in an image don't know how to ask.
+//! On a cluster accounts come from a directory server that programs in an image can't ask.
 
 /// An account.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +26,8 @@ pub struct Group {
     pub name: String,
 }
 
-/// The image's `/etc/passwd` with `account` in it. Its line comes first, so that it wins over one of the image that has
-/// the same number or name.
+/// Returns the image's `/etc/passwd` with `account` in it. Its line comes first, so that it overrides one of the image
+/// with the same number or name.
 pub fn passwd(image: &[u8], account: &Account) -> Vec<u8> {
     let Account { name, uid, gid, home, shell } = account;
     let own = format!("{}:x:{uid}:{gid}:{}:{}:{}\n", field(name), field(name), field(home), field(shell));
@@ -44,7 +44,7 @@ pub fn passwd(image: &[u8], account: &Account) -> Vec<u8> {
     text
 }
 
-/// The image's `/etc/group` with those of `groups` whose numbers it doesn't have.
+/// Returns the image's `/etc/group` with those of `groups` whose numbers it lacks.
 pub fn group(image: &[u8], groups: &[Group]) -> Vec<u8> {
     let mut text: Vec<u8> = Vec::new();
     for line in lines(image) {
@@ -62,7 +62,7 @@ pub fn group(image: &[u8], groups: &[Group]) -> Vec<u8> {
     text
 }
 
-/// What a file of accounts says of a number: all fields of its line.
+/// Returns all fields of the line with this number in a file of accounts.
 pub fn entry(file: &[u8], number: u32) -> Option<Vec<String>> {
     let number = number.to_string();
     lines(file)
@@ -74,7 +74,7 @@ fn lines(file: &[u8]) -> impl Iterator<Item = &[u8]> {
     file.split(|byte| *byte == b'\n').filter(|line| !line.is_empty())
 }
 
-/// A value must not end its field or line.
+/// Removes characters that would end the field or the line.
 fn field(value: &str) -> String {
     value.chars().map(|c| if c == ':' || c.is_control() { '_' } else { c }).collect()
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_starts_the_command_is_in_the_files() {
+    fn the_calling_user_is_in_passwd_and_group() {
         let account = Account {
             name: "ada".into(),
             uid: 1001,

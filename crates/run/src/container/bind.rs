@@ -1,4 +1,4 @@
-//! What may be done with a part of the host that a container shows, and how its mounts spread.
+//! Options and propagation of bind mounts in a container.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,7 +23,7 @@ pub struct BindOptions {
     pub no_suid: bool,
     /// Devices in it can't be used.
     pub no_dev: bool,
-    /// What is mounted below it is not shown.
+    /// True if mounts below the source are not shown.
     pub single: bool,
     /// How later mounts reach it.
     pub propagation: Propagation,
@@ -79,7 +79,7 @@ impl BindOptions {
     }
 }
 
-/// The mount at `target` and those below it.
+/// Returns the mount at `target` and those below it.
 fn mounts_at(target: &Path, stage: &Stage) -> io::Result<Vec<PathBuf>> {
     let list = fs::read(stage.host(Path::new("/proc/self/mountinfo")))?;
     let point = |line: &[u8]| line.split(|byte| *byte == b' ').nth(4).map(plain);
@@ -92,7 +92,7 @@ fn mounts_at(target: &Path, stage: &Stage) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// A path as the kernel lists it, with `\040` for a space.
+/// Decodes a path of the kernel's mount list, with `\040` for a space.
 fn plain(listed: &[u8]) -> PathBuf {
     let mut path = Vec::with_capacity(listed.len());
     let mut rest = listed;

@@ -1,4 +1,4 @@
-//! The root of one command: the image, what is mounted into it, and what it needs for that.
+//! Builds the root of one command: the image, the mounts in it, and their mount points.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -14,7 +14,7 @@ use rustix::mount::{
 use super::{ContainerError, LeftOut, Mount, Need, Plan, Stage, WORK, What, devices, resolve, step};
 use crate::root::{self, Leaf, Wanted};
 
-/// Mount points and small files need no more; a root that is written may fill half of the memory, as a tmpfs does.
+/// Options of a tmpfs for mount points and small files; a writable root may fill half of the memory, as a tmpfs does.
 const SMALL: &str = "mode=0755,size=16m";
 const LARGE: &str = "mode=0755";
 /// A file of the host that is copied into a root that can be written is not longer.
@@ -89,12 +89,12 @@ fn leave_out(
     }
 }
 
-/// What is mounted into a root, one after the other.
+/// Mounts placed into a root one after the other.
 struct Placing<'p> {
     stage: &'p Stage,
     root: &'p Path,
     writable: bool,
-    /// What is mounted already, and where.
+    /// Mounts made so far, and their targets.
     done: Vec<(PathBuf, &'p What)>,
 }
 
@@ -114,7 +114,7 @@ impl<'p> Placing<'p> {
         Ok(())
     }
 
-    /// Whether what lies here is the host's.
+    /// True if `target` belongs to the host.
     fn is_of_host(&self, target: &Path) -> bool {
         let below = self.done.iter().rev().find(|(above, _)| target.starts_with(above));
         below.is_some_and(|(_, what)| matches!(what, What::Bind { .. }))
@@ -165,9 +165,9 @@ fn refused(wanted: &Mount, error: io::Error) -> ContainerError {
     }
 }
 
-/// Where something goes below `root`. What the user asked for goes where links of the image lead. What containers have
-/// takes the place of a file or directory in its way, and a file takes the place of a link, so that it is not shown
-/// somewhere else, too.
+/// Returns the target of a mount below `root`. A mount of the user goes where links of the image lead. A standard
+/// mount replaces a file or directory in its way, and a file replaces a link, so that it is not shown somewhere else,
+/// too.
 fn spot(root: &Path, wanted: &Mount, leaf: Leaf) -> Result<PathBuf, ContainerError> {
     let found = resolve::within(root, &wanted.target);
     let failed = || step(format!("find {} in the image", wanted.target.display()));
@@ -181,7 +181,7 @@ fn spot(root: &Path, wanted: &Mount, leaf: Leaf) -> Result<PathBuf, ContainerErr
     Ok(found.ok().filter(|target| !is_file_link && !is_in_the_way(target, leaf)).unwrap_or(entry))
 }
 
-/// Whether what lies at `target` is of another kind.
+/// True if the file at `target` is of another kind.
 fn is_in_the_way(target: &Path, leaf: Leaf) -> bool {
     let there = fs::symlink_metadata(target);
     there.is_ok_and(|meta| meta.is_symlink() || meta.is_dir() != (leaf == Leaf::Directory))
@@ -230,7 +230,7 @@ fn overlay(image: &Path, root: &Path) -> Result<(), ContainerError> {
     for folder in [&upper, &moving] {
         fs::create_dir(folder).map_err(step("make a layer to write to"))?;
     }
-    // By the working directory: the path of an image may hold what separates layers and options.
+    // By the working directory: the path of an image may contain the separators of layers and options.
     std::env::set_current_dir(image).map_err(step("change to the image"))?;
     let layers = format!("lowerdir=.,upperdir={},workdir={}", upper.display(), moving.display());
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -333,7 +333,7 @@ fn read_only(target: &Path) -> io::Result<()> {
     Ok(mount_remount(target, flags, c"")?)
 }
 
-/// What a mount forbids already: in a user namespace the kernel refuses a change that forgets one of them.
+/// Returns the restrictions of a mount: in a user namespace the kernel refuses a remount that drops one of them.
 pub(super) fn kept_flags(target: &Path) -> io::Result<MountFlags> {
     let now = statvfs(target)?.f_flag;
     let mut kept = MountFlags::empty();

@@ -9,10 +9,10 @@ use rustix::mount::{MountFlags, mount, mount_bind_recursive};
 
 use super::Stage;
 
-/// What every program may expect, and `fuse`, without which no image can be mounted in the container.
+/// Devices that every program may expect, and `fuse`, without which no image can be mounted in the container.
 const USUAL: [&str; 9] = ["null", "zero", "full", "random", "urandom", "tty", "fuse", "shm", "mqueue"];
 
-/// Names that Linux has for what lies in `/proc`.
+/// Links in `/dev` to files of `/proc`, as Linux has them.
 const LINKS: [(&str, &str); 4] = [
     ("fd", "/proc/self/fd"),
     ("stdin", "/proc/self/fd/0"),
@@ -60,7 +60,7 @@ fn provide_terminals(stage: &Stage, target: &Path) -> io::Result<()> {
     bind(&stage.host(Path::new("/dev/ptmx")), &ptmx)
 }
 
-/// Binds a device, or a directory of them. What the host doesn't have can't be had.
+/// Binds a device or a directory of devices. A device that the host lacks is skipped.
 fn bind(from: &Path, to: &Path) -> io::Result<()> {
     let Ok(meta) = fs::metadata(from) else { return Ok(()) };
     if fs::symlink_metadata(to).is_ok() {

@@ -13,7 +13,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// These name files of the host, which are not in the image, or other ones.
 const OF_THE_HOST: [&str; 5] = ["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "XDG_RUNTIME_DIR"];
 
-/// What a clean environment keeps: who one is, and the terminal.
+/// Variables of a clean environment: identity of the user, and the terminal.
 const KEPT: [&str; 9] = ["HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "TZ", "TMPDIR"];
 
 /// The variables of a command.
@@ -29,15 +29,15 @@ pub struct Environment {
 /// Where variables come from; later ones win.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
-    /// Those of whoever starts the command.
+    /// Variables of the host.
     pub host: Vec<(OsString, OsString)>,
     /// Take as few of them as possible.
     pub clean: bool,
     /// Those of the image.
     pub image: Vec<(OsString, OsString)>,
-    /// Those that tell what the container is made of.
+    /// Variables that describe the container.
     pub own: Vec<(OsString, OsString)>,
-    /// Those that were asked for.
+    /// Variables that the user asked for.
     pub asked: Vec<(OsString, OsString)>,
 }
 
@@ -65,7 +65,7 @@ impl Environment {
         environment
     }
 
-    /// The host's variables, with those that name its files; only the usual ones if they are to be `clean`.
+    /// Returns the host's variables without those that name its files; only the usual ones if `clean`.
     pub fn of_host(clean: bool) -> Self {
         let is_kept = |name: &OsString| KEPT.iter().chain(&["PATH"]).any(|kept| OsStr::new(kept) == name);
         let all = std::env::vars_os()
@@ -73,7 +73,7 @@ impl Environment {
         Self { all: all.collect(), ..Self::default() }
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.all.get(OsStr::new(name)).map(OsString::as_os_str)
     }
@@ -83,20 +83,19 @@ impl Environment {
         self.all.insert(name.into(), value.into());
     }
 
-    /// Sets a variable, also against what scripts of the image make of it.
+    /// Sets a variable that scripts of the image can't change.
     pub fn insist(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
         let name = name.into();
         self.insisted.insert(name.clone());
         self.all.insert(name, value.into());
     }
 
-    /// Those that scripts of the image have nothing to say about.
+    /// Returns the variables that scripts of the image can't change.
     pub fn insisted(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.iter().filter(|(name, _)| self.insisted.contains(*name))
     }
 
-    /// Directories that were put before the others of a variable which scripts of the image may change, the first one
-    /// last.
+    /// Returns directories to put in front of variables that scripts of the image may change, the first one last.
     pub fn front(&self) -> impl Iterator<Item = (&str, &str)> {
         let free = |(name, _): &(&str, &str)| !self.insisted.contains(OsStr::new(name));
         self.front.iter().map(|(name, directory)| (name.as_str(), directory.as_str())).filter(free)
@@ -113,7 +112,7 @@ impl Environment {
         self.front.push((name.to_owned(), directory.to_owned()));
     }
 
-    /// All of them.
+    /// Returns all variables.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.all.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
@@ -150,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn the_image_beats_the_host_and_a_wish_beats_both() {
+    fn the_image_overrides_the_host_and_the_user_overrides_both() {
         let expected =
             format!("B=wished C=asked HOME=/her LANG=C.UTF-8 OMP_NUM_THREADS=4 PATH={PATH} SLURM_JOB_ID=7");
         assert_eq!(shown(&Environment::new(origins())), expected);
     }
 
     #[test]
-    fn a_clean_one_keeps_the_person_and_what_was_asked_for() {
+    fn a_clean_environment_keeps_the_user_and_requested_variables() {
         let clean = Origins { clean: true, image: Vec::new(), ..origins() };
         let mut environment = Environment::new(clean);
         assert_eq!(
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_known() {
+    fn requests_are_recorded() {
         let asked = pairs(&[("HOME", "/asked"), ("PATH", "/asked")]);
         let mut environment = Environment::new(Origins { asked, ..origins() });
         assert_eq!(environment.get("HOME"), Some(OsStr::new("/asked")));

@@ -9,8 +9,8 @@ use std::path::{Component, Path, PathBuf};
 /// As many links as Linux follows.
 const LINKS: usize = 40;
 
-/// Finds what `path` is below `root`, as if `root` were the root directory: absolute links start there and `..` ends
-/// there. What doesn't exist is named, too, without its links.
+/// Resolves `path` below `root`, as if `root` were the root directory: absolute links start there and `..` ends there.
+/// A missing path is returned too, with its links resolved as far as it exists.
 pub(crate) fn within(root: &Path, path: &Path) -> io::Result<PathBuf> {
     let mut found = root.to_owned();
     let mut depth = 0usize;

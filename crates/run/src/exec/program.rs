@@ -1,4 +1,4 @@
-//! What kind of program a file holds.
+//! Detects the kind of program in a file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -23,7 +23,7 @@ const HEADER_32: usize = 52;
 pub(super) enum Program {
     /// A script with a `#!` line.
     Script {
-        /// What the line names.
+        /// Interpreter named in the line.
         interpreter: PathBuf,
         /// The line.
         line: String,
@@ -32,7 +32,7 @@ pub(super) enum Program {
     Elf {
         /// The kind of machine that it is for.
         machine: Machine,
-        /// What loads it, unless it needs nothing.
+        /// Loader, unless it needs none.
         loader: Option<PathBuf>,
     },
     /// A binary file that is nothing of that.
@@ -59,7 +59,7 @@ impl Machine {
         Some(Self { number, class, order })
     }
 
-    /// The machine that this program was built for.
+    /// Returns the machine that this program was built for.
     fn own() -> Option<Self> {
         let mut head = [0; HEADER_64];
         File::open("/proc/self/exe").ok()?.read_exact(&mut head).ok()?;
@@ -131,7 +131,7 @@ impl Program {
     }
 }
 
-/// The path in the program header for the loader.
+/// Returns the path of the loader in the program headers.
 fn loader(file: &File, head: &[u8], machine: Machine) -> Option<PathBuf> {
     let number = |bytes: &[u8], at: usize, len: usize| -> Option<u64> {
         let bytes = bytes.get(at..at + len)?;

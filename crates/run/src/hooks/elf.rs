@@ -13,7 +13,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// That of an ELF file; `None` for any other file.
+    /// Returns the kind of an ELF file; `None` for any other file.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let mut head = [0; 20];
         File::open(path).ok()?.read_exact(&mut head).ok()?;
@@ -21,7 +21,7 @@ impl Machine {
         Some(Self { class, order, number: [low, high] })
     }
 
-    /// That of this program.
+    /// Returns the kind of this program.
     pub(super) fn own() -> Option<Self> {
         Self::of(Path::new("/proc/self/exe"))
     }

@@ -41,7 +41,7 @@ pub(super) fn find(patterns: &[String]) -> Vec<(String, PathBuf)> {
             found.insert(name, file);
         }
     };
-    // What modules have loaded goes before what the system has.
+    // Libraries of loaded environment modules come before those of the system.
     let search = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     for folder in std::env::split_paths(&search).filter(|folder| folder.is_absolute()) {
         listed(&folder, &mut take);
@@ -65,7 +65,7 @@ fn listed(folder: &Path, take: &mut impl FnMut(String, PathBuf)) {
     }
 }
 
-/// What a loader's cache lists, in its order; nothing of what is damaged.
+/// Returns the entries of a loader's cache, in its order; nothing for a damaged one.
 fn entries(cache: &[u8]) -> Vec<(String, PathBuf)> {
     let start = cache.windows(MAGIC.len()).position(|window| window == MAGIC);
     let Some(cache) = start.and_then(|start| cache.get(start..)) else { return Vec::new() };
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loader_s_cache_is_read_also_behind_an_old_one_and_damaged() {
+    fn a_loader_cache_is_read_behind_an_old_one_and_if_damaged() {
         let listed = [("libcuda.so.1", "/usr/lib/libcuda.so.1"), ("libm.so.6", "/lib/libm.so.6")];
         let expected: Vec<(String, PathBuf)> =
             listed.iter().map(|(name, path)| ((*name).to_owned(), PathBuf::from(path))).collect();

@@ -1,15 +1,15 @@
 //! `*`, `?` and `[a-z]` in names.
 
-/// Whether `pattern` names one thing.
+/// True if `pattern` has no wildcards.
 pub(super) fn is_plain(pattern: &str) -> bool {
     !pattern.contains(['*', '?', '['])
 }
 
-/// Whether `name` is one that `pattern` means.
+/// True if `name` matches `pattern`.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut at, mut from) = (0, 0);
-    // Where to go on when what followed the last star did not fit.
+    // Position to continue at when the text behind the last star did not match.
     let mut star: Option<(usize, usize)> = None;
     while from < name.len() {
         let rest = pattern.get(at..).unwrap_or_default();
@@ -36,7 +36,7 @@ pub(super) fn matches(pattern: &str, name: &str) -> bool {
     pattern.get(at..).unwrap_or_default().iter().all(|c| *c == '*')
 }
 
-/// The length of the class that `pattern` begins with, if `c` is in it.
+/// Returns the length of the class at the beginning of `pattern`, if `c` is in it.
 fn class(pattern: &[char], c: char) -> Option<usize> {
     let end = pattern.iter().position(|c| *c == ']')?;
     let members = pattern.get(1..end)?;

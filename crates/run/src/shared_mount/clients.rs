@@ -17,7 +17,7 @@ use crate::namespaces::Namespaces;
 
 /// As many may knock at once as a node starts processes at once.
 const BACKLOG: i32 = 4096;
-/// So often is looked where the kernel can't tell, and while somebody starts.
+/// Poll interval where the kernel can't notify, and while a client starts.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// A process that uses the mount.
@@ -51,7 +51,7 @@ impl Client {
     }
 }
 
-/// When a process was started; numbers of processes are used again. None if it has ended.
+/// Returns the start time of a process, because process ids are reused. `None` if it has ended.
 fn started(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name of the program, in brackets, may hold anything.
@@ -85,7 +85,7 @@ impl Clients {
         Ok(Self { listener, namespaces, key: key.clone(), clients })
     }
 
-    /// Lets in whoever knocks, until nobody is left and `retire` says that nobody comes.
+    /// Accepts clients until the last one has ended and `retire` says that no other comes.
     pub(super) fn serve<T>(mut self, retire: impl Fn() -> Option<T>) -> io::Result<()> {
         loop {
             self.let_in()?;
@@ -93,7 +93,7 @@ impl Clients {
             if self.clients.is_empty()
                 && let Some(lock) = retire()
             {
-                // Those who had found the door before it was taken away.
+                // Accepts clients that connected before the socket was removed.
                 self.let_in()?;
                 self.clients.retain(Client::is_there);
                 drop(lock);
@@ -120,7 +120,7 @@ impl Clients {
         }
     }
 
-    /// Lets in all who wait at the door.
+    /// Accepts all clients that are connecting.
     fn let_in(&mut self) -> io::Result<()> {
         loop {
             let stream = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
@@ -133,7 +133,7 @@ impl Clients {
             if peer.uid != geteuid() {
                 continue;
             }
-            // Noted first: it may end as soon as it has what it wants.
+            // Recorded first: the client may end as soon as it has the reply.
             if let Some(client) = Client::new(peer.pid)
                 && self.namespaces.send(stream.as_fd(), &self.key).is_ok()
             {
@@ -149,7 +149,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn the_end_of_a_process_is_noticed_with_and_without_help_of_the_kernel() {
+    fn the_end_of_a_process_is_noticed_with_and_without_pidfd() {
         let mut child = Command::new("sleep").arg("1000").spawn().expect("a process");
         let told = Client::new(Pid::from_child(&child)).expect("a client");
         let seen = Client::Seen(child.id(), started(child.id()));

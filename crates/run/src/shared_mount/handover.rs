@@ -1,4 +1,4 @@
-//! The one message of a keeper: what it stands for, and its namespaces.
+//! The one message of a keeper: its key, and its namespaces.
 //!
 //! ```text
 //!  keeper → command   key, as text   + descriptors: mount namespace, and user namespace
@@ -27,7 +27,7 @@ const LONGEST: usize = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Namespaces {
-    /// Lets whoever connected in. They are waiting, and if they have gone there is nobody to tell.
+    /// Sends the namespaces to a client. Errors are ignored: the client waits for the reply, or has ended.
     pub(super) fn send(&self, to: BorrowedFd<'_>, key: &Key) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);

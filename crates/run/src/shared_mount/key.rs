@@ -1,4 +1,4 @@
-//! Which keeper is the right one: the image, who asks, and the job they are in.
+//! Identifies a keeper by the image, the user, and the job.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,16 +11,16 @@ use crate::namespaces::Identity;
 /// Keepers of programs that speak differently are not for each other.
 const DIALECT: u32 = 2;
 
-/// What a keeper stands for.
+/// Key of a keeper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key(String);
 
 impl Key {
-    /// Stands for `image` in the job of this process. The text must tell images apart, also one from what lay at the same
-    /// path before.
+    /// Makes the key of `image` in the job of this process. The text must distinguish images, also from an earlier one
+    /// at the same path.
     pub fn new(image: &str, identity: Identity) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        // Only who sees the same host, and the same processes, can share.
+        // Only processes with the same view of the host and of processes can share.
         let spaces = ["user", "mnt", "pid"].map(|kind| {
             let link = fs::read_link(format!("/proc/self/ns/{kind}"));
             link.map(|link| link.display().to_string()).unwrap_or_default()
@@ -30,17 +30,17 @@ impl Key {
         Self(format!("{DIALECT}\n{image}\n{who}\n{}\n{job}", spaces.join(" ")))
     }
 
-    /// The key that another process wrote down.
+    /// Parses a key that another process wrote.
     pub fn from_text(text: &str) -> Self {
         Self(text.to_owned())
     }
 
-    /// To be given to another process.
+    /// Returns the text for another process.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// A name for files. Two keys may share one; the keeper tells what it stands for.
+    /// Returns a name for files. Two keys may have the same; the keeper's message has the key.
     pub(super) fn short(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.0.hash(&mut hasher);
@@ -48,8 +48,8 @@ impl Key {
     }
 }
 
-/// What lives and dies together: the control groups of a process. Slurm ends a step as a whole, but has a group for each
-/// task in it, and a task may be over sooner than the step.
+/// Returns the job of a process by its control groups. Slurm ends a step as a whole, but has a group for each task in
+/// it, and a task may end sooner than the step.
 fn job(cgroups: &str) -> String {
     let cut = |line: &str| {
         let step = line.find("/step_").map(|at| at + 1)?;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_tell_images_and_persons_apart() {
+    fn keys_differ_by_image_and_user() {
         let key = |image, identity| Key::new(image, identity);
         assert_eq!(key("a", Identity::Same), key("a", Identity::Same));
         assert_ne!(key("a", Identity::Same), key("b", Identity::Same));

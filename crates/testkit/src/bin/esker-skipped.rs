@@ -1,7 +1,7 @@
-//! Says what a run of the tests left out: `esker-skipped REPORT ROOT`.
+//! Prints which tests a run skipped: `esker-skipped REPORT ROOT`.
 //!
-//! REPORT is the file that [`esker_testkit::skips`] wrote, ROOT the source tree, whose promises are listed if all tests that
-//! quote them were skipped.
+//! REPORT is the file that [`esker_testkit::skips`] wrote, ROOT the source tree. A promise is listed if all tests that
+//! quote it were skipped.
 #![allow(clippy::print_stdout, reason = "the result")]
 
 use std::collections::BTreeSet;

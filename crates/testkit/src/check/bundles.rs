@@ -13,7 +13,7 @@ const S_IFMT: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 const PREFIX: &[u8] = b".cvmfsbundle-";
 
-/// Judges the triggers of a directory; returns the specifications that the publisher made, for their content.
+/// Checks the triggers of a directory; returns the specifications that the publisher made, for their content.
 pub(super) fn siblings<'r>(
     what: &str,
     directory: &[u8],
@@ -46,7 +46,7 @@ pub(super) fn siblings<'r>(
     made
 }
 
-/// Reads a specification that the publisher made; what it lists is looked for once the whole tree is known.
+/// Parses a specification that the publisher made; its paths are looked up once the whole tree is known.
 pub(super) fn content(path: &[u8], text: &[u8], findings: &mut Findings) {
     let bad = |why: &str| format!("bundle {:?}: {why}", lossy(path));
     let Ok(spec) = serde_json::from_slice::<Value>(text) else {

@@ -78,7 +78,7 @@ struct Waiting {
 struct Judge<'c> {
     objects: &'c Objects,
     findings: &'c mut Findings,
-    /// For each catalog: what it counts itself, and what it says its subtree counts.
+    /// For each catalog: the counts of its own rows, and the counts that it states for its subtree.
     counted: BTreeMap<Vec<u8>, (Counts, Counts)>,
 }
 
@@ -415,7 +415,7 @@ impl Judge<'_> {
         self.findings.tree.insert(shown, entry);
     }
 
-    /// Holds the counters of subtrees against what the catalogs below count.
+    /// Compares the counters of subtrees with the counts of the catalogs below.
     fn subtrees(&mut self) {
         let mut problems = Vec::new();
         for (mountpoint, (_, said)) in &self.counted {

@@ -15,7 +15,7 @@ use crate::object::Algorithm;
 use super::Findings;
 use super::objects::Objects;
 
-/// What the manifest says.
+/// Fields of the manifest.
 pub(super) struct Head {
     pub(super) name: String,
     pub(super) root: String,

@@ -13,7 +13,7 @@ use super::Findings;
 pub(super) struct Objects {
     root: PathBuf,
     algorithm: Algorithm,
-    /// SHA-256 and length of the plain bytes of what was read already, by path and compression.
+    /// SHA-256 and length of the plain bytes of objects read so far, by path and compression.
     read: RefCell<BTreeMap<(String, u64), Option<Digest>>>,
 }
 
@@ -33,7 +33,7 @@ impl Objects {
         self.read.borrow().keys().map(|(path, _)| path.clone()).collect()
     }
 
-    /// The plain bytes of an object.
+    /// Returns the plain bytes of an object.
     pub(super) fn plain(
         &self,
         hash: &str,
@@ -48,7 +48,7 @@ impl Objects {
         plain
     }
 
-    /// SHA-256 and length of the plain bytes of an object.
+    /// Returns SHA-256 and length of the plain bytes of an object.
     pub(super) fn digest(
         &self,
         hash: &str,

@@ -1,4 +1,4 @@
-//! What is on a disk, and what of it would survive a loss of power.
+//! Image of a disk: its content now, and the content that would survive a power loss.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -29,7 +29,7 @@ enum Change {
     Folder,
 }
 
-/// What is known of a file's content.
+/// Content of a file, as written and as synced.
 #[derive(Default)]
 struct Content {
     inode: u64,
@@ -38,7 +38,7 @@ struct Content {
     dirty: bool,
     /// The content of a file that has lost its last live name.
     kept: Option<Vec<u8>>,
-    /// What a symbolic link points to.
+    /// Target of a symbolic link.
     link: Option<PathBuf>,
 }
 
@@ -165,7 +165,7 @@ impl Image {
         self.sync_names(None);
     }
 
-    /// Builds what is there after a power loss now.
+    /// Builds the folder that is left after a power loss now.
     pub(super) fn after(&self, loss: Loss) -> tempfile::TempDir {
         let mut random = match loss {
             Loss::Some(seed) => Some(StdRng::seed_from_u64(seed)),
@@ -181,13 +181,13 @@ impl Image {
         let target = scratch();
         let place = |path: &Path| target.path().join(path.strip_prefix(&self.root).unwrap());
         for folder in &folders {
-            // Sorted, so parents come first; what lies in a folder that was lost is lost.
+            // Sorted, so parents come first; entries of a lost folder are lost.
             if *folder != self.root && place(folder.parent().unwrap()).exists() {
                 fs::create_dir(place(folder)).unwrap();
             }
         }
         for (path, number) in &names {
-            // A lock means nothing to those who come after.
+            // Locks don't survive.
             if !place(path).parent().unwrap().exists() || path.file_name().unwrap() == "lock" {
                 continue;
             }

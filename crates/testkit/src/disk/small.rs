@@ -12,15 +12,15 @@ use esker_store::{Disk, FileFacts, RealDisk};
 /// `ENOSPC`.
 const FULL: i32 = 28;
 
-/// A real folder that is full once so many bytes are written there, of a file system on which a file begins with a name.
-/// What has none any more takes room while it is written and not after that.
+/// A real folder that is full after a number of bytes, on a file system on which a file begins with a name. A file
+/// without a name takes room only while it is written.
 pub struct SmallDisk {
     inner: RealDisk,
     free: Mutex<u64>,
 }
 
 impl SmallDisk {
-    /// A disk with so many bytes free.
+    /// Makes a disk with `free` bytes.
     pub fn new(free: u64) -> Self {
         Self { inner: RealDisk::PRIVATE, free: Mutex::new(free) }
     }

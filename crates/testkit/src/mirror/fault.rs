@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What goes wrong with a response.
+/// Fault of a response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// Answers with this status and a short text.
@@ -30,15 +30,15 @@ pub enum Fault {
     Delay(Duration),
     /// Sends at most this many bytes a second.
     Slow(u64),
-    /// Serves what is at another path.
+    /// Serves the file at another path.
     Swap(String),
     /// Serves these bytes.
     Content(Vec<u8>),
-    /// Serves the whole file, whatever part of it is asked for.
+    /// Serves the whole file, also if the request has a range.
     Whole,
     /// Serves the whole file with this status.
     Called(u16),
-    /// Serves the first so many bytes of the file as a part of it (status 206), though no part was asked for.
+    /// Serves the first bytes of the file as a part of it (status 206), though the request has no range.
     Part(u64),
 }
 
@@ -88,7 +88,7 @@ impl Rule {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let hits = progress.hits;
-                // Whoever answers needs it to end.
+                // The thread that replies needs it to end.
                 drop(progress);
                 panic!("{:?} struck {hits} times, not {wanted}", self.state.fault);
             }
@@ -96,7 +96,7 @@ impl Rule {
         }
     }
 
-    /// Ends the fault: later requests are served well, and what it holds back is let go.
+    /// Ends the fault: later requests are served normally, and held responses are sent.
     pub fn lift(&self) {
         self.progress().lifted = true;
         self.state.changed.notify_all();

@@ -19,7 +19,7 @@ pub(crate) struct Link {
 struct Speed {
     bytes_per_second: Option<u64>,
     one_at_a_time: bool,
-    /// Until when the link is busy with what was sent.
+    /// Time until which the link is busy with earlier responses.
     busy_until: Option<Instant>,
 }
 
@@ -32,7 +32,7 @@ impl Link {
         self.lock().one_at_a_time = true;
     }
 
-    /// Returns what a response holds while it is sent.
+    /// Returns the guard that a response holds while it is sent.
     pub(crate) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
         let is_needed = self.lock().one_at_a_time;
         is_needed.then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner))
@@ -47,7 +47,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes the link's time for so many bytes, behind all that others took; returns how long until it is over.
+    /// Reserves the link for `bytes` behind earlier reservations; returns the time until they are sent.
     fn wait_for(&self, bytes: usize) -> Duration {
         let mut speed = self.lock();
         let Some(bytes_per_second) = speed.bytes_per_second else { return Duration::ZERO };

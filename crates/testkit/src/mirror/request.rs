@@ -14,7 +14,7 @@ pub struct Request {
     pub method: String,
     /// The path with its leading slash, percent escapes left alone.
     pub path: String,
-    /// First and one-past-last byte asked for, if a range was.
+    /// First and one-past-last byte of the requested range, if any.
     pub range: Option<(u64, Option<u64>)>,
     /// All headers, names in lower case.
     pub headers: Vec<(String, String)>,
@@ -60,7 +60,7 @@ impl Request {
     }
 }
 
-/// Strips scheme and host from an absolute target, which is what a proxy gets, and the query.
+/// Strips scheme and host from an absolute target, which a proxy gets, and the query.
 fn path_of(target: &str) -> String {
     let path = match target.split_once("://") {
         Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),

@@ -1,4 +1,4 @@
-//! The fixtures are what their description says, and the kit reads and signs them right.
+//! The fixtures match their description, and the kit reads and signs them correctly.
 
 use esker_testkit::contents::Contents;
 use esker_testkit::fixture::{self, TAGS};
@@ -6,7 +6,7 @@ use esker_testkit::object;
 use esker_testkit::revision_builder::RevisionBuilder;
 use esker_testkit::signing::{ManifestDraft, WhitelistDraft};
 
-/// Every file of every listed revision is in the repository, byte for byte, where the catalogs say.
+/// Every file of every listed revision is in the repository, byte for byte, at the place in the catalogs.
 #[test]
 fn objects_hold_what_the_listings_say() {
     for fixture in fixture::ALL {
@@ -39,8 +39,8 @@ fn objects_hold_what_the_listings_say() {
     }
 }
 
-/// RSA with this padding is deterministic, so a draft signed again must be the very manifest and whitelist that
-/// the reference implementation signed.
+/// RSA with this padding is deterministic, so a draft signed again must equal the manifest and whitelist of the
+/// reference implementation.
 #[test]
 fn signatures_equal_the_reference_implementations() {
     for fixture in fixture::ALL {
@@ -73,7 +73,7 @@ fn heads_of_tags_name_their_roots() {
     }
 }
 
-/// A crafted revision is the fixture's plus what was added.
+/// A built revision is the fixture's plus the added entries.
 #[test]
 fn crafted_revisions_hold_what_was_added() {
     let repository = fixture::FULL.unpack();

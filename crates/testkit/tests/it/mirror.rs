@@ -92,7 +92,7 @@ fn serves_files_ranges_and_heads_on_one_connection() {
 }
 
 #[test]
-fn damages_answers_as_told_and_as_often() {
+fn faults_damage_the_requested_number_of_replies() {
     let (_folder, mirror) = mirror();
     let mut client = Client::new(&mirror);
     for (fault, status, body) in [

@@ -15,7 +15,7 @@ use esker_testkit::fixture::{self, Repository};
 use esker_testkit::mirror::{Fault, Mirror};
 use esker_testkit::object;
 
-/// One object of each kind: its kind, its path, what its plain bytes are.
+/// Returns one object of each kind: its kind, its path, its plain bytes.
 fn one_of_each(repository: &Repository) -> Vec<(ObjectKind, String, Vec<u8>)> {
     let manifest = repository.manifest();
     let contents = repository.contents("v3");
@@ -43,7 +43,7 @@ fn hash_of(path: &str) -> ContentHash {
 }
 
 #[test]
-fn damaged_objects_of_every_kind_are_refused_each_in_its_words() {
+fn damaged_objects_of_every_kind_are_refused_with_their_own_error() {
     let repository = fixture::FULL.unpack();
     let mirror = Mirror::serve(repository.document_root());
     let folder = tempfile::tempdir().expect("a folder");

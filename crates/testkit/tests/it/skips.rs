@@ -10,7 +10,7 @@ use esker_testkit::{skip, skip_optional, skip_part, skips};
 /// Which skip the tests of this name shall report.
 const ASKED: &str = "ESKER_TEST_SKIP";
 
-/// Reports what its environment says; without that, it is a test without content.
+/// Reports the skip in its environment; without one, the test is empty.
 #[test]
 fn entry() {
     match std::env::var(ASKED).as_deref() {
@@ -31,7 +31,7 @@ fn run(skip: &str, report: &Path, forbidden: &str) -> Output {
         .expect("running this binary")
 }
 
-/// What is said at the end of a run with this report.
+/// Returns the summary of a run with this report.
 fn summary(report: &Path) -> String {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let output = Command::new(env!("CARGO_BIN_EXE_esker-skipped")).arg(report).arg(root).output();
@@ -64,7 +64,7 @@ fn a_skip_is_a_line_of_the_report_and_of_the_output() {
     }
 }
 
-/// A report of a skip that can't be written is one that nobody sees.
+/// A skip without a report would go unnoticed.
 #[test]
 fn a_report_that_can_not_be_written_fails_the_test() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -72,7 +72,7 @@ fn a_report_that_can_not_be_written_fails_the_test() {
     assert!(!output.status.success(), "{output:?}");
 }
 
-/// A source file; its comments look otherwise, so that nobody takes them for those of this one.
+/// A source file; its comments look different, so that they aren't taken for comments of this file.
 const SOURCE: &str = "
 %%% > A1: One.
 %%%

@@ -15,7 +15,7 @@ fn root() -> PathBuf {
 
 /// Returns every file that is or would be committed, relative to the root.
 ///
-/// Without git (an unpacked archive of the source) it walks the tree and leaves out what is built.
+/// Without git (an unpacked archive of the source) it walks the tree and leaves out build results.
 fn files() -> Vec<PathBuf> {
     let listed = Command::new("git")
         .args(["-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"])

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use esker_testkit::waiting::{Pace, until};
 
 #[test]
-fn what_holds_ends_a_wait_and_pauses_grow() {
+fn a_true_condition_ends_a_wait_and_pauses_grow() {
     let looks = Cell::new(0);
     let look = |wanted| {
         looks.set(looks.get() + 1);

@@ -103,7 +103,7 @@ fn a_full_queue_is_a_loss() {
 }
 
 #[test]
-fn what_is_lost_arrives_a_round_trip_later_and_holds_up_what_follows() {
+fn a_lost_segment_arrives_a_round_trip_later_and_delays_later_segments() {
     let lossy = Profile { loss: 1.0, ..WIDE };
     let mut bottleneck = Bottleneck::new(&lossy);
     let mut flow = Flow::new(&lossy, At::ZERO, 0);
@@ -115,7 +115,7 @@ fn what_is_lost_arrives_a_round_trip_later_and_holds_up_what_follows() {
 }
 
 #[test]
-fn as_many_segments_are_lost_as_the_profile_says() {
+fn segments_are_lost_at_the_rate_of_the_profile() {
     let lossy = Profile { loss: 1e-3, ..WIDE };
     let mut bottleneck = Bottleneck::new(&lossy);
     let mut flow = Flow::new(&lossy, At::ZERO, 7);

@@ -41,10 +41,10 @@ const CAPABILITIES: &[Capability] = &[
     planned(&["supervisor"], "crates/node/src/supervisor.rs"),
 ];
 
-/// Documents that say what Esker does; first lines of crates count too.
+/// Documents that state capabilities; first lines of crates count too.
 const DOCUMENTS: &[&str] = &["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/ARCHITECTURE.md"];
 
-/// A section whose heading has one of these says what does not exist, or what others have.
+/// A section whose heading has one of these texts lists what does not exist, or what other programs have.
 const EXEMPT_HEADINGS: &[&str] = &["not yet", "does not", "doesn't", "why not"];
 
 /// A line with this mark is about another program, or says that the capability is missing.
@@ -122,7 +122,7 @@ fn a_claim_without_its_module_is_found() {
     assert_eq!(unfounded(Path::new("README.md"), text, |_| true), Vec::<String>::new());
 }
 
-/// A module that moved or was added must not leave the table of capabilities wrong.
+/// Adding or moving a module must not leave the table of capabilities wrong.
 #[test]
 fn the_table_of_capabilities_says_which_modules_exist() {
     let wrong = CAPABILITIES.iter().filter(|c| root().join(c.module).exists() != c.built);

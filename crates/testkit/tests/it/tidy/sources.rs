@@ -1,4 +1,4 @@
-//! What source files may be like.
+//! Rules for source files.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ const CODE_LINES_MAX: usize = 500;
 /// Files over the limit, the length each may not exceed, and why it is not split.
 const LONG_FILES: &[(&str, usize, &str)] = &[];
 
-/// Names that say nothing about what is in there.
+/// Module names that say nothing about the content.
 const JUNK_DRAWERS: &[&str] = &["utils", "util", "common", "misc", "helpers", "helper", "manager", "stuff"];
 
 /// Marks of unfinished or forgotten work. Split, so that this list does not find itself.
@@ -63,7 +63,7 @@ fn every_crate_limits_unsafe_code() {
 }
 
 #[test]
-fn names_say_what_is_inside() {
+fn module_names_describe_their_content() {
     let mut complaints = Vec::new();
     for file in files() {
         for part in file.iter().filter_map(|part| Path::new(part).file_stem()?.to_str()) {
@@ -76,7 +76,7 @@ fn names_say_what_is_inside() {
 }
 
 #[test]
-fn nothing_is_unfinished_and_no_test_waits_by_the_clock() {
+fn no_code_is_unfinished_and_no_test_waits_by_the_clock() {
     let sleep = concat!("thread::", "sleep");
     let mut complaints = Vec::new();
     for file in files_ending("rs") {
@@ -98,7 +98,7 @@ fn nothing_is_unfinished_and_no_test_waits_by_the_clock() {
 }
 
 #[test]
-fn no_path_of_somebodys_machine() {
+fn no_path_of_a_developers_machine() {
     // Split, so that this test does not find itself.
     let homes = [concat!("/wo", "rk/"), concat!("/home", "/"), concat!("/ro", "ot/"), concat!("/Us", "ers/")];
     let mut complaints = Vec::new();
@@ -113,7 +113,7 @@ fn no_path_of_somebodys_machine() {
     report("paths of machines", &complaints);
 }
 
-/// Integration tests are one binary a crate, and a module file that nothing lists would never run.
+/// Integration tests are one binary a crate, and a module file that no `mod` names would never run.
 #[test]
 fn every_test_module_is_listed() {
     let mut complaints = Vec::new();
