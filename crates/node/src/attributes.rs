@@ -1,5 +1,5 @@
-//! Attributes of a mount that tell how its repository is reached and what programs do with it, for scripts that ask the
-//! reference client. All are answered from memory: somebody may ask because nothing else answers.
+//! Extended attributes of a mount about routes and reads, for scripts made for the reference client. All are answered
+//! from memory, because scripts may ask while a disk or server hangs.
 
 use std::sync::Weak;
 
@@ -10,9 +10,9 @@ use esker_view::About;
 use crate::mounted::{Content, Served};
 use crate::repository::Repository;
 
-/// What the reference says where there is nothing to tell.
+/// Value of the reference client where it has none.
 const NOTHING: &str = "n/a";
-/// The reference's patience with servers that are asked directly, where none is configured.
+/// Default timeout of the reference client in seconds for servers without a proxy.
 const DIRECT_SECONDS: u64 = 10;
 
 /// A mount, as long as it lives.
@@ -70,12 +70,12 @@ fn of_repository(repository: &Repository, name: &str) -> Option<String> {
     })
 }
 
-/// How long a server is waited for that is asked directly.
+/// Returns the timeout in seconds for servers without a proxy.
 pub(crate) fn direct_seconds(servers: &Servers) -> u64 {
     servers.timings.direct.map_or(DIRECT_SECONDS, |it| it.as_secs())
 }
 
-/// Before the process that fetches has told anything, what is configured is what is used.
+/// Until the process that fetches has reported, the configured servers and proxies count as used.
 fn of_traffic(servers: &Servers, status: &StoreStatus, name: &str) -> Option<String> {
     let StoreStatus { network, traffic, .. } = status;
     let known = || network.route.servers.iter();

@@ -1,17 +1,17 @@
 //! One cache for all users of a node.
 //!
 //! ```text
-//!   mount of user 1000 ──┐                     ┌── public cache: repositories that everybody may read
+//!   mount of user 1000 ──┐                     ┌── public cache: repositories that every user may read
 //!   mount of user 1001 ──┼── socket ── broker ─┤
-//!   mount of root      ──┘                     └── a cache each for repositories that only some may read
+//!   mount of root      ──┘                     └── a cache each for repositories with restricted readers
 //! ```
 //!
-//! Only the broker fetches, verifies and writes. A client is told by the kernel's word who it is, names a repository, and
-//! gets read-only descriptors of files that are the broker's: opened again through `/proc` they can't be written to either,
-//! because their mode lets nobody but their owner do that, and objects in memory are sealed.
+//! Only the broker fetches, verifies and writes. The kernel reports the user of a client, the client names a repository, and
+//! gets read-only descriptors of the broker's files: opened again through `/proc` they can't be written to either,
+//! because their mode allows only their owner to write, and objects in memory are sealed.
 //!
-//! An object's name is its hash and says nothing of the repository, so a repository that not everybody may read has a cache
-//! of its own: who may not read it finds nothing of it, whatever they know or measure.
+//! An object's name is its hash and says nothing of the repository, so a restricted repository has a cache of its own:
+//! a user without permission finds nothing of it, by any name or timing.
 
 #[cfg(test)]
 mod tests;
@@ -33,12 +33,12 @@ use crate::cache_share::{Admission, Bounds, Broker, Host, Listener, OWN, Quota, 
 use crate::peer::Peer;
 use crate::repository::{open_writer, read_servers, room};
 
-/// What one user's clients may take up. A mount is a connection; its reads that wait are questions.
+/// Limits for one user's clients. A mount is a connection; its waiting reads are requests.
 const BOUNDS: Bounds = Bounds { connections: 64, questions: 1024, answers: 256, warms: 4096 };
 /// Users whose clients are served at once.
 const USERS_MAX: usize = 4096;
 
-/// Who may read a repository.
+/// Permitted readers of a repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Readers {
     /// Every user of the node.
@@ -53,7 +53,7 @@ pub enum Readers {
     },
 }
 
-/// Who may read what.
+/// Access rules of repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// By the name of the repository.
@@ -62,24 +62,24 @@ pub struct Rules {
     pub others: Readers,
 }
 
-/// What a broker is to do.
+/// Options of a broker.
 #[derive(Clone, Debug)]
 pub struct BrokerOptions {
     /// The cache folder, the broker's own.
     pub cache: PathBuf,
     /// Bytes that all of it may take.
     pub quota: u64,
-    /// Folders that are asked before the network, for repositories that everybody may read.
+    /// Lower cache folders, tried before the network, for public repositories.
     pub lower: Vec<Lower>,
     /// Where to listen, in a folder that only the broker's user may change.
     pub socket: PathBuf,
-    /// Who may read what.
+    /// Access rules of repositories.
     pub rules: Rules,
-    /// Which servers and proxies are connected to, whoever names them.
+    /// Servers and proxies that the broker may connect to, whichever client names them.
     pub destinations: Destinations,
-    /// Whose word is taken for who a server is; what clients say of that is for mounts without a broker.
+    /// Certificate authorities for TLS; those that clients name are for mounts without a broker.
     pub authorities: Authorities,
-    /// Where fail-overs are told.
+    /// Log of fail-overs.
     pub log: Log,
 }
 
@@ -98,7 +98,8 @@ pub enum BrokerError {
 pub struct BrokerSocket(Listener);
 
 impl BrokerSocket {
-    /// Listens. To clients the user who does is the one that the broker is run by, also if it becomes another one afterwards.
+    /// Binds the socket. Clients see the binding user as the user of the broker, also if it changes its user
+    /// afterwards.
     pub fn bind(path: &Path) -> Result<Self, BrokerError> {
         Ok(Self(Listener::bind_for_all(path).map_err(FileError::on("listen at", path))?))
     }
@@ -106,18 +107,18 @@ impl BrokerSocket {
 
 /// A broker that serves, until it is dropped.
 pub struct NodeBroker {
-    // Declared first: nobody asks any more when the caches are closed.
+    // Declared first, so that no client is served when the caches are closed.
     brokers: Vec<Broker>,
     host: Arc<NodeHost>,
 }
 
-/// The caches, and who may use them.
+/// The caches and their access rules.
 struct NodeHost {
     rules: Rules,
     destinations: Destinations,
     authorities: Authorities,
     public: Arc<dyn Writer>,
-    /// By the name of the repository; [`OTHERS`] for those without a rule, if not everybody may read them.
+    /// By the name of the repository; [`OTHERS`] for those without a rule, if they are restricted.
     restricted: HashMap<String, Arc<dyn Writer>>,
     users: Mutex<HashMap<u32, Arc<Quota>>>,
 }
@@ -174,12 +175,12 @@ fn make_private(folder: &Path) -> Result<(), FileError> {
 }
 
 impl Rules {
-    /// Whether everybody may read every repository.
+    /// True if every user may read every repository.
     pub fn are_open(&self) -> bool {
         self.restricted().is_empty()
     }
 
-    /// The names of the caches that not everybody may use.
+    /// Returns the names of the restricted caches.
     fn restricted(&self) -> Vec<String> {
         let others = (OTHERS.to_owned(), &self.others);
         let named = self.repositories.iter().map(|(name, readers)| (name.to_ascii_lowercase(), readers));
@@ -190,7 +191,7 @@ impl Rules {
             .collect()
     }
 
-    /// In which restricted cache a repository is, if in any; an error if the peer may not read it.
+    /// Returns the restricted cache of a repository, if it has one; an error if the peer may not read it.
     fn cache_for(&self, name: &str, peer: &Peer) -> Result<Option<String>, ()> {
         let named = self.repositories.iter().find(|(rule, _)| rule.eq_ignore_ascii_case(name));
         let (cache, readers) = match named {
@@ -213,8 +214,8 @@ impl Rules {
     }
 }
 
-/// The one repository that servers have, by the last part of all their URLs. Nothing that servers or proxies could read as
-/// another path is accepted, nor files of this node, which the broker may read and the client perhaps not.
+/// Returns the repository of servers, by the last part of all their URLs. Names that servers or proxies could read as
+/// another path are refused, and so are files of this node, which the broker may read and the client perhaps not.
 fn name_of(servers: &Servers) -> Result<String, &'static str> {
     let mut name: Option<&str> = None;
     for url in &servers.urls {
@@ -239,8 +240,8 @@ fn refused(object: &str, text: impl Into<String>) -> StoreError {
 }
 
 impl NodeHost {
-    /// Refuses servers, proxies and name servers at addresses that must not be connected to, so that a mount uses its own cache
-    /// instead. Names are checked once they are resolved.
+    /// Refuses servers, proxies and name servers at forbidden addresses, so that a mount uses its own cache instead.
+    /// Names are checked once they are resolved.
     fn check_destinations(&self, name: &str, asked: &Servers) -> Result<(), StoreError> {
         let external = asked.external.as_deref();
         for servers in std::iter::once(asked).chain(external) {
@@ -304,7 +305,7 @@ impl Host for NodeHost {
         if !self.rules.is_open() {
             // A server of the client's choice could otherwise send us to one that trusts this node.
             asked.redirects = false;
-            // And so could one that is not of the repository at all.
+            // The same holds for a server outside of the repository.
             asked.external = None;
         }
         let writer = match cache {

@@ -1,5 +1,4 @@
-//! What an administrator does with a cache folder, whoever writes it: through the socket of the process that does, or as
-//! its writer where there is none.
+//! Administration of a cache folder: through the socket of its writer, or as its writer where there is none.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ const PART: usize = 256;
 /// How long a writer may take for one step: a check reads an object of gigabytes, an eviction asks every mount.
 const STEP_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// What is to be done with a cache.
+/// Administrative task on a cache.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CacheTask {
@@ -50,7 +49,7 @@ pub(crate) enum CacheTask {
     },
 }
 
-/// What comes of it: any number of these, the last of them [`CacheReply::Done`] or [`CacheReply::Failed`].
+/// Reply to a task: any number of these, the last of them [`CacheReply::Done`] or [`CacheReply::Failed`].
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum CacheReply {
@@ -96,14 +95,14 @@ pub struct CacheReport {
     pub disk_errors: u64,
     /// Objects found damaged.
     pub damaged: u64,
-    /// What came from folders below it.
+    /// Objects from lower cache folders.
     pub lower: Lower,
 }
 
 /// An object of a cache. Field names are an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectRow {
-    /// The hash of the stored bytes, and how they are compressed: `.z` zlib, `.s` zstd, `.p` not at all.
+    /// Hash of the stored bytes, with their compression: `.z` zlib, `.s` zstd, `.p` none.
     pub object: String,
     /// Plain bytes.
     pub size: u64,
@@ -120,7 +119,7 @@ pub struct ObjectRow {
 /// A pinned set. Field names are an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PinRow {
-    /// What was pinned.
+    /// Label of the pinned set.
     pub name: String,
     /// Objects in it.
     pub objects: u64,
@@ -128,14 +127,14 @@ pub struct PinRow {
     pub bytes: u64,
 }
 
-/// What an eviction did. Field names are an interface.
+/// Result of an eviction. Field names are an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreedRow {
     /// Objects removed.
     pub objects: u64,
     /// Bytes they took.
     pub bytes: u64,
-    /// Objects that stayed because somebody uses them.
+    /// Objects that stayed because they are in use.
     pub in_use: u64,
     /// Objects that stayed because they are pinned.
     pub pinned: u64,
@@ -159,7 +158,7 @@ pub struct CheckRow {
 pub struct DamagedRow {
     /// Which one, as in [`ObjectRow`].
     pub object: String,
-    /// What is wrong.
+    /// Description of the damage.
     pub problem: String,
     /// Whether it was removed.
     pub removed: bool,
@@ -184,7 +183,7 @@ enum CacheAccess {
 }
 
 impl CacheFolder {
-    /// Finds the writer of a cache, or becomes it. `quota` counts in the second case only, for what may be pinned.
+    /// Connects to the writer of a cache, or becomes it. `quota` counts in the second case only, as limit for pins.
     pub fn open(folder: &Path, quota: u64) -> Result<Self, StoreError> {
         let failed = |doing, source| {
             StoreError::new("the cache", Cause::Disk { doing, path: folder.to_owned(), source })
@@ -206,7 +205,7 @@ impl CacheFolder {
         Ok(Self { folder: folder.to_owned(), way: CacheAccess::Own { writer, cache, broker } })
     }
 
-    /// How the cache is.
+    /// Returns the state of the cache.
     pub fn report(&mut self) -> Result<CacheReport, StoreError> {
         let mut report = CacheReport::default();
         self.run(CacheTask::Report, |told| {
@@ -229,7 +228,7 @@ impl CacheFolder {
         })
     }
 
-    /// The pinned sets.
+    /// Returns the pinned sets.
     pub fn pins(&mut self) -> Result<Vec<PinRow>, StoreError> {
         let mut pins = Vec::new();
         self.run(CacheTask::Pins, |told| {
@@ -313,7 +312,7 @@ impl CacheFolder {
         Ok(freed)
     }
 
-    /// Has a task done and hands on what is told of it; ends early if `hear` says `false`.
+    /// Runs a task and passes its replies to `hear`; ends early if `hear` returns `false`.
     fn run(&mut self, task: CacheTask, mut hear: impl FnMut(CacheReply) -> bool) -> Result<(), StoreError> {
         let mut failed = None;
         let mut heard = |told: CacheReply| match told {
@@ -336,7 +335,7 @@ impl CacheFolder {
                         CacheReply::Done => break,
                         told => {
                             if !heard(told) {
-                                // What still comes is for nobody: the connection is of no use any more.
+                                // The rest of the replies is ignored, so the connection is of no further use.
                                 break;
                             }
                         }
@@ -357,7 +356,7 @@ impl CacheFolder {
 impl Drop for CacheFolder {
     fn drop(&mut self) {
         if let CacheAccess::Own { writer, broker, .. } = &mut self.way {
-            // Whoever waits for the cache finds it free afterwards.
+            // Processes that wait for the cache find it free afterwards.
             drop(broker.take());
             writer.close();
         }

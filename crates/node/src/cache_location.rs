@@ -1,9 +1,9 @@
-//! Where a cache lies if nobody says so: the first of several folders that is on this node, private, writable and large
-//! enough.
+//! Chooses the folder of a cache without a configured one: the first candidate that is local, private, writable and
+//! large enough.
 //!
-//! A cache on a network file system is as slow and as unreachable as what it caches, and a lock there may mean nothing; so
-//! it is refused unless the user insists. Memory is taken only where no disk will do. A folder that others may write to is
-//! used only if it is sticky, as `/tmp` is, and then for a folder of the user's own in it.
+//! A cache on a network file system is as slow and as unreachable as the repository, and a lock there may mean
+//! nothing; so it is refused unless the user insists. Memory is used only if no disk is suitable. A folder that others
+//! may write to is used only if it is sticky, as `/tmp` is, and then for a folder of the user's own in it.
 
 use std::fmt;
 use std::fs::{self, DirBuilder, Metadata};
@@ -16,7 +16,7 @@ use crate::watchdog;
 /// A folder that may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// What named it, for people: `$TMPDIR`.
+    /// Source of the path, for users: `$TMPDIR`.
     pub from: String,
     /// The folder.
     pub path: PathBuf,
@@ -24,12 +24,12 @@ pub struct Candidate {
     pub is_cache: bool,
 }
 
-/// What is asked of a place.
+/// Requirements for the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocationRules {
     /// Whose cache it is.
     pub uid: u32,
-    /// How the owner of the machine's own folders is seen here: 0, or in a user namespace somebody unknown.
+    /// User id of the machine's own folders: 0, or in a user namespace the overflow id.
     pub root: u32,
     /// Bytes that should be free for a new cache.
     pub least: u64,
@@ -42,7 +42,7 @@ pub struct LocationRules {
 pub struct CacheLocation {
     /// The folder; it exists.
     pub path: PathBuf,
-    /// What named it.
+    /// Source of the path.
     pub from: String,
     /// Bytes of the file system it is on.
     pub total: u64,
@@ -53,7 +53,7 @@ pub struct CacheLocation {
 /// A candidate that was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RejectedCandidate {
-    /// What named it.
+    /// Source of the path.
     pub from: String,
     /// The folder.
     pub path: PathBuf,
@@ -79,7 +79,7 @@ impl fmt::Display for RejectedCandidate {
     }
 }
 
-/// What the file system of a folder is.
+/// Facts of a folder's file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileSystem {
     kind: u32,
@@ -88,7 +88,7 @@ struct FileSystem {
     read_only: bool,
 }
 
-/// File systems of other machines, by their magic numbers. FUSE is among them because what is behind it can't be told.
+/// Network file systems, by magic number. FUSE is among them because its backend is unknown.
 const NETWORK: [(u32, &str); 17] = [
     (0x6969, "NFS"),
     (0x0bd0_0bd0, "Lustre"),
@@ -110,7 +110,7 @@ const NETWORK: [(u32, &str); 17] = [
 ];
 const MEMORY: [u32; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// The network file system that a folder is on, or would be on if it existed; none if it is local.
+/// Returns the network file system of a folder, or of its parent if it doesn't exist; `None` if it is local.
 pub fn network_of(path: &Path) -> io::Result<Option<&'static str>> {
     Ok(network(&look(path)?))
 }
@@ -172,7 +172,7 @@ fn choose_with(
     Err(NoCacheLocation { passed_over })
 }
 
-/// Whether a candidate may be used at all.
+/// Checks whether a candidate may be used at all.
 fn fit(candidate: &Candidate, path: &Path, wish: &LocationRules, system: &FileSystem) -> Result<(), String> {
     if let (Some(name), false) = (network(system), wish.on_network) {
         return Err(format!("it is on a network file system ({name})"));
@@ -191,7 +191,7 @@ fn fit(candidate: &Candidate, path: &Path, wish: &LocationRules, system: &FileSy
     }
 }
 
-/// A folder in which nobody but its owner, root and we can exchange a folder of ours.
+/// Checks that only its owner, root and this user can replace entries of a folder.
 fn trusted_base(base: &Metadata, wish: &LocationRules) -> Result<(), String> {
     if !base.is_dir() {
         return Err("it is not a folder".to_owned());
@@ -205,7 +205,7 @@ fn trusted_base(base: &Metadata, wish: &LocationRules) -> Result<(), String> {
     Ok(())
 }
 
-/// A folder that is there must be the user's own.
+/// Checks that an existing folder is the user's own.
 fn own(found: &Metadata, uid: u32) -> Result<(), String> {
     if found.is_symlink() {
         Err("it is a symbolic link".to_owned())
@@ -222,7 +222,7 @@ fn own(found: &Metadata, uid: u32) -> Result<(), String> {
     }
 }
 
-/// Whether a folder is a cache already: of objects, or only of parts of images on servers. Others have folders of
+/// True if a folder is a cache already: of objects, or only of parts of remote images. Other programs have folders of
 /// these names, too, but not with locks.
 pub fn is_cache(folder: &Path) -> bool {
     let objects = folder.join("objects").is_dir() && folder.join("lock").is_file();
@@ -242,7 +242,7 @@ fn cramped_because(path: &Path, wish: &LocationRules, system: &FileSystem) -> Op
 fn make(candidate: &Candidate, path: &Path, uid: u32) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.mode(0o700);
-    // Somebody may make it while we do, which is looked at afterwards.
+    // Another process may create it meanwhile; that is checked afterwards.
     let made = if candidate.is_cache { builder.recursive(true).create(path) } else { builder.create(path) };
     match made {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -255,12 +255,12 @@ fn network(system: &FileSystem) -> Option<&'static str> {
     NETWORK.iter().find(|(kind, _)| *kind == system.kind).map(|(_, name)| *name)
 }
 
-/// The path, or the nearest folder above it that exists.
+/// Returns the path, or its nearest existing parent.
 fn existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"))
 }
 
-/// The file system of a folder, or of where it would be made; an error if it doesn't answer.
+/// Returns the file system of a folder, or of its nearest existing parent; an error if it doesn't answer.
 fn look(path: &Path) -> io::Result<FileSystem> {
     let place = path.to_owned();
     let looked = watchdog::within(watchdog::PATIENCE, move || statfs(existing(&place)));
@@ -299,7 +299,7 @@ mod tests {
         Candidate { from: format!("${}", path.display()), path: path.to_owned(), is_cache: false }
     }
 
-    /// Three folders, of which each may be on another file system.
+    /// Makes three folders that stand for different file systems.
     fn three() -> (tempfile::TempDir, Vec<Candidate>) {
         let folder = tempfile::tempdir().expect("a folder");
         let names = ["first", "second", "third"].map(|name| folder.path().join(name));
@@ -381,7 +381,7 @@ mod tests {
         let reasons: Vec<_> = place.passed_over.iter().map(|one| one.why.as_str()).collect();
         assert_eq!(reasons, ["it is a symbolic link", "others may write to it"]);
         assert!(place.path.starts_with(&candidates[2].path));
-        // A folder in which anybody may rename is none to have a private folder in.
+        // A folder in which other users may rename entries is not safe for a private folder.
         mode(&candidates[2].path, 0o777);
         let none = choose_with(&candidates, &wish(), &only("none", LOCAL)).expect_err("no place");
         assert!(none.to_string().contains("not sticky"), "{none}");

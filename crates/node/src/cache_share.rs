@@ -1,11 +1,11 @@
 //! One cache for all mounts of a user.
 //!
-//! A cache directory has one writer: whoever holds its lock. The first process to open it becomes the writer
+//! A cache directory has one writer: the process that holds its lock. The first process to open it becomes the writer
 //! and listens in the directory; later ones connect to it and get read-only descriptors. When the writer
-//! ends or is killed, the others race for the lock: one becomes the writer (checking what an unclean end
-//! leaves to check), the rest connect to that one, and every request that was still open is made again. No
-//! read fails because of it. If nobody can become the writer, because the disk fails, each fetches for itself and
-//! keeps no content of files, until the disk is well.
+//! ends or is killed, the others race for the lock: one becomes the writer (checking files after an unclean end),
+//! the rest connect to that one, and every pending request is repeated. No
+//! read fails because of it. If no process can become the writer, because the disk fails, each fetches for itself and
+//! keeps no file content, until the disk works again.
 //!
 //! ```text
 //!   View ──► Shared ──┬── as writer: Objects ──► cache directory ◄── Broker ◄──┐
@@ -46,25 +46,25 @@ pub(crate) use self::quota::{Bounds, Quota};
 use self::received::Received;
 pub(crate) use self::wire::{Receiver, ToWriter, VERSION, keys_from_text, keys_to_text, send};
 
-/// How long the first attempt goes on while the lock is taken and nobody answers: another node that mounts
-/// the same network directory, or a writer that is stuck.
+/// Time limit of the first attempt while the lock is taken and its holder doesn't reply: another node that mounts the
+/// same network directory, or a writer that is stuck.
 const FIRST_PATIENCE: Duration = Duration::from_secs(15);
-/// How many writers a request may outlive. One that comes to more of them may be what kills them.
+/// Writers that a request may outlive. A request that meets more of them may be what kills them.
 const ATTEMPTS_MAX: u32 = 8;
 /// Most descriptors a client keeps.
 const RECEIVED_MAX: usize = 4096;
 
 /// The cache, opened for writing by this process. Dropping the last reference closes it.
 pub trait Writer: Send + Sync {
-    /// The objects of the repository at these servers (the text form of [`Servers`](esker_store::Servers)).
+    /// Returns the objects of the repository at these servers (the text form of [`Servers`](esker_store::Servers)).
     fn store(&self, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
 
-    /// The cache itself, for those who look after it.
+    /// Returns the cache itself, for administration.
     fn cache(&self) -> Option<Cache> {
         None
     }
 
-    /// Whether its folder was removed or replaced. May take as long as the disk takes.
+    /// True if its folder was removed or replaced. May block as long as the disk does.
     fn is_lost(&self) -> bool {
         false
     }
@@ -73,12 +73,12 @@ pub trait Writer: Send + Sync {
     fn close(&self);
 }
 
-/// Who opens the cache.
+/// Opens the cache.
 pub trait Opener: Send + Sync {
     /// Opens it for writing; [`Cause::Busy`] while another process has it.
     fn open(&self) -> Result<Arc<dyn Writer>, StoreError>;
 
-    /// One that needs no disk and keeps no content of files, for as long as the disk fails.
+    /// Opens a store that needs no disk and keeps no file content, for as long as the disk fails.
     fn open_spare(&self) -> Option<Arc<dyn Writer>> {
         None
     }
@@ -98,7 +98,7 @@ pub type OpenWriter = Box<dyn Opener>;
 pub struct BrokerAddress {
     /// Where it listens.
     pub socket: PathBuf,
-    /// Which users it may be run by: whoever runs it decides which bytes a mount shows.
+    /// Users that may run it: the broker's user decides which bytes a mount shows.
     pub trusted: Vec<u32>,
 }
 
@@ -129,7 +129,7 @@ enum Role {
         is_spare: bool,
     },
     Client(Arc<Client>),
-    /// Nobody knows yet; requests queue.
+    /// No writer is known yet; requests queue.
     Electing,
     Closed,
 }
@@ -176,18 +176,18 @@ impl Default for Pace {
     }
 }
 
-/// Everybody in this process who may hold objects.
+/// Holders of open objects in this process.
 #[derive(Default)]
 struct Holders(Mutex<Vec<Weak<dyn Holder>>>);
 
 impl SharedCache {
-    /// Joins those who use `cache`, or opens it if nobody does.
+    /// Connects to the writer of `cache`, or becomes the writer if there is none.
     pub fn open(cache: &Path, servers: &str, open: OpenWriter) -> Result<Arc<Self>, StoreError> {
         Self::open_with(cache, servers, open, None, Pace::default(), Log::default())
     }
 
-    /// The same, but through the broker of the node as long as it is there and serves this repository. Changes are told
-    /// to `log`.
+    /// Like [`SharedCache::open`], but through the broker of the node while it runs and serves this repository.
+    /// Changes are logged to `log`.
     pub fn open_through(
         cache: &Path,
         servers: &str,
@@ -254,7 +254,7 @@ impl SharedCache {
             let mut queue = self.queue.lock();
             (std::mem::replace(&mut *self.role.write(), Role::Closed), std::mem::take(&mut *queue))
         };
-        // What is dropped unanswered is answered with an error, which needs the locks to be free.
+        // Dropping a request completes it with an error, which needs the locks to be free.
         drop(unanswered);
         drop(self.received.unpark_all());
         leave(role);
@@ -267,12 +267,12 @@ impl SharedCache {
         }
     }
 
-    /// Whether this process is the writer.
+    /// True if this process is the writer.
     pub fn is_writer(&self) -> bool {
         matches!(&*self.role.read(), Role::Writer { .. })
     }
 
-    /// Through whom objects come; `None` while that is being found out.
+    /// Returns the source of objects; `None` during an election.
     pub fn through(&self) -> Option<Through> {
         match &*self.role.read() {
             Role::Writer { .. } => Some(Through::Ourselves),
@@ -284,17 +284,18 @@ impl SharedCache {
         }
     }
 
-    /// Why the broker of the node isn't used, if it refused.
+    /// Returns the reason of the node's broker, if it refused.
     pub fn refusal(&self) -> Option<String> {
         self.refusal.lock().clone()
     }
 
-    /// The cache directory of this user, where heads are saved even if objects come through a broker.
+    /// Returns the cache directory of this user, where heads are saved even if objects come through a broker.
     pub fn cache(&self) -> &Path {
         &self.cache
     }
 
-    /// The store of the cache that we write. Nobody may use it with the role locked: its disk may not answer.
+    /// Returns the store of the cache that this process writes. It must not be used with the role locked: its disk may
+    /// hang.
     fn own_store(&self) -> Option<Arc<dyn ObjectStore>> {
         match &*self.role.read() {
             Role::Writer { store, .. } => Some(store.clone()),
@@ -302,7 +303,7 @@ impl SharedCache {
         }
     }
 
-    /// A file that is still open, if it has the size that this request knows of. (If not, the writer says so.)
+    /// Returns a file that is still open, if it has the size of this request. (If not, the writer reports it.)
     fn kept(&self, wanted: &ObjectRequest) -> Option<Handle> {
         let handle = self.received.find(&wanted.key())?;
         (wanted.size.is_none_or(|size| size == handle.len()) && handle.len() <= wanted.limit)
@@ -325,7 +326,7 @@ impl SharedCache {
                         Ok(()) => return,
                         Err(back) => pending = back,
                     }
-                    // The writer is gone; what comes next is decided by whoever noticed it.
+                    // The writer is gone; the thread that noticed it decides on the next step.
                     self.lost(Vec::new());
                 }
                 Role::Closed => return,
@@ -341,7 +342,7 @@ impl SharedCache {
         }
     }
 
-    /// Takes the answer for a request; one that our cache was closed over is made again in the role that came after.
+    /// Handles the reply of a request; one whose cache was closed is repeated in the next role.
     fn or_elsewhere(&self, mut pending: Pending) -> Callback<Handle> {
         let me = self.me.clone();
         Callback::new(move |outcome| {
@@ -354,7 +355,7 @@ impl SharedCache {
         })
     }
 
-    /// Becomes what an election found, and makes all requests that waited for it.
+    /// Takes the role that an election found, and makes all waiting requests.
     fn take_role(&self, role: Role) {
         let waiting = {
             let mut queue = self.queue.lock();
@@ -456,7 +457,7 @@ impl ObjectStore for SharedCache {
                 }
                 client.warm(&wanted, errand, done);
             }
-            // Nobody waits for it, so it need not wait for a writer.
+            // A prefetch has no reader, so it need not wait for a writer.
             Role::Electing | Role::Closed => {
                 drop(role);
                 done.err(StoreError::new(wanted.label(), Cause::Closed));
@@ -520,7 +521,7 @@ impl ObjectStore for SharedCache {
 }
 
 impl SharedCache {
-    /// How the store is doing, as far as that is known here without waiting for another process.
+    /// Returns the store's status as far as this process knows it, without waiting for another process.
     pub fn known_status(&self) -> StoreStatus {
         if let Some(store) = self.own_store() {
             return store.status();

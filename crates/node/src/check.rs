@@ -1,5 +1,5 @@
-//! Whether a configuration works on this machine: its files, keys, cache, mount points, and everybody it names on the
-//! network, each within a bounded time.
+//! Checks whether a configuration works on this machine: its files, keys, cache, mount points, servers and proxies,
+//! each within a bounded time.
 
 mod files;
 mod reach;
@@ -12,23 +12,23 @@ use esker_format::name::RepositoryName;
 
 use crate::parameters::{Files, Finding, ParameterError, Parameters, Root, Severity};
 
-/// What a check needs to know.
+/// Options of a check.
 #[derive(Clone, Debug)]
 pub struct Checking {
     /// Where configuration, keys and lists are read.
     pub root: Root,
-    /// What `auto` stands for among proxies.
+    /// Meaning of `auto` among proxies.
     pub auto: Option<String>,
     /// How long servers and proxies may take to answer, all together.
     pub patience: Duration,
-    /// Whether anybody is asked at all.
+    /// True if servers and proxies are to be asked.
     pub ask: bool,
 }
 
 /// Longest public key file.
 const KEY_MAX: u64 = 64 * 1024;
 
-/// Checks the configuration of a repository, or what holds for all.
+/// Checks the configuration of a repository, or the one for all.
 pub fn check(parameters: &Parameters, how: &Checking) -> Vec<Finding> {
     let mut findings = parameters.findings();
     files::configuration(parameters, how, &mut findings);
@@ -63,7 +63,7 @@ fn of_repository(
     }
 }
 
-/// What a mount would refuse, or do without.
+/// Returns parameters that a mount would refuse, or ignore.
 fn refused(parameters: &Parameters, how: &Checking) -> impl Iterator<Item = ParameterError> {
     [
         parameters.pin().err(),
@@ -94,7 +94,7 @@ fn add(findings: &mut Vec<Finding>, error: &ParameterError) {
     }
 }
 
-/// The keys of the repository, as far as they are there.
+/// Reads the keys of the repository, as far as they exist.
 fn keys(parameters: &Parameters, how: &Checking, findings: &mut Vec<Finding>) -> Option<MasterKeys> {
     let keys = match parameters.keys() {
         Ok(keys) => keys,
@@ -161,7 +161,7 @@ fn keys(parameters: &Parameters, how: &Checking, findings: &mut Vec<Finding>) ->
     all
 }
 
-/// A path as the configuration has it.
+/// Returns a path as the configuration has it.
 fn shown(path: &Path) -> std::path::Display<'_> {
     path.display()
 }

@@ -1,6 +1,6 @@
-//! The control socket of a mount: one line of JSON asks, one line answers.
+//! Control socket of a mount: one line of JSON as request, one as reply.
 //!
-//! Only the user who mounted and root are heard; a client that is slow or talks too long is hung up on.
+//! Only the mounting user and root are served; a client that is slow or sends too much is disconnected.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileTypeExt;
@@ -28,7 +28,7 @@ const CLIENTS_MAX: usize = 16;
 /// After an accept that failed, the longest pause before the next.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
-/// What a daemon can be asked.
+/// Request to a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "command")]
 pub enum Request {
@@ -50,7 +50,7 @@ pub enum Request {
     },
 }
 
-/// What it answers.
+/// Reply of a daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Response {
@@ -60,11 +60,11 @@ pub enum Response {
     Revision(Box<Revisions>),
     /// It looked for a new revision.
     Updated {
-        /// The one that is shown now.
+        /// Revision that is mounted now.
         revision: u64,
         /// Whether it is another one than before.
         changed: bool,
-        /// Why there may be a newer one that nobody could ask for.
+        /// Reason why a newer revision, if there is one, could not be found.
         offline: Option<String>,
     },
     /// It was done.
@@ -81,7 +81,7 @@ pub enum Response {
     },
 }
 
-/// Who answers.
+/// Function that answers requests.
 pub type Answer = Arc<dyn Fn(Request) -> Response + Send + Sync>;
 
 /// A control socket that is listened at until the process ends.
@@ -98,7 +98,7 @@ struct Clients {
 }
 
 impl Control {
-    /// Waits until everybody who asked has their answer, at most `patience`.
+    /// Waits until all pending requests are answered, at most `patience`.
     pub fn drain(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut count = self.clients.count.lock();
@@ -137,7 +137,8 @@ pub struct Listening {
 
 /// Begins to listen at `socket`.
 pub fn listen(socket: &Path) -> Result<Listening, FileError> {
-    // A killed daemon may have left one. We have the registry's lock, so nobody listens there. What is no socket is not ours.
+    // A killed daemon may have left one. We hold the registry's lock, so no process listens there. Any other file is
+    // not ours.
     if std::fs::symlink_metadata(socket).is_ok_and(|facts| facts.file_type().is_socket()) {
         let _ = std::fs::remove_file(socket);
     }
@@ -146,7 +147,7 @@ pub fn listen(socket: &Path) -> Result<Listening, FileError> {
 }
 
 impl Listening {
-    /// Answers from now on; what goes wrong with the socket itself is said to `log`.
+    /// Answers requests from now on; failures of the socket itself are logged to `log`.
     pub fn serve(self, answer: Answer, log: Log) -> io::Result<Control> {
         let accept = move || self.listener.accept().map(|(client, _)| client);
         serve_all(accept, answer, log)
@@ -178,9 +179,9 @@ fn accept_all(
         let client = match accept() {
             Ok(client) => client,
             Err(error) => {
-                // Out of descriptors or memory, most likely. Clients give theirs back, and so does the cache, which
-                // tells nobody: so it is tried again after a while too, in which connections wait in the socket's
-                // queue. Said once, until it works again.
+                // Most likely the process is out of descriptors or memory. Clients free theirs, and so does the cache,
+                // without a notification: so accept is also retried after a while, during which connections wait in
+                // the socket's queue. Logged once, until it works again.
                 if !std::mem::replace(&mut failing, true) {
                     let text = format!("the control socket can't take connections, trying on: {error}");
                     log(Severity::Error, &text);
@@ -190,13 +191,13 @@ fn accept_all(
             }
         };
         failing = false;
-        // Those who are too many are hung up on.
+        // Excess clients are disconnected.
         if !crate::peer::is_trusted(&client) || !clients.begin() {
             continue;
         }
         let (answer, theirs) = (Arc::clone(answer), Arc::clone(clients));
         let spawned = std::thread::Builder::new().name("control-client".into()).spawn(move || {
-            // A client that went away has lost interest; there is nobody to tell.
+            // The client may have disconnected.
             let _ = serve(client, &answer);
             theirs.end();
         });
@@ -288,7 +289,7 @@ mod tests {
         (base, socket)
     }
 
-    /// A daemon that is stopped takes connections and says nothing.
+    /// A stopped daemon accepts connections and sends nothing.
     #[test]
     fn no_answer_is_told_in_words() {
         let base = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,7 @@
-//! Starting a daemon and learning whether it made it.
+//! Starts a daemon and waits until it is ready.
 //!
-//! The daemon is this same program started afresh (no fork of a process with threads). It reports once over a
-//! pipe: ready, or why not. Whoever started it has gone away if that report can't be written; then the
-//! daemon must clean up and end.
+//! The daemon is this same program started anew (no fork of a process with threads). It reports once over a pipe:
+//! ready, or the error. If that report can't be written, its starter is gone; then the daemon must clean up and end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -20,7 +19,7 @@ use crate::{FileError, sys, watchdog};
 const REPORT_MAX: u64 = 64 * 1024;
 /// How long a daemon that failed may take to end.
 const ENDING: Duration = Duration::from_secs(5);
-/// How much of the log of a daemon that died without a report is shown.
+/// Bytes of the log that are shown of a daemon that died without a report.
 const LOG_TAIL: u64 = 2 * 1024;
 
 /// The one message of a starting daemon.
@@ -28,16 +27,16 @@ const LOG_TAIL: u64 = 2 * 1024;
 pub enum Report {
     /// It serves.
     Ready {
-        /// Something that whoever mounts should know.
+        /// Warning for the mounting user.
         warning: Option<String>,
     },
     /// It could not start.
     Failed {
         /// The exit code to leave with.
         code: u8,
-        /// What failed and why.
+        /// Failure and its cause.
         message: String,
-        /// What to do.
+        /// Advice for the user.
         hint: Option<String>,
     },
 }
@@ -61,9 +60,9 @@ pub enum DaemonError {
     },
 }
 
-/// Starts `command` as a daemon and waits for its report. `arguments` makes the
-/// arguments from the number of the descriptor that [`Reporter::adopt`] wants. `input` is what the daemon reads from its
-/// standard input: what must not stand in a command line, which all users see.
+/// Starts `command` as a daemon and waits for its report. `arguments` makes the arguments from the number of the
+/// descriptor that [`Reporter::adopt`] wants. `input` is the daemon's standard input: secrets that must not be on a
+/// command line, which all users see.
 pub fn spawn(
     mut command: Command,
     log: &Path,
@@ -125,19 +124,19 @@ fn tail(mut log: File) -> String {
 pub struct Reporter(File);
 
 impl Reporter {
-    /// Takes over the descriptor that the starter left open, and closes all others that it happened to leave:
-    /// whoever waits for the end of a pipe must not wait for the mount. To be called first thing.
+    /// Takes over the descriptor that the starter left open, and closes all others that it inherited: a process that
+    /// waits for the end of a pipe must not wait for the mount. Must be called first.
     pub fn adopt(fd: RawFd) -> io::Result<Self> {
         let reporter = Self(File::from(sys::adopt(fd)?));
         sys::close_inherited(fd)?;
         Ok(reporter)
     }
 
-    /// Reports; an error means that nobody waits any more.
+    /// Reports; an error means that the starter is gone.
     ///
-    /// A daemon that is ready leaves for a session of its own, and no sooner: while an automounter waits for a mount,
-    /// the kernel lets nobody but the automounter's process group reach the directory, and mounting on it would wait
-    /// for itself.
+    /// A daemon that is ready moves to a session of its own, and no sooner: while an automounter waits for a mount,
+    /// the kernel admits only the automounter's process group to the directory, and mounting on it would wait for
+    /// itself.
     pub fn report(mut self, report: &Report) -> io::Result<()> {
         if matches!(report, Report::Ready { .. }) {
             rustix::process::setsid()?;

@@ -1,4 +1,4 @@
-//! A mount that is made out of sight and then shown where it belongs, below a file system of the kernel's own if it may be.
+//! Mounts a tree at a private place and then presents it at the mountpoint through EROFS or overlayfs, where allowed.
 
 use std::fs;
 use std::io;
@@ -19,23 +19,24 @@ use crate::status::Presentation;
 
 /// A tree that is to be shown.
 pub(crate) struct LayeredMount<'a> {
-    /// Where it is mounted that nobody may see, a directory that is made for it.
+    /// Private mount point, a directory that is made for it.
     pub(crate) place: PathBuf,
     pub(crate) tree: Arc<dyn Tree>,
     pub(crate) mountpoint: &'a Path,
     pub(crate) options: &'a MountOptions,
     pub(crate) session: SessionOptions,
-    /// What root sees of attributes in `trusted.`.
+    /// Attributes in `trusted.` that root sees.
     pub(crate) trusted: Trusted,
     /// Which extended attributes an image of it has.
     pub(crate) told: XattrPolicy,
 }
 
 impl LayeredMount<'_> {
-    /// Mounts, serves and shows it with `wanted`, or the next best that the kernel doesn't refuse; the log tells why.
+    /// Mounts, serves and presents it through `wanted`, or the next best file system that the kernel accepts; the log
+    /// has the reason.
     pub(crate) fn show(self, wanted: Presentation) -> Result<(Session, Presentation), MountedError> {
         let log = self.session.log.clone();
-        // What an image has of access control lists it has for show.
+        // The kernel doesn't enforce access control lists of an image.
         let may_be = may_mount_images(self.session.kernel) && !self.session.enforce_acls;
         if wanted == Presentation::Erofs && may_be {
             match self.with_erofs()? {
@@ -46,7 +47,7 @@ impl LayeredMount<'_> {
         self.with_overlay(&log)
     }
 
-    /// The session, or why the kernel doesn't have it so.
+    /// Returns the session, or the reason of the kernel's refusal.
     fn with_erofs(&self) -> Result<Result<Session, String>, MountedError> {
         let source = &self.options.source;
         let tree = match ErofsTree::new(self.tree.clone(), image_path(source).as_bytes(), self.told) {
@@ -68,7 +69,7 @@ impl LayeredMount<'_> {
     fn with_overlay(self, log: &Log) -> Result<(Session, Presentation), MountedError> {
         let (behind, device) = PrivateMount::mount(self.place, self.options)?;
         let session = Session::start(device, self.tree.clone(), self.session)?;
-        // The overlay's mount would forget the flag when it is told to let go of names.
+        // The overlay's mount would lose the flag when it is remounted to drop names.
         if self.options.noexec {
             behind.show_as_it_is(self.mountpoint)?;
             return Ok((session, Presentation::Fuse));
@@ -108,15 +109,15 @@ impl PrivateMount {
     }
 
     fn clear(&self) {
-        // The mount and what the shield left above it; an error says that nothing is mounted there any more.
+        // The mount and what the overlay left above it; an error says that nothing is mounted there any more.
         while unmount(&self.place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
-        // What isn't there needs no removing.
+        // It may not exist.
         let _ = fs::remove_dir(&self.place);
     }
 }
 
-/// Makes an overlay let go of what nobody uses, so that the tree's own names mean something: without that everything
-/// ever looked at would count as held, and the cache could evict nothing.
+/// Makes an overlay drop unused dentries, so that the tree's own counts are right: otherwise every file ever looked up
+/// would count as held, and the cache could evict nothing.
 struct Overlay {
     mountpoint: PathBuf,
 }

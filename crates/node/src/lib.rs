@@ -40,11 +40,11 @@ pub mod talk;
 pub mod telemetry;
 pub mod watchdog;
 
-/// A file operation that failed: what was tried, on which file.
+/// Failed file operation: the operation and the file.
 #[derive(Debug, thiserror::Error)]
 #[error("can't {action} {path}")]
 pub struct FileError {
-    /// What was tried.
+    /// Operation that failed.
     pub action: &'static str,
     /// On which file or directory.
     pub path: std::path::PathBuf,

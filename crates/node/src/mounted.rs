@@ -34,10 +34,10 @@ use crate::watchdog;
 
 /// How long clients of the control socket may take for their last answer.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
-/// How long whoever asks for an update waits for it; it goes on without them.
+/// Time that a request for an update waits; the update goes on afterwards.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a revision tells of itself as extended attributes of its root, once and for all.
+/// Extended attributes of the root that are fixed for a revision.
 const OF_REVISION: [&str; 4] = ["user.fqrn", "user.revision", "user.root_hash", "user.tag"];
 
 /// Where and how a repository is served.
@@ -59,7 +59,7 @@ pub struct MountPlan {
     pub telemetry: Option<Telemetry>,
     /// Where `cvmfs_talk` asks, if anywhere.
     pub talk: Option<TalkOptions>,
-    /// With what to show it, where we may. Only what never changes may be shown with anything but FUSE.
+    /// Wanted presentation, where allowed. Only a tree that never changes may be presented through anything but FUSE.
     pub shown_with: Presentation,
     /// How somebody is started who goes ahead of programs, if anybody does.
     pub replayer: Option<ReplayerCommand>,
@@ -87,7 +87,7 @@ pub enum MountedError {
 
 /// An image, as far as a mount has to know it.
 pub struct ImageMount {
-    /// What is mounted.
+    /// Mounted tree.
     pub tree: Arc<dyn Tree>,
     /// What is known of how programs start from it; none if nobody should go ahead of them.
     pub sequences: Option<SequenceStore>,
@@ -95,17 +95,17 @@ pub struct ImageMount {
     pub name: String,
     /// Where it is: a path or URL.
     pub place: String,
-    /// What is known of it now, and what failed.
+    /// Returns its status now, and failures.
     pub status: Box<dyn Fn() -> (status::Image, Vec<status::Failure>) + Send + Sync>,
 }
 
-/// What is mounted.
+/// Content of a mount.
 pub(crate) enum Content {
     Repository(Box<Repository>, Arc<View>),
     Image(ImageMount),
 }
 
-/// What an overlay above a view shows root of attributes in `trusted.`: where there are none nobody need ask.
+/// Returns the handling of `trusted.` attributes by an overlay above a view: without any, root need not ask.
 pub fn trusted(view: &View) -> Trusted {
     if view.has_attributes() { Trusted::Shown } else { Trusted::Hidden }
 }
@@ -118,12 +118,12 @@ impl Content {
         }
     }
 
-    /// How it is registered: name, place and cache.
+    /// Returns name, source and cache for the registry.
     fn names(&self) -> (String, String, PathBuf) {
         match self {
             Self::Repository(repository, view) => {
                 let cache = repository.store.cache();
-                // Nobody else finds one in memory.
+                // No other process finds a cache in memory.
                 let cache = if is_memory(cache) { PathBuf::new() } else { cache.to_owned() };
                 (view.name().to_string(), repository.url.clone(), cache)
             }
@@ -139,7 +139,7 @@ impl Content {
         }
     }
 
-    /// Which extended attributes an image of it has.
+    /// Returns the extended attributes for an EROFS image of it.
     fn told(&self) -> XattrPolicy {
         match self {
             Self::Image(_) => XattrPolicy::All,
@@ -157,7 +157,7 @@ impl Content {
         }
     }
 
-    /// What only a repository can be asked.
+    /// Returns the repository, or the error that only a repository has the requested facts.
     fn repository(&self) -> Result<(&Repository, &Arc<View>), Response> {
         match self {
             Self::Repository(repository, view) => Ok((repository, view)),
@@ -172,7 +172,7 @@ impl Content {
 enum MountTarget {
     /// A device that is mounted already.
     Device(OwnedFd),
-    /// It is to be mounted at this place, which nobody sees, and shown where it belongs.
+    /// A private mount point for the tree, which is then presented at the mountpoint.
     Layered(PathBuf),
 }
 
@@ -185,7 +185,7 @@ pub struct Mounted {
     log: Log,
 }
 
-/// What the control socket tells of and acts on.
+/// State that the control socket reports and changes.
 pub(crate) struct Served {
     pub(crate) mountpoint: PathBuf,
     command: Option<String>,
@@ -201,14 +201,14 @@ pub(crate) struct Served {
     mounted: SystemTime,
 }
 
-/// What tells others of a mount for as long as it lives.
+/// Services that report about a mount during its lifetime.
 struct Beside {
     _telemetry: Option<Datagrams>,
     _talk: Option<Talk>,
 }
 
 impl Beside {
-    /// That there is none is said and no more: a mount is worth more than what is told of it.
+    /// Starts the services. Failures are only logged: the mount matters more.
     fn start(
         telemetry: Option<Telemetry>,
         talk: Option<TalkOptions>,
@@ -233,7 +233,7 @@ impl Beside {
     }
 }
 
-/// A place in the registry and a socket that nobody answers yet.
+/// A registry entry and a control socket that is not answered yet.
 struct Announced {
     registration: Registration,
     listening: Listening,
@@ -241,7 +241,7 @@ struct Announced {
 
 impl Announced {
     fn new(plan: &MountPlan, content: &Content) -> Result<Self, MountedError> {
-        // What a command sees is at no path of ours, and many may see the same.
+        // A command's mount is at no path of the host, and several commands may have the same.
         let key = match &plan.command {
             Some(_) => PathBuf::from(format!("run of process {}", std::process::id())),
             None => plan.mountpoint.clone(),
@@ -283,13 +283,13 @@ impl Mounted {
         let device = Mount::new(&plan.mountpoint, &options)?.into_device();
         let mountpoint = plan.mountpoint.clone();
         Self::serve(plan, MountTarget::Device(device), Some(announced), content).inspect_err(|_| {
-            // Nobody serves it, so nobody can use it; what fails here is shown by `mount`.
+            // No process serves it, so it is unusable; a remaining mount is visible in `mount`.
             let _ = esker_fuse::mount::unmount(&mountpoint, Unmount::Lazy);
         })
     }
 
-    /// Serves what a command has mounted for itself in its own namespace. That it can't be registered is no
-    /// reason not to: the error comes back beside it.
+    /// Serves a mount that a command made in its own namespace. A failure to register is no reason not to: the error
+    /// is returned beside it.
     pub fn attach(
         plan: MountPlan,
         device: OwnedFd,
@@ -304,7 +304,7 @@ impl Mounted {
         let shown_with = plan.shown_with;
         let mounted = Self::serve(plan, MountTarget::Device(device), announced, content)?;
         if shown_with == Presentation::Overlay {
-            // The command's side puts it there. Where the kernel refuses that, nobody misses another overlay's marks.
+            // The child mounts the overlay. Where the kernel refuses, the missing marks don't matter.
             mounted.served.session.put_below_overlay();
         }
         Ok((mounted, error))
@@ -356,19 +356,19 @@ impl Mounted {
         Ok(Self { served, control, beside: Mutex::new(Some(beside)), log })
     }
 
-    /// Returns what `esker status` says of the mount; none if a disk or another process does not answer.
+    /// Returns the status for `esker status`; `None` if a disk or another process does not reply.
     pub fn status(&self) -> Option<MountStatus> {
         let served = self.served.clone();
         watchdog::within(watchdog::PATIENCE, move || served.status())
     }
 
-    /// Unmounts; [`Mounted::wait`] returns once nobody uses it any more.
+    /// Unmounts; [`Mounted::wait`] returns once it is unused.
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
         self.served.unmount(how)
     }
 
-    /// Waits until it is unmounted (by us or anybody) and unused, then lets go of everything. `false` if a disk that
-    /// doesn't answer keeps some of it: then the process has to end without waiting for its threads.
+    /// Waits until it is unmounted (by any process) and unused, then closes everything. `false` if a hanging disk
+    /// keeps some of it: then the process has to end without waiting for its threads.
     pub fn wait(&self) -> bool {
         let all_came_back = self.served.session.wait();
         self.abandon() && all_came_back
@@ -387,7 +387,7 @@ impl Mounted {
             (self.log)(Severity::Notice, &format!("{error}, and is not waited for"));
         }
         drop(self.beside.lock().take());
-        // Whoever asked us to unmount hears of it before the registry's lock tells that we are gone.
+        // The client that asked to unmount gets its reply before the registry's lock is dropped.
         if let Some(control) = &self.control {
             control.drain(DRAIN_PATIENCE);
         }
@@ -407,7 +407,7 @@ fn record_and_replay(
     }
 }
 
-/// Without it new revisions come when their time to live is over, so what goes wrong is said and no more.
+/// Failures are only logged: without it new revisions come at the end of the time to live.
 fn listen(push: &Push, content: &Content, log: &Log) -> Option<esker_store::SseListener> {
     let (repository, view) = content.repository().ok()?;
     if view.status().pinned {
@@ -464,7 +464,7 @@ impl Served {
                 let how = if lazy { Unmount::Lazy } else { Unmount::IfUnused };
                 match self.unmount(how) {
                     Ok(()) => Response::Done,
-                    // fusermount3 tells no number. What is still served was not taken down for being used.
+                    // fusermount3 returns no error code. If the mount is still served, it was busy.
                     Err(error)
                         if error.raw_os_error().is_none_or(|errno| errno == libc::EBUSY)
                             && !self.session.is_over() =>
@@ -506,7 +506,7 @@ impl Served {
     }
 }
 
-/// Adds what a repository and its view have to tell.
+/// Adds the status of a repository and its view.
 fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> MountStatus {
     let view = view.status();
     let store = repository.store.status();

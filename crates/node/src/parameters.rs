@@ -1,4 +1,4 @@
-//! Client parameters: CernVM-FS's configuration files as they lie on sites, and Esker's own, read into one table.
+//! Client parameters: CernVM-FS's configuration files as sites have them, and Esker's own, read into one table.
 //!
 //! [`Request::load`] evaluates the files in their order, without a shell. [`Parameters`] has every value with the line
 //! it comes from, and every line without effect as a [`Problem`]. [`table`] knows every parameter.
@@ -59,7 +59,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The configuration of a repository, or what holds for all of them.
+/// Configuration of a repository, or the one for all of them.
 #[derive(Clone, Debug, Default)]
 pub struct Parameters {
     name: Option<String>,
@@ -69,32 +69,32 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// The repository that it is for.
+    /// Returns the name of its repository.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Everything that is set, by name.
+    /// Returns all settings, by name.
     pub fn all(&self) -> &BTreeMap<String, Setting> {
         &self.values
     }
 
-    /// What has not the effect it seems to have.
+    /// Returns the lines without their apparent effect.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// The files that were read, in their order.
+    /// Returns the files that were read, in their order.
     pub fn files(&self) -> &[PathBuf] {
         &self.read
     }
 
-    /// A parameter under its name or another name of it, as it is set; empty counts as not set.
+    /// Returns a parameter by any of its names; empty counts as not set.
     pub fn get(&self, name: &str) -> Option<&Setting> {
         self.named(name).map(|(_, setting)| setting)
     }
 
-    /// A parameter and the name that it is set by.
+    /// Returns a parameter and the name that it is set by.
     pub fn named(&self, name: &str) -> Option<(&str, &Setting)> {
         let row = table::row(name);
         let others = row.map_or(&[][..], |row| row.aliases);

@@ -1,6 +1,6 @@
 //! Paths in JSON, which has text only, while names are bytes.
 
-/// For whoever reads what we print: bytes that are no text are replaced.
+/// For output to users: bytes that are no text are replaced.
 pub(crate) mod shown {
     use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(crate) mod shown {
     }
 }
 
-/// For ourselves: what is no text is an array of its bytes.
+/// For Esker's own files: a path that is no text is an array of its bytes.
 pub(crate) mod exact {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,4 +1,4 @@
-//! Who is at the other end of a socket.
+//! Credentials of a socket's peer.
 
 use std::os::fd::AsFd;
 
@@ -21,24 +21,24 @@ impl Peer {
         Some(Self { uid: credentials.uid.as_raw(), gids })
     }
 
-    /// Whether it is root or the user that we are.
+    /// True if it is root or this process's user.
     pub(crate) fn is_trusted(&self) -> bool {
         self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }
 }
 
-/// The process that the peer is, or that listened for it; `None` if it is in a pid namespace out of our sight.
+/// Returns the process id of the peer, or of the listener; `None` if it is in an invisible PID namespace.
 pub(crate) fn pid(socket: impl AsFd) -> Option<u32> {
     let pid = rustix::net::sockopt::socket_peercred(socket).ok()?.pid;
     u32::try_from(pid.as_raw_nonzero().get()).ok()
 }
 
-/// The user whose process the peer is, or that listened for it.
+/// Returns the user of the peer's process, or of the listener's.
 pub(crate) fn user(socket: impl AsFd) -> Option<u32> {
     Some(rustix::net::sockopt::socket_peercred(socket).ok()?.uid.as_raw())
 }
 
-/// Whether the peer is the same user as we are, or root.
+/// True if the peer is this process's user or root.
 pub(crate) fn is_trusted(socket: impl AsFd) -> bool {
     Peer::of(socket).is_some_and(|peer| peer.is_trusted())
 }

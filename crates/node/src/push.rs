@@ -1,5 +1,5 @@
-//! Hearing of new revisions at once: from an Esker server that has the repository, or from a notification server of
-//! CernVM-FS. What is heard only makes the view look at its repository's head, which is verified as always.
+//! Push notifications of new revisions: from an Esker server that has the repository, or from a notification server of
+//! CernVM-FS. A notification only triggers a refresh of the head, which is verified as always.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const SILENCE_OF_NOTIFICATIONS: Duration = Duration::from_secs(7_500);
 /// Where to hear of new revisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Push {
-    /// From the repository's own server, if it is asked directly and tells. Through proxies nobody listens: a stream
+    /// From the repository's own server, if it is used without a proxy and supports it. Not through proxies: a stream
     /// takes one of their connections for each node.
     #[default]
     Server,
@@ -29,14 +29,14 @@ pub enum Push {
     Off,
 }
 
-/// What an Esker server says.
+/// Event of an Esker server.
 #[derive(Deserialize)]
 struct PublishedEvent {
     repository: String,
     revision: u64,
 }
 
-/// What a notification server says; the publisher's words.
+/// Event of a notification server, made by the publisher.
 #[derive(Deserialize)]
 struct Notified {
     repository: String,
@@ -45,7 +45,7 @@ struct Notified {
 }
 
 impl Push {
-    /// Where a repository on these servers is listened for.
+    /// Returns the source of notifications for a repository on these servers.
     pub(crate) fn listen(&self, name: &RepositoryName, servers: &Servers) -> Option<SseOptions> {
         match self {
             Self::Off => None,
@@ -69,7 +69,7 @@ impl Push {
     }
 }
 
-/// Tells a view what is heard, for as long as it lives.
+/// Forwards notifications to a view during its lifetime.
 pub(crate) fn start(listen: SseOptions, view: &Arc<View>) -> Result<SseListener, StoreError> {
     let (name, view): (_, Weak<View>) = (view.name().clone(), Arc::downgrade(view));
     let heard = Arc::new(move |event: &[u8]| {
@@ -80,7 +80,7 @@ pub(crate) fn start(listen: SseOptions, view: &Arc<View>) -> Result<SseListener,
     SseListener::start(listen, heard)
 }
 
-/// The revision that an event tells of; `None` if it tells of none of this repository.
+/// Returns the revision in an event; `None` if it has none of this repository.
 fn revision(event: &[u8], name: &RepositoryName) -> Option<u64> {
     if let Ok(told) = serde_json::from_slice::<PublishedEvent>(event) {
         return (told.repository == name.as_str()).then_some(told.revision);

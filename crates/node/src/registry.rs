@@ -1,7 +1,7 @@
-//! The mounts of this user: one file for each, locked by its daemon for as long as that lives.
+//! Registry of this user's mounts: one file for each, locked by its daemon during its lifetime.
 //!
-//! The lock is the truth, the file's content a description: a file that nobody has locked was left by a
-//! daemon that was killed. The daemon removes its file while it holds the lock, and drops the lock by ending.
+//! The lock is authoritative, the file's content a description: an unlocked file was left by a killed daemon. The
+//! daemon removes its file while it holds the lock, and drops the lock by ending.
 
 pub mod users;
 
@@ -27,7 +27,7 @@ const TRIES: usize = 16;
 /// How long a look at the registry may hold a lock.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// What is known of a mount without asking its daemon.
+/// Facts of a mount that are known without asking its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Where it is mounted.
@@ -76,7 +76,7 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Registers a mount point, replacing what a killed daemon left.
+    /// Registers a mount point, replacing the entry of a killed daemon.
     pub fn take(runtime: &Path, mountpoint: &Path) -> Result<Self, RegistryError> {
         let id = RuntimeDir::id(mountpoint);
         for attempt in 0..TRIES {
@@ -99,7 +99,7 @@ impl Registration {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => {
-                    // Somebody who only looks holds the lock for a moment, a daemon for good.
+                    // A reader holds the lock for a moment, a daemon for good.
                     if attempt + 1 < TRIES {
                         std::thread::sleep(GLANCE);
                         continue;
@@ -116,7 +116,7 @@ impl Registration {
         Err(FileError::on("register a mount in", runtime)(error).into())
     }
 
-    /// Writes what others can read of the mount.
+    /// Writes the description of the mount.
     pub fn describe(&mut self, entry: &Entry) -> Result<(), FileError> {
         let path = self.runtime.entry(&self.id);
         let text = serde_json::to_vec(entry).map_err(io::Error::other);
@@ -128,12 +128,12 @@ impl Registration {
         .map_err(FileError::on("write", path))
     }
 
-    /// Where a tree is mounted that is to be shown below an overlay.
+    /// Returns the private mount point for a tree below an overlay.
     pub(crate) fn layer(&self) -> PathBuf {
         self.runtime.layer(&self.id)
     }
 
-    /// Where the control socket goes.
+    /// Returns the path of the control socket.
     pub fn socket(&self) -> PathBuf {
         self.runtime.socket(&self.id)
     }
@@ -143,7 +143,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         for path in [self.runtime.socket(&self.id), self.runtime.log(&self.id), self.runtime.entry(&self.id)]
         {
-            // What isn't there needs no removing; nothing else can be done about the rest.
+            // It may not exist; other errors can't be handled.
             let _ = fs::remove_file(path);
         }
         self.runtime.leave();
@@ -153,7 +153,7 @@ impl Drop for Registration {
 /// A mount found in the registry.
 #[derive(Debug)]
 pub struct Registered {
-    /// What is known of it.
+    /// Description of the mount.
     pub entry: Entry,
     /// Its control socket.
     pub socket: PathBuf,
@@ -202,7 +202,7 @@ impl Registered {
         !try_lock(&self.file)
     }
 
-    /// For kernels without process descriptors (before Linux 5.3).
+    /// Waits for kernels without process descriptors (before Linux 5.3).
     fn wait_for_lock(&self, deadline: Instant) -> bool {
         while self.locked() {
             if Instant::now() >= deadline {
@@ -214,7 +214,7 @@ impl Registered {
         true
     }
 
-    /// Removes what a killed daemon left.
+    /// Removes the files of a killed daemon.
     pub fn forget(&self) {
         if self.alive {
             return;
@@ -232,7 +232,7 @@ impl Registered {
     }
 }
 
-/// All registered mounts of this user, in the order of their mount points.
+/// Returns all registered mounts of this user, in the order of their mount points.
 pub fn all(runtime: &Path) -> Result<Vec<Registered>, RegistryError> {
     let Some(runtime) = RuntimeDir::existing(runtime)? else { return Ok(Vec::new()) };
     let read = match fs::read_dir(runtime.path()) {
@@ -253,24 +253,24 @@ pub fn all(runtime: &Path) -> Result<Vec<Registered>, RegistryError> {
     Ok(found)
 }
 
-/// The registered mount at `mountpoint`.
+/// Returns the registered mount at `mountpoint`.
 pub fn find(runtime: &Path, mountpoint: &Path) -> Result<Option<Registered>, RegistryError> {
     let Some(runtime) = RuntimeDir::existing(runtime)? else { return Ok(None) };
     Ok(read_entry(&runtime, &RuntimeDir::id(mountpoint)))
 }
 
-/// Those of the mounts of Esker that are not registered here: other users', and those of a session whose folder for
-/// sockets is another one or gone. `lines` were read before `registered`, since what is being mounted is registered first.
+/// Returns mounts of Esker that are not registered here: other users', and those of a session whose runtime folder is
+/// another one or gone. `lines` were read before `registered`, since a mount in progress is registered first.
 pub fn strangers(
     mut lines: Vec<MountLine>,
     runtime: &Path,
     registered: &[Registered],
 ) -> io::Result<Vec<MountLine>> {
     let is_known = |line: &MountLine| registered.iter().any(|one| one.entry.mountpoint == line.mountpoint);
-    // Below an overlay lies what it shows, at a place of ours.
+    // A private mount point is below an overlay.
     lines.retain(|line| line.is_ours() && !line.mountpoint.starts_with(runtime) && !is_known(line));
     if !lines.is_empty() {
-        // What is being unmounted leaves the list of mounts first.
+        // A mount leaves the kernel's list before the registry.
         let now = mounts::all()?;
         let topmost = |line: &MountLine| now.iter().rfind(|other| other.mountpoint == line.mountpoint);
         lines.retain(|line| topmost(line) == Some(line));
@@ -278,7 +278,7 @@ pub fn strangers(
     Ok(lines)
 }
 
-/// An entry that is just being written or removed isn't a mount (yet, or any more).
+/// An entry that is being written or removed isn't a mount (yet, or any more).
 fn read_entry(runtime: &RuntimeDir, id: &str) -> Option<Registered> {
     let path = runtime.entry(id);
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path).ok()?;
@@ -289,11 +289,11 @@ fn read_entry(runtime: &RuntimeDir, id: &str) -> Option<Registered> {
     Some(Registered { entry, socket: runtime.socket(id), log: runtime.log(id), alive, file })
 }
 
-/// Whether nobody else has the lock.
+/// Returns true if no other process has the lock.
 fn try_lock(file: &File) -> bool {
     let free = flock(file, FlockOperation::NonBlockingLockShared).is_ok();
     if free {
-        // Unlocking what we have just locked can't fail.
+        // Unlocking a lock of our own can't fail.
         let _ = flock(file, FlockOperation::Unlock);
     }
     free

@@ -24,11 +24,11 @@ use crate::memory;
 pub struct RepositoryOptions {
     /// Where it is, and how that is reached.
     pub servers: Servers,
-    /// What it is called.
+    /// Name of the repository.
     pub name: RepositoryName,
-    /// Who may sign for it.
+    /// Keys that may sign for it.
     pub keys: MasterKeys,
-    /// What is never believed.
+    /// Fingerprints and revisions that are never accepted.
     pub blacklist: Blacklist,
     /// The cache directory.
     pub cache: PathBuf,
@@ -36,7 +36,7 @@ pub struct RepositoryOptions {
     pub streaming: bool,
     /// Bytes the cache may take. The process that opened the cache first decides for all that share it.
     pub quota: u64,
-    /// Folders that are asked before the network, likewise.
+    /// Lower cache folders, tried before the network, in order.
     pub lower: Vec<Lower>,
     /// Whose cache to use, if it is there and serves this repository, in place of the one above.
     pub broker: Option<BrokerAddress>,
@@ -46,7 +46,7 @@ pub struct RepositoryOptions {
     pub forget_history: bool,
     /// The longest wait for a server to begin an answer, in place of the usual one.
     pub deadline: Option<Duration>,
-    /// Where fail-overs are told.
+    /// Log of fail-overs.
     pub log: Log,
 }
 
@@ -56,7 +56,7 @@ pub struct Repository {
     pub url: String,
     /// How it is reached.
     pub servers: Servers,
-    /// Who may sign for it.
+    /// Keys that may sign for it.
     pub keys: MasterKeys,
     /// Its objects.
     pub store: Arc<SharedCache>,
@@ -66,11 +66,11 @@ pub struct Repository {
 
 /// The folder of saved heads in a cache; every process that uses the cache reads and writes it.
 const HEADS: &str = "heads";
-/// Repositories of which connections and counters are kept when nobody uses them, for those who come back.
+/// Number of unused repositories whose connections and counters are kept, for clients that come back.
 const STORES_KEPT: usize = 64;
 
 impl Repository {
-    /// Joins or opens the cache and prepares to ask for the head; asks nobody yet.
+    /// Joins or opens the cache and prepares to fetch the head; sends no request yet.
     pub fn open(options: RepositoryOptions) -> Result<Self, StoreError> {
         let engine = engine(options.deadline, options.log.clone())?;
         let mut servers = options.servers;
@@ -87,7 +87,7 @@ impl Repository {
             HeadOptions { blacklist: options.blacklist, ..HeadOptions::new(options.name, options.keys) };
         let heads_folder = options.cache.join(HEADS);
         if matches!(store.through(), Some(Through::Broker(_))) {
-            // Objects come from elsewhere, but what was accepted is this user's to remember.
+            // Objects come from elsewhere, but accepted heads are saved for this user.
             make_dirs(&RealDisk::PRIVATE, &heads_folder).map_err(|source| {
                 let path = heads_folder.clone();
                 StoreError::new("the saved heads", Cause::Disk { doing: "making the folder", path, source })
@@ -100,12 +100,12 @@ impl Repository {
         Ok(Self { url, servers, keys, store, heads })
     }
 
-    /// The file of what programs read of it one after the other, for its view.
+    /// Returns the file of recorded read sequences, for its view.
     pub fn sequences(&self) -> PathBuf {
         sequences(self.store.cache(), self.heads.name().as_str())
     }
 
-    /// The same for what a mount's scout has learned.
+    /// Returns the file of start-up reads that a mount's scout has learned.
     pub fn starts(&self) -> PathBuf {
         sequences(self.store.cache(), &format!("{}.starts", self.heads.name()))
     }
@@ -116,12 +116,12 @@ impl Repository {
     }
 }
 
-/// Where in a cache's folder it is kept what programs read of a tree one after the other.
+/// Returns the path in a cache's folder for recorded read sequences of a tree.
 pub fn sequences(cache: &Path, tree: &str) -> PathBuf {
     cache.join("trails").join(tree)
 }
 
-/// Starts what fetches, with a deadline for servers in place of the usual ones.
+/// Starts the fetching engine, with a deadline for servers in place of the defaults.
 pub fn engine(deadline: Option<Duration>, log: Log) -> Result<Engine, StoreError> {
     let mut options = EngineOptions { log, ..EngineOptions::default() };
     if let Some(deadline) = deadline {
@@ -151,7 +151,7 @@ impl Opener for CacheOpener {
     }
 }
 
-/// How much a cache may hold, and what is below it.
+/// Returns the limits of a cache, and its lower folders.
 pub(crate) fn room(quota: u64, lower: Vec<Lower>) -> CacheOptions {
     CacheOptions { lower, ..CacheOptions::with_quota(quota) }
 }
@@ -209,12 +209,12 @@ impl Writer for CacheWriter {
     }
 
     fn close(&self) {
-        // What could not be made durable is checked by the next writer.
+        // The next writer checks the files that could not be made durable.
         let _ = self.cache.close();
     }
 }
 
-/// What a process that shares the cache says of its servers.
+/// Parses the servers that a client of the shared cache sent.
 pub(crate) fn read_servers(servers: &str) -> Result<Servers, StoreError> {
     servers.parse().map_err(|error: ServersError| {
         let text = error.to_string();

@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 /// Name servers that do not answer are waited for so long.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What was found, also that nothing was: several files ask, and each wait for a silent name server is long.
+/// Cache of results, also of failures: several files ask, and each wait for a silent name server is long.
 static FOUND: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
 
-/// Returns the full name of a host; `None` if name servers tell none in time. They are asked once.
+/// Returns the full name of a host; `None` if name servers don't return one in time. Each is asked once.
 pub(crate) fn full_name(host: &str) -> Option<String> {
     once(host, || esker_store::full_name(host, PATIENCE).filter(|name| name.contains('.')))
 }

@@ -17,7 +17,7 @@ use crate::status::{Offline, seconds};
 /// Looks that may wait for a server at the same time. Each has a thread until its server answers or is given up.
 const LOOKS_MAX: usize = 4;
 
-/// Most named revisions in an answer of a daemon, and the longest description, so that it stays within its bound.
+/// Most named revisions in a daemon's reply, and the longest description, so that it stays within its limit.
 const NAMED_MAX: usize = 4096;
 const DESCRIPTION_MAX: usize = 256;
 
@@ -34,9 +34,9 @@ pub struct Revisions {
     pub shown: Option<Shown>,
     /// The newest revision that is known, verified.
     pub newest: Option<Newest>,
-    /// Why nobody can say whether there is a newer one, if so.
+    /// Reason why it is unknown whether there is a newer one.
     pub offline: Option<Offline>,
-    /// The named revisions, newest first, if they were asked for.
+    /// Named revisions, newest first, if they were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tags: Option<Vec<Named>>,
 }
@@ -48,7 +48,7 @@ pub struct Shown {
     pub revision: u64,
     /// Its root catalog.
     pub root_hash: String,
-    /// The name by which it was asked for.
+    /// Tag by which it was requested.
     pub tag: Option<String>,
     /// Whether the mount stays at it.
     pub fixed: bool,
@@ -86,7 +86,7 @@ pub struct Named {
     pub published: i64,
     /// The branch, empty for the default one.
     pub branch: String,
-    /// What its publisher says of it.
+    /// Description by its publisher.
     pub description: String,
 }
 
@@ -106,7 +106,7 @@ impl Revisions {
     }
 }
 
-/// What a look found.
+/// Result of a check for a new revision.
 struct Looked {
     published: Published,
     tags: Option<Vec<Named>>,
@@ -145,7 +145,7 @@ impl Looked {
 pub(crate) struct Looks(Arc<()>);
 
 impl Looks {
-    /// Asks the repository, and waits at most `patience` for what its server says.
+    /// Asks the server of the repository, and waits at most `patience` for the reply.
     pub(crate) fn look(&self, repository: &Repository, tags: bool, patience: Duration) -> Revisions {
         let found = self.begin(repository, tags).and_then(|answer| {
             let waited = answer.recv_timeout(patience);
@@ -172,7 +172,7 @@ impl Looks {
         let look = move || {
             let found = Looked::at(heads, &*store, tags).map_err(|error| esker_view::chain(&error));
             drop(permit);
-            // Whoever asked may have gone.
+            // The receiver may have timed out.
             let _ = sender.send(found);
         };
         let started = std::thread::Builder::new().name("look".into()).spawn(look);
@@ -180,7 +180,7 @@ impl Looks {
     }
 }
 
-/// What is known without an answer.
+/// Returns what is known without a reply.
 fn unanswered(repository: &Repository, reason: String) -> Revisions {
     let status = repository.heads.status();
     let newest = status.head.map(|head| Newest {

@@ -1,13 +1,13 @@
-//! The runtime directory: sockets, registry and logs of the mounts of one user.
+//! Runtime directory: sockets, registry and logs of the mounts of one user.
 //!
 //! ```text
 //!  <runtime>/<id>.json    registry entry, locked by the daemon while it lives
 //!  <runtime>/<id>.sock    control socket
-//!  <runtime>/<id>.log     what the daemon has to say
-//!  <runtime>/<id>.tree    for a moment: a tree that is about to be shown below an overlay
+//!  <runtime>/<id>.log     log of the daemon
+//!  <runtime>/<id>.tree    for a moment: private mount point of a tree below an overlay
 //! ```
 //!
-//! `<id>` is a digest of the mount point. The directory belongs to the user and to nobody else; it is checked
+//! `<id>` is a digest of the mount point. The directory belongs to the user alone, which is checked
 //! because its parent may be `/tmp`. It is removed with the last file in it.
 
 use std::fs::{self, DirBuilder};
@@ -21,7 +21,7 @@ use rustix::fs::{Access, access};
 
 use crate::FileError;
 
-/// Folders of all users, below which a user without a session has a runtime directory `esker-UID`; in the order of choice.
+/// Shared folders, below which a user without a session has a runtime directory `esker-UID`; in the order of choice.
 pub const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// Longest path of a socket: `sun_path` has 108 bytes, the last of them zero.
@@ -33,12 +33,12 @@ pub enum RuntimeError {
     /// Creating or looking at it failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is not ours: a trap somebody set in a shared directory, or a leftover.
+    /// It is not ours: a trap of another user in a shared directory, or a leftover.
     #[error("{path} can't be used for sockets: {why}")]
     NotOurs {
         /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem.
         why: String,
     },
 }
@@ -66,7 +66,7 @@ impl RuntimeDir {
         Ok(dir)
     }
 
-    /// The directory if it exists already; none if this user has no mounts.
+    /// Returns the directory if it exists already; `None` if this user has no mounts.
     pub fn existing(path: &Path) -> Result<Option<Self>, RuntimeError> {
         match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -106,7 +106,7 @@ impl RuntimeDir {
         Err(RuntimeError::NotOurs { path: path.into(), why })
     }
 
-    /// The name under which a mount point's files go.
+    /// Returns the id of a mount point in file names.
     pub fn id(mountpoint: &Path) -> String {
         let hash = ContentHash::of(HashAlgorithm::Sha1, mountpoint.as_os_str().as_bytes());
         let mut id = hash.to_string();
@@ -131,7 +131,7 @@ impl RuntimeDir {
         self.path.join(format!("{id}.tree"))
     }
 
-    /// Where the daemon of a mount writes what it has to say.
+    /// Returns the path of a daemon's log.
     pub fn log(&self, id: &str) -> PathBuf {
         self.path.join(format!("{id}.log"))
     }
@@ -168,7 +168,7 @@ mod tests {
         assert!(RuntimeDir::open(&path).is_err());
     }
 
-    /// Whatever is in the way of the first choice, the next one is taken; what is there already stays the choice.
+    /// If the first choice is occupied, the next one is taken; an existing directory stays the choice.
     #[test]
     fn what_is_not_ours_is_passed_over() {
         let base = tempfile::tempdir().expect("a directory");

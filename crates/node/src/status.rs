@@ -1,4 +1,4 @@
-//! What a daemon tells of its mount, in the words of `esker status --json`.
+//! Status of a mount, in the form of `esker status --json`.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use esker_store::LowerStatus;
 use serde::{Deserialize, Serialize};
 
-/// What programs see a tree with. Whatever it is, a daemon of ours answers what it doesn't know.
+/// File system through which programs see a tree. A daemon of ours answers for data that it lacks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Presentation {
@@ -40,10 +40,10 @@ pub struct MountStatus {
     pub revision: u64,
     /// Whether the mount stays at this revision.
     pub fixed: bool,
-    /// The name by which the revision was asked for.
+    /// Tag by which the revision was requested.
     #[serde(default)]
     pub tag: Option<String>,
-    /// What programs see it with.
+    /// File system through which programs see it.
     #[serde(default)]
     pub shown_with: Presentation,
     /// Its root catalog.
@@ -59,7 +59,7 @@ pub struct MountStatus {
     pub checked: u64,
     /// Why no newer revision can be looked for, if that is so.
     pub offline: Option<Offline>,
-    /// Where new revisions are heard of; absent where nobody listens.
+    /// Source of push notifications; absent without one.
     #[serde(default)]
     pub push: Option<Push>,
     /// The last failures, oldest first.
@@ -77,7 +77,7 @@ pub struct MountStatus {
     pub hired: u64,
     /// Counters of the repository's view.
     pub view: View,
-    /// What came over the network.
+    /// Bytes and objects from the network.
     pub fetched: Fetched,
     /// The way to the server.
     #[serde(default)]
@@ -87,7 +87,7 @@ pub struct MountStatus {
     pub work: Work,
     /// The cache.
     pub cache: Cache,
-    /// Set if an image is mounted: what it is, and what was read of it. It has no revision, network or cache.
+    /// Set if an image is mounted: its identity, and its reads. It has no revision, network or cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
 }
@@ -105,11 +105,11 @@ pub struct Image {
     pub blocks: u64,
     /// How long they were, as they are stored.
     pub read_bytes: u64,
-    /// Of the blocks, those that nobody had asked for yet.
+    /// Of the blocks, those read ahead.
     pub read_ahead: u64,
     /// Bytes that are kept in memory now.
     pub kept_bytes: u64,
-    /// Who vouches for its bytes: `file` (whoever may write it), `digest`, `repository`, or `no`: nobody.
+    /// Authentication of its bytes: `file` (by the file's permissions), `digest`, `repository`, or `no`.
     #[serde(default)]
     pub authenticated: String,
 }
@@ -148,7 +148,7 @@ impl From<&esker_store::SseListener> for Push {
 pub struct Failure {
     /// When.
     pub time: u64,
-    /// The file or directory, or what else it happened to.
+    /// File or directory, or other object of the failure.
     pub object: String,
     /// The error with its causes.
     pub cause: String,
@@ -156,7 +156,7 @@ pub struct Failure {
     pub caller: Option<u32>,
 }
 
-/// What the kernel asked, of one kind.
+/// Kernel requests of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requests {
     /// The protocol's name of the request.
@@ -171,7 +171,7 @@ pub struct Requests {
     pub busy_us: u64,
 }
 
-/// What the view counts.
+/// Counters of the view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
     /// Catalogs attached now.
@@ -186,24 +186,24 @@ pub struct View {
     pub misses: u64,
     /// Revisions taken over since the mount.
     pub switches: u64,
-    /// Files that somebody may hold open.
+    /// Files that programs may have open.
     pub held: u64,
 }
 
-/// What was fetched of this repository since its cache was opened, also by other mounts that share the cache.
+/// Objects fetched of this repository since its cache was opened, also by other mounts that share the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetched {
     /// Objects.
     pub objects: u64,
     /// Their bytes, as they are stored.
     pub bytes: u64,
-    /// Of the objects, those that nobody had demanded when they were asked for.
+    /// Of the objects, those that were prefetched.
     #[serde(default)]
     pub prefetched_objects: u64,
     /// Their bytes.
     #[serde(default)]
     pub prefetched_bytes: u64,
-    /// Of the prefetched objects, those that somebody used since.
+    /// Of the prefetched objects, those that were used since.
     #[serde(default)]
     pub prefetched_used_objects: u64,
     /// Their bytes.
@@ -217,7 +217,7 @@ pub struct Fetched {
     pub prefetches_queued: u64,
 }
 
-/// What the requests to the server came to, and how the way there is.
+/// Requests to servers, their results, and the state of the route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     /// Requests sent.
@@ -232,12 +232,12 @@ pub struct Network {
     pub bytes_per_second: u64,
     /// Requests at once up to which prefetches are started.
     pub window: u64,
-    /// Who is asked, and what failed.
+    /// Servers and proxies, and their failures.
     #[serde(default)]
     pub route: Route,
 }
 
-/// Servers and proxies, and what failed of them since the cache was opened.
+/// Servers and proxies, and their failures since the cache was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
     /// The servers.
@@ -290,11 +290,11 @@ impl From<Reach> for esker_store::Reach {
 /// How long work waited for a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// What was demanded.
+    /// Waits of demanded objects.
     pub demand: Waits,
-    /// What was prefetched.
+    /// Waits of prefetches.
     pub prefetch: Waits,
-    /// Of both, what came while a thread for it had nothing to do.
+    /// Waits of both while a thread was idle.
     pub idle: Waits,
 }
 
@@ -303,21 +303,21 @@ pub struct Work {
 pub struct Waits {
     /// Jobs.
     pub jobs: u64,
-    /// What half of them waited at most, in microseconds.
+    /// Median wait in microseconds.
     pub half_us: u64,
-    /// What 99 of 100 waited at most.
+    /// 99th percentile in microseconds.
     pub p99_us: u64,
 }
 
-/// What the cache tells.
+/// State of the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
     /// Its directory.
     #[serde(with = "crate::path_json::shown")]
     pub directory: PathBuf,
-    /// Whether this daemon is the one that writes it; the others ask that one.
+    /// True if this daemon writes it; the others are its clients.
     pub writer: bool,
-    /// The socket of the node's broker, if objects come through it; the directory then has only what is this user's own.
+    /// Socket of the node's broker, if objects come through it; then the directory has only files of this user's own.
     pub broker: Option<PathBuf>,
     /// Why the node's broker isn't used, if it refused.
     pub broker_refused: Option<String>,
@@ -335,12 +335,12 @@ pub struct Cache {
     pub unkept: u64,
     /// Operations on its disk that failed.
     pub disk_errors: u64,
-    /// What came from folders below it.
+    /// Objects from lower cache folders.
     #[serde(default)]
     pub lower: Lower,
 }
 
-/// What came from folders below a cache, since its writer opened it.
+/// Objects from lower cache folders, since the cache's writer opened it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lower {
     /// Objects found there.
@@ -370,8 +370,8 @@ impl From<Lower> for LowerStatus {
 }
 
 impl Failure {
-    /// What the disk of the cache failed to do, and when. It costs no read as long as a server has the object, but each
-    /// time its bytes.
+    /// Makes the failure of a cache's disk, with its time. It costs no read as long as a server has the object, but
+    /// each time its bytes.
     pub(crate) fn of_cache((time, cause): (u64, String)) -> Self {
         Self { time, object: "the cache".into(), cause, caller: None }
     }

@@ -1,4 +1,4 @@
-//! The system calls that need `unsafe`: what a child process does between fork and exec, the groups of a peer, and the time of day.
+//! System calls that need `unsafe`: steps between fork and exec, the groups of a peer, and the local time.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -45,10 +45,10 @@ pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Linux lets nobody be in more groups.
+/// Limit of Linux for a process's groups.
 const GROUPS_MAX: usize = 65_536;
 
-/// The supplementary groups of the process that connected to a socket (Linux 4.13).
+/// Returns the supplementary groups of the process that connected to a socket (Linux 4.13).
 pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups = vec![0u32; 64];
     loop {
@@ -72,7 +72,7 @@ pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     }
 }
 
-/// A time as the system's log has it, where this machine is: `Jan  2 03:04:05`.
+/// Returns a local time in the form of the system's log: `Jan  2 03:04:05`.
 pub(crate) fn local_time(seconds: u64) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];

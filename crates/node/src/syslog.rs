@@ -1,6 +1,6 @@
-//! Lines of a mount's log for the system's own log: datagrams to the socket of whoever keeps it, or a file.
+//! Copies a mount's log to the system's log: datagrams to its socket, or a file.
 //!
-//! A site that looks for fail-overs in its logs finds those of this client where those of the reference are.
+//! A site that looks for fail-overs in its logs finds those of this client in the same place as the reference's.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -32,7 +32,7 @@ pub struct SyslogOptions {
     pub local: Option<u8>,
     /// The severity of lines that are no errors: 7 for debugging, 6 for information, 5 for notices.
     pub severity: u8,
-    /// What stands before each text, in parentheses.
+    /// Prefix of each text, in parentheses.
     pub prefix: String,
 }
 
@@ -45,7 +45,7 @@ pub enum SyslogTarget {
     File(PathBuf),
 }
 
-/// A way to the system's log. Nothing that happens to it delays anybody or is told to anybody: there is a log beside it.
+/// Connection to the system's log. Its failures are ignored and delay nothing: there is a log beside it.
 #[derive(Debug)]
 pub struct Syslog {
     options: SyslogOptions,
@@ -99,7 +99,7 @@ impl Syslog {
     }
 }
 
-/// Adds a line to a file; one that is long enough is put aside first, and the one that was aside goes.
+/// Adds a line to a file; a file that is long enough is renamed first, replacing the one before.
 fn append(path: &Path, line: &str) -> io::Result<()> {
     let mut file = open(path)?;
     if file.metadata()?.size() >= FILE_MAX {
@@ -111,7 +111,7 @@ fn append(path: &Path, line: &str) -> io::Result<()> {
     file.write_all(line.as_bytes())
 }
 
-/// Nothing but a file is opened for it: opening a pipe would wait for a reader.
+/// Opens regular files only: opening a pipe would wait for a reader.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = options

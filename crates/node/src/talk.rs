@@ -1,7 +1,7 @@
-//! What `cvmfs_talk` asks, for scripts that use it: a line with a command, an answer, the end of the connection.
+//! Protocol of `cvmfs_talk`, for scripts that use it: a line with a command, a reply, the end of the connection.
 //!
-//! Questions about the mount are answered, and it can be told to look for a new revision. What changes servers, proxies or
-//! limits while a client runs is not offered: here that is configuration.
+//! Commands about the mount are answered, and a refresh can be triggered. Commands that change servers, proxies or
+//! limits at run time are not supported: here that is configuration.
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -27,8 +27,8 @@ const COMMAND_MAX: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a look for a new revision is waited for.
 const LOOK: Duration = Duration::from_secs(30);
-/// The pause after a connection that could not be taken: out of descriptors or memory, most likely, which pass without a
-/// word. Without it the thread would spin until then; whoever connects meanwhile waits in the socket's queue.
+/// Pause after a failed accept: out of descriptors or memory, most likely, which end without a notification. Without
+/// it the thread would spin; clients wait in the socket's queue meanwhile.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 const MEGABYTE: u64 = 1 << 20;
 
@@ -64,8 +64,8 @@ impl Drop for Talk {
     }
 }
 
-/// A socket with its owner and mode from the beginning. One that somebody answers is left alone: the reference's client may
-/// have it from the same line of the configuration.
+/// Binds a socket with its owner and mode from the beginning. One with a listener is left alone: the reference's
+/// client may have it from the same line of the configuration.
 fn listen(options: &TalkOptions) -> io::Result<UnixListener> {
     let path = &options.socket;
     if is_answered(path)? {
@@ -83,7 +83,7 @@ fn listen(options: &TalkOptions) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Whether somebody listens there; asked without waiting for them.
+/// True if a process listens there; checked without waiting for it.
 fn is_answered(path: &Path) -> io::Result<bool> {
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -98,7 +98,7 @@ fn is_answered(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// One after the other, as the reference does it.
+/// Serves clients one after the other, as the reference does.
 fn accept_all(listener: &UnixListener, options: &TalkOptions, served: &Weak<Served>, log: &Log) {
     let mut failing = false;
     loop {
@@ -106,7 +106,7 @@ fn accept_all(listener: &UnixListener, options: &TalkOptions, served: &Weak<Serv
             Ok((client, _)) => {
                 failing = false;
                 let Some(served) = served.upgrade() else { return };
-                // A client that went away has lost interest; there is nobody to tell.
+                // The client may have disconnected.
                 let _ = serve(&client, options, &served);
             }
             Err(error) => {
@@ -187,7 +187,7 @@ fn size(status: &StoreStatus) -> String {
     )
 }
 
-/// Before whoever fetches has told anything, what is configured is what is used.
+/// Until the process that fetches has reported, the configured servers count as used.
 fn hosts(servers: &Servers, route: &RouteStatus) -> String {
     let first = |at: usize, url: &String| Reach { name: url.clone(), active: at == 0, ..Reach::default() };
     let all = match route.servers.is_empty() {

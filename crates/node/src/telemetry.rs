@@ -1,6 +1,6 @@
-//! Counters of a mount, sent to where a site keeps them: InfluxDB's lines over UDP, as the reference client sends them.
+//! Counters of a mount, sent to a site's collector: InfluxDB's lines over UDP, as the reference client sends them.
 //!
-//! What this client counts like the reference has the reference's name; what only this one counts begins with `esker.`.
+//! Counters of the reference have its names; those of this client alone begin with `esker.`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,23 +11,23 @@ use esker_store::{ComposeDatagram, DatagramTarget, Datagrams, Log, StoreError};
 
 use crate::mounted::{Content, Served};
 
-/// What is sent, and where to.
+/// Content and destination of the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Telemetry {
     /// Where it goes, and how often.
     pub to: DatagramTarget,
-    /// What its lines begin with.
+    /// Metric at the beginning of the lines.
     pub metric: String,
     /// Further tags of each line, as they stand there.
     pub tags: String,
-    /// Further fields of the line with what was counted in all.
+    /// Further fields of the line with the totals.
     pub fields: String,
 }
 
 /// Values by name.
 type Counted = BTreeMap<&'static str, u64>;
 
-/// Starts to send what a mount counts, for as long as what is returned lives.
+/// Starts to send a mount's counters, until the returned guard is dropped.
 pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>, log: Log) -> Result<Datagrams, StoreError> {
     let lines = telemetry.clone();
     let mut before = None;
@@ -43,8 +43,8 @@ pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>, log: Log) -> Re
 }
 
 impl Telemetry {
-    /// The lines: what was counted so far, and from the second time on what was since the last time. InfluxDB counts time
-    /// in nanoseconds.
+    /// Returns the lines: the totals, and from the second time on the differences. InfluxDB counts time in
+    /// nanoseconds.
     fn compose(&self, name: &str, now: &Counted, before: Option<&Counted>, time: Duration) -> String {
         let shown: Vec<_> = now.iter().filter(|(_, value)| **value != 0).collect();
         if shown.is_empty() {
@@ -58,7 +58,7 @@ impl Telemetry {
         let values = shown.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let mut text = line("absolute", values, &extra(&self.fields));
         if let Some(before) = before {
-            // Something may have become less: what is in use, say.
+            // A value may have decreased: bytes in use, say.
             let since = |name: &str, value: u64| {
                 i128::from(value) - i128::from(before.get(name).copied().unwrap_or_default())
             };
@@ -71,7 +71,7 @@ impl Telemetry {
     }
 }
 
-/// What is counted now, from memory; nothing for an image.
+/// Returns the counters now, from memory; `None` for an image.
 fn count(served: &Served) -> Option<(String, Counted)> {
     let Content::Repository(repository, view) = &served.content else { return None };
     let (view, store) = (view.status(), repository.store.known_status());

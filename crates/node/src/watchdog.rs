@@ -1,7 +1,7 @@
-//! Work on a disk that may not answer.
+//! Detects operations on a disk that hang.
 //!
-//! A thread that waits for such a disk can't be taken back. So the work is done on a thread of its own; if it takes long,
-//! the disk is asked for something small, and when that doesn't come back either, the work is left behind.
+//! A thread that waits for such a disk can't be stopped. So the work runs on a thread of its own; if it takes long, a
+//! small operation probes the disk, and when that doesn't return either, the work is detached.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ pub struct DiskHangs {
     pub folder: PathBuf,
 }
 
-/// Does `work`, which uses the disk of `folder`. Leaves it behind when that disk answers nobody; then threads of this
-/// process hang, so that it should end.
+/// Runs `work`, which uses the disk of `folder`. Detaches it when that disk hangs; then threads of this process hang,
+/// so that it should end.
 pub fn unless_disk_hangs<T: Send + 'static>(
     folder: &Path,
     work: impl FnOnce() -> T + Send + 'static,
@@ -31,7 +31,7 @@ pub fn unless_disk_hangs<T: Send + 'static>(
     watch(folder, (CHECK_AFTER, PATIENCE), work, touch)
 }
 
-/// Does `work`, but waits at most `patience` for it; for what is short unless a disk hangs.
+/// Runs `work`, but waits at most `patience` for it; for operations that are short unless a disk hangs.
 pub fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     start(work)?.recv_timeout(patience).ok()
 }
@@ -69,7 +69,7 @@ fn watch<T: Send + 'static>(
 fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<Receiver<T>> {
     let (done, outcome) = channel();
     let run = move || {
-        // Whoever waited for it may have gone on.
+        // The caller may have timed out.
         let _ = done.send(work());
     };
     Builder::new().name("disk".into()).spawn(run).ok().map(|_| outcome)

@@ -1,4 +1,4 @@
-//! Users of one node: those who read, one who may not, and one who is up to no good.
+//! Users of one node: ordinary ones, one without permission, and a hostile one.
 
 mod back;
 mod soak;
@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ALICE: u32 = 61_001;
 const MALLORY: u32 = 61_002;
 
-/// A broker, two repositories on a mirror, and folders for everybody's own files.
+/// A broker, two repositories on a mirror, and folders for each user's own files.
 struct Node {
     folder: tempfile::TempDir,
     mirror: Mirror,
@@ -90,12 +90,12 @@ impl Node {
         self.mirror.put(&format!("/{repository}/{}", object.path), compress_zlib(&object.plain));
     }
 
-    /// The objects of a repository, for whoever calls.
+    /// Opens the objects of a repository for the calling user.
     fn open(&self, repository: &str) -> Arc<SharedCache> {
         self.open_or(repository, || panic!("the private cache was used"))
     }
 
-    /// The same for somebody whose last connections the broker may not have seen end: waits for a place.
+    /// Opens it when the broker may not have noticed the end of earlier connections: waits for a free connection.
     fn open_once_there_is_room(&self, repository: &str) -> Arc<SharedCache> {
         self.open_or(repository, no_private_cache)
     }
@@ -134,7 +134,7 @@ fn make_run(socket: &Path) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
 }
 
-/// The private cache of those who have none to go to: they wait for the broker.
+/// Refuses to open a private cache, so that clients wait for the broker.
 fn no_private_cache() -> Result<Arc<dyn Writer>, StoreError> {
     Err(StoreError::new("the cache", Cause::Busy { path: "nowhere".into(), pid: None }))
 }
@@ -153,7 +153,7 @@ fn as_user<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Whether there can be other users.
+/// True if the test can act as other users.
 fn can_be_others() -> bool {
     rustix::process::geteuid().is_root()
 }
@@ -236,7 +236,7 @@ fn a_descriptor_changes_nothing() {
         deny("list the cache", fs::read_dir(&cache).map(drop));
         deny("remove the cache", fs::rename(&cache, node.folder.path().join("other")));
         deny("remove the socket", fs::remove_file(node.address().socket));
-        // Allowed, and of no consequence: nobody else asks for this lock.
+        // This is allowed and harmless: no other process takes this lock.
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).expect("a lock");
         file
     });
@@ -245,7 +245,7 @@ fn a_descriptor_changes_nothing() {
     drop(locked);
 }
 
-/// Each client has a description of its own: what one of them sets on it, another doesn't see, now or later.
+/// Each client has an open file description of its own: flags set by one client never affect another.
 #[test]
 fn clients_share_no_open_file() {
     let node = Node::new();
@@ -311,7 +311,7 @@ fn users_lead_the_broker_to_no_address_of_this_node() {
     assert!(read(&*node.open("public.test"), &object.wanted) == object.plain);
 }
 
-/// A user who names sizes and limits of their own gets no more of the disk than the quota has.
+/// Sizes and limits named by a user give that user no more of the disk than the quota.
 #[test]
 fn no_user_names_the_limit() {
     let node = Node::new();
@@ -331,7 +331,7 @@ fn no_user_names_the_limit() {
     assert!(read(&*store, &object.wanted) == object.plain);
 }
 
-/// A client that can't read what it was given has it looked at, and gets the right bytes.
+/// The broker checks an object that a client could not read, and the client gets the right bytes.
 #[test]
 fn what_a_client_cannot_read_is_fetched_again() {
     let node = Node::new();
@@ -371,7 +371,7 @@ fn a_restricted_repository_is_for_its_readers() {
         send(socket.as_fd(), &ToWriter::Hello { version: VERSION, servers }, None).expect("a greeting");
         let answer: serde_json::Value = Receiver::new(socket).next().expect("an answer").0;
         assert!(answer["failed"]["error"]["text"].as_str().is_some_and(|text| text.contains("may not read")));
-        // Through a repository that everybody may read, the name of the object leads to that repository's server.
+        // Through a public repository, the name of the object leads to that repository's server.
         let error = get(&*node.open("public.test"), &object.wanted).expect_err("it is not there");
         assert!(error.to_string().contains("404"), "{error}");
         let warmed = Callback::wait(|done| {
@@ -430,7 +430,7 @@ fn nonsense_floods_and_silence_stop_nobody_else() {
         }
         sockets
     });
-    // While all that waits, another user reads what is cached and what is not.
+    // Meanwhile another user reads cached and uncached objects.
     for object in [&object, &other] {
         assert!(as_user(ALICE, || read(&*node.open("public.test"), &object.wanted)) == object.plain);
     }
@@ -439,7 +439,7 @@ fn nonsense_floods_and_silence_stop_nobody_else() {
     assert!(again == other.plain);
 }
 
-/// A client that claims to hold everything, or says nothing, does not keep the cache from making room for others.
+/// A client that claims to hold everything, or doesn't reply, does not keep the cache from evicting.
 #[test]
 fn claims_of_other_users_do_not_stop_evictions() {
     struct Greedy;
@@ -452,7 +452,7 @@ fn claims_of_other_users_do_not_stop_evictions() {
         skip!("only root can be other users");
     }
     let node = Node::new();
-    // Three times what the cache may take.
+    // Three times the quota.
     let objects: Vec<Made> = (0..150).map(|seed| made(seed, 1 << 20)).collect();
     objects.iter().for_each(|object| node.put("public.test", object));
     let greedy: Arc<dyn Holder> = Arc::new(Greedy);
@@ -473,7 +473,7 @@ fn claims_of_other_users_do_not_stop_evictions() {
     });
 }
 
-/// Root's mounts are all that many nodes have.
+/// Root's mounts are the only ones on many nodes.
 #[test]
 fn root_and_the_brokers_own_user_may_take_up_more_than_others() {
     let node = Node::new();
@@ -503,7 +503,7 @@ fn a_broker_that_comes_back_is_used_again() {
     assert!(matches!(store.through(), Some(Through::Broker(_))));
 }
 
-/// What listens at the socket must be run by somebody who is trusted.
+/// The process that listens at the socket must belong to a trusted user.
 #[test]
 fn a_strangers_socket_is_not_used() {
     let node = Node::new();

@@ -53,8 +53,8 @@ impl Listener {
         Ok(Self { socket, path })
     }
 
-    /// Listens at a path where every user may connect. The folder must be ours alone to change; a socket that nobody
-    /// listens at any more is replaced.
+    /// Listens at a path where every user may connect. Only this user may be able to change the folder; a dead socket
+    /// is replaced.
     pub(crate) fn bind_for_all(path: &Path) -> io::Result<Self> {
         let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         let facts = std::fs::symlink_metadata(folder)?;
@@ -70,7 +70,7 @@ impl Listener {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, "another broker listens there"));
             }
             Err(rustix::io::Errno::NOENT) => {}
-            // What was left by a dead broker is a socket; anything else is not the broker's to remove.
+            // A dead broker leaves a socket; any other file is not the broker's to remove.
             Err(_) if !std::fs::symlink_metadata(path)?.file_type().is_socket() => {
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no socket"));
             }
@@ -83,7 +83,7 @@ impl Listener {
         Ok(Self { socket, path: path.to_owned() })
     }
 
-    /// The next client, and who it is; whether it is served is for the host to say.
+    /// Accepts the next client and returns its peer credentials; the host decides whether it is served.
     pub(super) fn accept(&self) -> io::Result<(OwnedFd, Peer)> {
         loop {
             match accept_with(&self.socket, SocketFlags::CLOEXEC) {
@@ -127,14 +127,14 @@ pub(crate) fn dial(cache: &Path) -> io::Result<OwnedFd> {
 pub(super) fn dial_broker(broker: &BrokerAddress) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     connect(&socket, &SocketAddrUnix::new(broker.socket.as_path())?)?;
-    // The user who listened there.
+    // User of the process that listens there.
     match Peer::of(&socket) {
         Some(peer) if broker.trusted.contains(&peer.uid) => Ok(socket),
         _ => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is not run by a user that is trusted")),
     }
 }
 
-/// Bounds what a peer may leave unread: messages and the descriptors in them.
+/// Bounds the unread messages of a peer, and the descriptors in them.
 pub(super) fn limit_unread(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     Ok(sockopt::set_socket_send_buffer_size(socket, bytes)?)
 }

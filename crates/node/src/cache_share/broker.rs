@@ -1,8 +1,8 @@
-//! The writer's side: serves the other processes that share its cache.
+//! Server side of cache sharing: the writer serves the other processes that share its cache.
 //!
-//! Each client costs two threads, and a third if its questions wait for a turn. An answer that a client has not
-//! taken yet holds an open file; a client that takes none for a while is hung up on (and comes back when it runs
-//! again). Who may connect, for which repositories, and how much may be under way is for the [`Host`] to say.
+//! Each client costs two threads, and a third if its requests wait for a quota slot. A reply that a client has not
+//! read yet holds an open file; a client that reads none for a while is disconnected (and reconnects when it runs
+//! again). The [`Host`] decides on clients, their repositories, and their quotas.
 
 use std::collections::HashMap;
 use std::io;
@@ -42,22 +42,22 @@ const STRANGER_SEND_PATIENCE: Duration = Duration::from_secs(5);
 /// How much a client of another user may leave unread: some hundred answers, each with a descriptor, of which the system
 /// lets a user have only so many on their way.
 const STRANGER_UNREAD: usize = 64 * 1024;
-/// How long a client may take to say what it wants.
+/// Timeout for a client's first message.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 /// The pause after a connection that could not be accepted: out of descriptors or memory, which pass.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
-/// How often a client is told that its requests come further.
+/// Interval of progress messages to a client.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 
-/// Who decides what a client may have.
+/// Access control for clients.
 pub(crate) trait Host: Send + Sync {
-    /// What a client of this user may take up; `None` if it is not served.
+    /// Returns the quota of a client of this user; `None` if it is not served.
     fn admit(&self, peer: &Peer) -> Option<Admission>;
 
-    /// The objects of the repository at these servers, if this user may read it.
+    /// Returns the objects of the repository at these servers, if this user may read it.
     fn store(&self, peer: &Peer, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
 
-    /// The cache, if this user may look after it.
+    /// Returns the cache, if this user may administer it.
     fn cache(&self, peer: &Peer) -> Option<Cache>;
 }
 
@@ -109,13 +109,13 @@ struct Stopping {
 #[derive(Default)]
 struct Clients(Mutex<Vec<Weak<OwnedFd>>>);
 
-/// What goes out to a client.
+/// Outgoing message to a client.
 pub(super) struct Out {
     /// None only has the sender look around.
     message: Option<ToClient>,
     /// An object, with its message.
     handle: Option<Handle>,
-    /// What ends when it is sent.
+    /// Quota slot that is freed when the message is sent.
     _turn: Option<QuotaSlot>,
     _warming: Option<Warming>,
 }
@@ -127,12 +127,12 @@ impl From<ToClient> for Out {
 }
 
 impl Out {
-    /// An answer, after which a turn is over.
+    /// Makes a reply that frees a quota slot when sent.
     pub(super) fn answer(message: ToClient, handle: Option<Handle>, turn: QuotaSlot) -> Self {
         Self { message: Some(message), handle, _turn: Some(turn), _warming: None }
     }
 
-    /// Nothing, for a sender that is to look at requests.
+    /// Makes an empty message, so that the sender checks the requests.
     pub(super) fn wake() -> Self {
         Self { message: None, handle: None, _turn: None, _warming: None }
     }
@@ -144,7 +144,7 @@ impl Broker {
         Self::serve(Listener::bind(cache)?, Arc::new(Own { writer, quota: Quota::new(OWN) }))
     }
 
-    /// Serves whoever connects, as far as the host lets them.
+    /// Serves all clients that the host admits.
     pub(crate) fn serve(listener: Listener, host: Arc<dyn Host>) -> io::Result<Self> {
         let listener = Arc::new(listener);
         let (clients, stopping) = (Arc::<Clients>::default(), Arc::<Stopping>::default());
@@ -178,7 +178,7 @@ impl Stopping {
 }
 
 impl Drop for Broker {
-    /// Hangs up on everybody; the clients look for another writer.
+    /// Disconnects all clients, which then look for another writer.
     fn drop(&mut self) {
         self.stopping.stop();
         self.listener.stop();
@@ -247,7 +247,7 @@ fn converse(
     result
 }
 
-/// The repository that the client wants; `None` if it can't be served and was told so, or wanted something else.
+/// Returns the repository that the client asks for; `None` if it was refused, or asked for something else.
 fn greet(
     socket: &OwnedFd,
     receiver: &mut Receiver,
@@ -287,7 +287,7 @@ fn greet(
     }
 }
 
-/// What one client says.
+/// Receives the messages of one client.
 struct Hearing<'a> {
     store: Arc<dyn ObjectStore>,
     questions: ClientRequests,
@@ -369,13 +369,13 @@ impl Hearing<'_> {
 }
 
 impl Drop for Hearing<'_> {
-    /// Nobody needs what a client that is gone wanted prefetched.
+    /// Prefetches of a disconnected client are cancelled.
     fn drop(&mut self) {
         self.errands.values().for_each(CancelToken::cancel);
     }
 }
 
-/// Sends what is to be sent; after a failure only takes it, so that the files are closed.
+/// Sends queued messages; after a failure it only drains the queue, so that the files are closed.
 fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, requests: &Requests) {
     let mut connected = true;
     let mut told = Instant::now();
@@ -409,8 +409,8 @@ fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, requests: &Requests) {
     }
 }
 
-/// Opens an object for one client alone. A description that several share carries what any of them does to it: flags such as
-/// O_DIRECT, locks, the position and advice on reading.
+/// Opens an object for one client alone. A shared open file description would share the effects of each client: flags
+/// such as O_DIRECT, locks, the position and advice on reading.
 fn with_own_descriptor(message: ToClient, handle: Option<&Handle>) -> (ToClient, Option<OwnedFd>) {
     match (message, handle) {
         (ToClient::Object { id, len }, Some(handle)) => match handle.reopen() {

@@ -26,8 +26,8 @@ pub(super) const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 /// How long `esker status` waits for the writer's numbers.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a writer that owes answers may say nothing before it is asked for a sign of life, and how long that may take
-/// before the requests fail. It answers such a question without waiting for anything, so it is stopped, or worse.
+/// Time without a message after which a writer with pending requests is pinged, and time after that until the requests
+/// fail. It answers a ping without waiting for anything, so a writer that doesn't is stopped, or worse.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
 
 /// Where a writer is to be found.
@@ -41,17 +41,17 @@ pub(super) enum WriterSocket<'a> {
 
 /// Why there is no connection.
 pub(super) enum Refused {
-    /// Nobody listens, or not for long: try again.
+    /// No process listens, or it is closing: try again.
     Gone,
     /// The writer can't serve this repository.
     Error(StoreError),
 }
 
-/// What a client does for its owner.
+/// Callbacks of a client to its owner.
 pub(super) trait Owner: Send + Sync {
     /// The writer is gone; these requests are unanswered.
     fn lost(&self, unanswered: Vec<Pending>);
-    /// Who may hold objects here.
+    /// Returns the holders of open objects in this process.
     fn holder(&self) -> Arc<dyn Holder>;
 }
 
@@ -71,11 +71,11 @@ struct State {
     next: u64,
     pending: HashMap<u64, Pending>,
     warming: HashMap<u64, Warming>,
-    /// Errands that the writer has to be told of when they end.
+    /// Cancel tokens whose end has to be sent to the writer.
     errands: HashSet<u64>,
     /// The newest one, and which question it answered.
     status: Option<(u64, StatusMessage)>,
-    /// The writer was asked for a sign of life and has said nothing since.
+    /// True if the writer was pinged and has sent nothing since.
     silent: bool,
     lost: bool,
 }
@@ -118,7 +118,7 @@ impl Client {
         let (place, is_broker) = (place.to_owned(), matches!(door, WriterSocket::Broker(_)));
         let client =
             Arc::new(Self { socket, place, is_broker, outbox, received, state, status_came: Condvar::new() });
-        // So that something is known when somebody asks who can't wait.
+        // So that a status is known to callers that can't wait.
         client.ask_status(&mut client.state.lock());
         let start = || -> io::Result<()> {
             let out = client.socket.try_clone()?;
@@ -131,7 +131,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The socket of the broker that it is connected to, if it is one.
+    /// Returns the socket of the broker that it is connected to, if it is one.
     pub(super) fn broker(&self) -> Option<&Path> {
         self.is_broker.then_some(self.place.as_path())
     }
@@ -194,7 +194,7 @@ impl Client {
         let _ = self.outbox.send(ToWriter::Doubt { object: WantedMessage::new(wanted) });
     }
 
-    /// Asks the writer how its cache is; what it said last if it doesn't say soon.
+    /// Asks the writer for its status; returns the last one if no reply comes soon.
     pub(super) fn status(&self) -> Option<StatusMessage> {
         let deadline = Instant::now() + STATUS_PATIENCE;
         let mut state = self.state.lock();
@@ -207,7 +207,7 @@ impl Client {
         state.status.as_ref().map(|(_, status)| status.clone())
     }
 
-    /// What the writer said last, without waiting; asks for what will be said next time.
+    /// Returns the writer's last status without waiting, and requests the next one.
     pub(super) fn last_status(&self) -> Option<StatusMessage> {
         let mut state = self.state.lock();
         self.ask_status(&mut state);
@@ -216,12 +216,12 @@ impl Client {
 
     fn ask_status(&self, state: &mut State) -> u64 {
         let id = state.take_id();
-        // As with other requests: if nobody sends it any more, the connection is about to be lost.
+        // As with other requests: if the sender is gone, the connection is about to be lost.
         let _ = self.outbox.send(ToWriter::Status { id });
         id
     }
 
-    /// Whether the writer is known to be gone.
+    /// True if the writer is known to be gone.
     pub(super) fn is_lost(&self) -> bool {
         self.state.lock().lost
     }
@@ -304,8 +304,8 @@ impl Client {
         pending.done.ok(handle);
     }
 
-    /// The writer has said nothing for a while. That is fine if nobody waits for it; otherwise it has to show that it is
-    /// there, or those who wait are told. The connection stays: a process that was stopped may go on.
+    /// Handles a silent writer. Without pending requests that is fine; otherwise it is pinged, and without a reply the
+    /// requests fail. The connection stays, because a stopped process may go on.
     fn doubt(&self) {
         let mut state = self.state.lock();
         if state.pending.is_empty() && state.warming.is_empty() {
@@ -338,7 +338,7 @@ impl Client {
             state.lost = true;
             (std::mem::take(&mut state.pending), std::mem::take(&mut state.warming))
         };
-        // Dropped, which answers them: whoever needs one of these objects asks the next writer for it.
+        // Dropping completes them with an error: readers ask the next writer for the objects they need.
         drop(warming);
         self.status_came.notify_all();
         let mut unanswered: Vec<(u64, Pending)> = pending.into_iter().collect();

@@ -1,7 +1,8 @@
-//! What the requests of one client wait for, so that the client can be told that they come further.
+//! Tracks the progress of a client's requests, to report it to the client.
 //!
-//! A client knows nothing of the transfers that its requests wait for, but its readers have deadlines that count from the
-//! last progress. So it is told from time to time which of its requests came further; as long as none does, nothing.
+//! A client doesn't see the transfers that its requests wait for, but its readers have deadlines that count from the
+//! last progress. So the writer reports from time to time which of its requests made progress; without progress,
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -39,12 +40,12 @@ impl Requests {
         state.open.len() == 1
     }
 
-    /// The request is answered.
+    /// Removes a request that is answered.
     pub(super) fn end(&self, id: u64) {
         self.0.lock().open.remove(&id);
     }
 
-    /// Whether none is open.
+    /// True if no request is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.0.lock().open.is_empty()
     }

@@ -1,10 +1,9 @@
-//! How much of a writer its clients may take up.
+//! Limits the resources that clients take of a writer.
 //!
-//! Whatever a client asks, the memory that its questions and their answers take is bounded, and so is what all
-//! clients of one user take together. What is answered at once waits, beyond its bound, until an answer has
-//! been taken; a client that takes none is hung up on, so that is soon. What the network has to answer has
-//! another bound, which a server that is silent may fill for long. Prefetches have one beyond which they are
-//! refused: they must not stand in the way of what somebody waits for.
+//! The memory for requests and replies is bounded for each client, and for all clients of one user together. Replies
+//! from the cache wait, beyond their bound, until a reply has been read; a client that reads none is disconnected, so
+//! that is soon. Requests to the network have another bound, which a silent server may exhaust for long. Prefetches
+//! beyond their bound are refused: they must not delay demanded reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -25,7 +24,7 @@ pub(crate) struct Bounds {
     pub(crate) warms: usize,
 }
 
-/// What one user's clients take up now.
+/// Resources in use by one user's clients.
 pub(crate) struct Quota {
     bounds: Bounds,
     questions: Arc<Slots>,
@@ -94,12 +93,12 @@ impl Quota {
         take(&self.connections, self.bounds.connections).then(|| Connection(self.clone()))
     }
 
-    /// How many prefetches there may be.
+    /// Returns the limit of prefetches.
     pub(crate) fn warms_max(&self) -> usize {
         self.bounds.warms
     }
 
-    /// Whether no connection is left.
+    /// True if no connection is left.
     pub(crate) fn is_idle(&self) -> bool {
         self.connections.load(Ordering::SeqCst) == 0
     }

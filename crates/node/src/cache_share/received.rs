@@ -57,7 +57,7 @@ impl Received {
         Arc::new(Self { limit: limit.max(1), state: Mutex::default(), wake: Box::new(wake) })
     }
 
-    /// The file if it is still open.
+    /// Returns the file if it is still open.
     pub(super) fn find(&self, key: &CacheKey) -> Option<Handle> {
         let mut state = self.state.lock();
         state.clock += 1;
@@ -95,7 +95,7 @@ impl Received {
         drop(kept);
     }
 
-    /// Takes a slot, closing files that nobody uses if need be.
+    /// Takes a slot, closing unused files if necessary.
     pub(super) fn slot(self: &Arc<Self>) -> Option<Slot> {
         loop {
             let idle = {
@@ -112,8 +112,7 @@ impl Received {
         }
     }
 
-    /// Parks a request until a slot is free. Everything kept is let go, so that no slot stays taken by a file
-    /// that nobody reads.
+    /// Parks a request until a slot is free. Unused files are closed, so that they don't occupy slots.
     pub(super) fn park(self: &Arc<Self>, pending: Pending) {
         let (dropped, free) = {
             let mut state = self.state.lock();
@@ -127,14 +126,14 @@ impl Received {
         }
     }
 
-    /// As many parked requests as there are free slots.
+    /// Returns as many parked requests as there are free slots.
     pub(super) fn unpark(&self) -> Vec<Pending> {
         let mut state = self.state.lock();
         let free = self.limit.saturating_sub(state.used).min(state.parked.len());
         state.parked.drain(..free).collect()
     }
 
-    /// All parked requests, when they will be answered in another way.
+    /// Returns all parked requests, which will be answered in another way.
     pub(super) fn unpark_all(&self) -> VecDeque<Pending> {
         std::mem::take(&mut self.state.lock().parked)
     }
@@ -146,7 +145,7 @@ impl State {
         let mut idle: Vec<(u64, CacheKey)> = self
             .kept
             .iter()
-            // Ours, and the one that asking makes.
+            // One reference is ours, one is made by this check.
             .filter(|(_, kept)| Arc::strong_count(&kept.handle.file()) <= 2)
             .map(|(key, kept)| (kept.read_at, *key))
             .collect();

@@ -1,9 +1,9 @@
-//! Asking clients to let go of objects before eviction.
+//! Asks clients to release objects before eviction.
 //!
-//! A client that answers decides. One that does not (a stopped process, a machine under load) counts as
-//! holding everything, but only for so long: its kernel keeps what it has in its page cache anyway, and what
-//! is missing it fetches again, so the cost of evicting under it is traffic and never a wrong byte. While it
-//! is silent it is not waited for again: eviction must not be slowed down by a dead client.
+//! A client that replies decides. One that doesn't (a stopped process, a loaded machine) counts as holding everything,
+//! but only for a limited time: its kernel keeps its page cache anyway, and missing objects are fetched again, so
+//! eviction under it costs traffic and never a wrong byte. While it is silent the writer doesn't wait for it again: a
+//! dead client must not slow down eviction.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use super::wire::RELEASE_MAX;
 /// How long one question waits: longer than a kernel takes to send its FORGETs.
 pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a question to another user's client waits: all are asked at once, so an eviction of many objects loses little
-/// by those who don't answer.
+/// Timeout of a release request to another user's client: all are asked at once, so an eviction of many objects loses
+/// little by silent ones.
 const STRANGER_PATIENCE: Duration = Duration::from_millis(250);
 
 /// For how long another user's client isn't waited for again after it was silent.
@@ -62,8 +62,8 @@ impl RemoteHolder {
         Self { ask: Box::new(ask), state, answered, answer_patience, silence_max, binding: true }
     }
 
-    /// A client of another user: it is waited for only briefly, its silence means nothing, and where there is nothing else
-    /// to evict it is not asked.
+    /// Makes a holder for a client of another user: the writer waits only briefly, silence means nothing, and in an
+    /// emergency it is not asked.
     pub(super) fn of_stranger(ask: impl Fn(u64, &[CacheKey]) -> bool + Send + Sync + 'static) -> Self {
         Self { binding: false, ..Self::with_patience(ask, STRANGER_PATIENCE, Duration::ZERO) }
     }
@@ -78,7 +78,7 @@ impl RemoteHolder {
         }
     }
 
-    /// The client is gone and holds nothing any more.
+    /// Records that the client is gone and holds nothing any more.
     pub(super) fn gone(&self) {
         self.state.lock().gone = true;
         self.answered.notify_all();
@@ -95,7 +95,7 @@ impl RemoteHolder {
                 return vec![since.elapsed() < self.silence_max; victims.len()];
             }
             if since.elapsed() < STRANGER_PAUSE {
-                // Told all the same, so that it closes what it keeps open, but not waited for.
+                // Still sent, so that the client closes its files, but without waiting.
                 let id = state.next;
                 state.next += 1;
                 drop(state);

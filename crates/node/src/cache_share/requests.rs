@@ -1,8 +1,8 @@
-//! What one client asks for: answered from the cache at once, or by the network in turn.
+//! Requests of one client: answered from the cache at once, or by the network in order.
 //!
-//! What hears the client must not wait for the network, or a server that does not answer would hold up what is
-//! cached, and signs of life, of all clients of its user. So questions that find no turn wait on a thread of
-//! their own, which a client has only once there are any.
+//! The receiving thread must not wait for the network, or a silent server would delay cached objects, and pings, of
+//! all clients of its user. So requests without a quota slot wait on a thread of their own, which a client has only
+//! once it needs one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,14 +81,14 @@ impl ClientRequests {
 }
 
 impl Drop for ClientRequests {
-    /// Nobody needs what a client that is gone asked for.
+    /// Requests of a disconnected client are dropped.
     fn drop(&mut self) {
         self.worker.gone.store(true, Ordering::SeqCst);
     }
 }
 
 impl RequestWorker {
-    /// The thread on which questions wait; `None` if there can't be another one.
+    /// Starts the thread on which requests wait; `None` if there can't be another one.
     fn start(worker: &Arc<Self>) -> Option<SyncSender<(u64, ObjectRequest)>> {
         let (waiting, inbox) = sync_channel(WAITING_MAX);
         let worker = worker.clone();

@@ -1,6 +1,6 @@
-//! Who serves us, over time: elections, a broker that comes back, a folder that goes away.
+//! Keeps a writer over time: elections, a broker that comes back, a folder that goes away.
 //!
-//! All of it happens on one thread, which is no caller's.
+//! All of it runs on one thread, never on a caller's.
 
 use std::sync::mpsc::{Receiver as Inbox, RecvTimeoutError};
 use std::sync::{Arc, Weak};
@@ -17,9 +17,9 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// How long a broker that served us may take to come back, before the private cache is used.
 const BROKER_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a broker may take to answer those who can do without it.
+/// Timeout for a broker that clients can do without.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
-/// A broker that refused us is asked again after so many looks: its rules may be others by then.
+/// Checks after which a broker that refused is tried again: its rules may have changed.
 const LOOKS_AFTER_REFUSAL: u32 = 12;
 
 /// Serves until the cache is closed.
@@ -73,7 +73,7 @@ impl SharedCache {
                 }
                 Err(error) if self.take_spare(&error) => {}
                 Err(error) => {
-                    // Whoever waits learns why; the next attempt is for those who come later.
+                    // Waiting requests fail with the reason; later requests trigger the next attempt.
                     let waiting = std::mem::take(&mut *self.queue.lock());
                     waiting.into_iter().for_each(|pending| pending.done.err(error.clone()));
                     if let Ok(Event::Close) = inbox.recv_timeout(PAUSE_MAX) {
@@ -91,7 +91,7 @@ impl SharedCache {
         true
     }
 
-    /// Serves without the cache's disk if that is what fails; tells whether it does.
+    /// Serves without the cache's disk if the disk is what fails; returns whether it does.
     fn take_spare(&self, error: &StoreError) -> bool {
         if error.blame() != Blame::Disk {
             return false;
@@ -139,7 +139,7 @@ impl SharedCache {
         }
     }
 
-    /// Whether we write to a folder that is not there any more.
+    /// True if this process writes to a folder that was removed.
     fn has_lost_folder(&self) -> bool {
         let writer = match &*self.role.read() {
             Role::Writer { writer, .. } => writer.clone(),
@@ -148,7 +148,7 @@ impl SharedCache {
         writer.is_lost()
     }
 
-    /// Takes another role in place of one that works, or did. What was asked for in the old one is answered there.
+    /// Replaces a role. Requests of the old one are answered there.
     fn exchange(&self, role: Role) {
         let old = {
             let mut mine = self.role.write();
@@ -158,7 +158,7 @@ impl SharedCache {
             }
             std::mem::replace(&mut *mine, role)
         };
-        // Who writes next knows nothing of the files that we keep open for later.
+        // The next writer doesn't know the files that this process keeps open.
         self.received.forget_all();
         leave(old);
     }
@@ -237,7 +237,7 @@ impl SharedCache {
         };
         let holders: Arc<dyn Holder> = self.holders.clone();
         store.add_holder(Arc::downgrade(&holders));
-        // From now on the cache itself says what is open.
+        // From now on the cache itself tracks open files.
         self.received.forget_all();
         // A file system without sockets makes the cache private to this process; that is no failure.
         let broker = if is_spare { None } else { Broker::start(&self.cache, writer.clone()).ok() };

@@ -1,4 +1,4 @@
-//! Several "processes" in one: what makes them several is that each opened the lock file itself.
+//! Simulates several processes in one: each opens the lock file itself.
 
 mod narrow;
 
@@ -24,10 +24,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Default)]
 struct World {
     objects: Mutex<HashMap<CacheKey, Vec<u8>>>,
-    /// What needs no network.
+    /// Objects in the cache.
     cached: Mutex<HashMap<CacheKey, Vec<u8>>>,
     silent: AtomicBool,
-    /// While set, somebody else has the lock and answers nobody.
+    /// While set, another process has the lock and doesn't reply.
     taken: AtomicBool,
     refusals: AtomicUsize,
     asked: AtomicUsize,
@@ -71,7 +71,7 @@ impl ObjectStore for FakeStore {
                 let parked = Mutex::new(Some(done));
                 errand.on_cancel(move || {
                     let Some(done) = parked.lock().take() else { return };
-                    // Counted first: who has the answer may ask for the count at once.
+                    // Counted before the reply: its receiver may ask for the count at once.
                     if let Some(world) = world.upgrade() {
                         *world.called_off.lock() += 1;
                         world.called_off_changed.notify_all();
@@ -125,7 +125,7 @@ impl Writer for FakeWriter {
     }
 
     fn close(&self) {
-        // As an engine that ends: what was asked is never answered.
+        // Like an engine that ends: pending requests are never answered.
         self.world.parked.lock().clear();
         *self.lock.lock() = None;
     }
@@ -247,7 +247,7 @@ fn a_mount_that_is_not_the_writer_prefetches_too() {
     assert_eq!(outcome(&there).expect("warmed"), Warmed::Here, "it is open in this process");
 }
 
-/// The end of an errand reaches the writer; so does the end of a client, which is the end of its errands.
+/// Cancelling a prefetch reaches the writer; so does the end of a client, which cancels its prefetches.
 #[test]
 fn prefetches_are_called_off_across_processes() {
     let bench = Bench::new();
@@ -338,7 +338,7 @@ fn requests_outlive_their_writer() {
     }
 }
 
-/// An election can go on for as long as somebody has the lock; closing must not wait for it.
+/// An election lasts as long as another process has the lock; closing must not wait for it.
 #[test]
 fn closing_ends_an_election() {
     let bench = Bench::new();
@@ -354,7 +354,7 @@ fn closing_ends_an_election() {
     is_closed.recv_timeout(PATIENCE).expect("closing ends");
 }
 
-/// A writer that was stopped, and goes on later.
+/// The writer is stopped, and continues later.
 #[test]
 fn a_writer_that_says_nothing_is_named() {
     let bench = Bench::new();

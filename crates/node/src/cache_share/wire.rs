@@ -1,27 +1,27 @@
-//! What the writer of a cache and its clients say to each other.
+//! Protocol between the writer of a cache and its clients.
 //!
-//! Packets over a `SOCK_SEQPACKET` socket in the cache directory, one JSON message each; an object travels as
+//! Packets over a `SOCK_SEQPACKET` socket in the cache directory, one JSON message each; an object is sent as
 //! a read-only descriptor beside its message.
 //!
 //! ```text
-//!  client → writer   hello      first: protocol version, which repository from which servers
-//!                    get        an object for a user; many may be under way at once, told apart by their ids
-//!                    warm       bring an object into the cache; many may be under way, too
-//!                    over       an errand ended: what is queued for it is pointless
+//!  client → writer   hello      first: protocol version, repository and its servers
+//!                    get        an object for a user; many may be in flight, distinguished by their ids
+//!                    warm       bring an object into the cache; many may be in flight, too
+//!                    over       prefetches of this token are cancelled
 //!                    doubt      the file of this object could not be read: compare it, or fetch it
-//!                    released   answer to `release`: which objects the kernel still uses
-//!                    status     how is the cache?
-//!                    care       first, in place of `hello`: a task of an administrator (care.rs), then more of them
+//!                    released   answer to `release`: objects that the kernel still uses
+//!                    status     asks for the state of the cache
+//!                    care       first, in place of `hello`: an administrative task (cache_admin.rs), then more of them
 //!  writer → client   welcome    answer to `hello`
 //!                    object     answer to `get`, with the descriptor
 //!                    warmed     answer to `warm`
-//!                    progress   bytes of these requests came, or of those before them in a queue
+//!                    progress   bytes came for these requests, or for those before them in a queue
 //!                    failed     answer to `hello` (id 0), `get` or `warm`
-//!                    release    the writer wants to evict these: ask the kernel to let go of them
+//!                    release    the writer wants to evict these: ask the kernel to release them
 //!                    status     answer to `status`
 //! ```
 //!
-//! A client that loses its writer asks for everything again that is still open, from the next one.
+//! A client that loses its writer repeats all pending requests with the next one.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -58,7 +58,7 @@ pub(super) const WARMING_MAX: usize = 8192;
 /// Longest text of an error or path that is sent; the rest is cut.
 const TEXT_MAX: usize = 8 * 1024;
 
-/// What a client says.
+/// Message of a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToWriter {
@@ -98,7 +98,7 @@ pub(crate) enum ToWriter {
     },
 }
 
-/// What the writer says.
+/// Message of the writer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ToClient {
@@ -112,8 +112,8 @@ pub(super) enum ToClient {
         id: u64,
         fetched_bytes: Option<u64>,
     },
-    /// Bytes came since the last such message of these requests, or of what they wait behind. Requests with ids above
-    /// `heard` wait to be heard, behind the others.
+    /// Bytes came since the last such message for these requests, or for those ahead of them. Requests with ids above
+    /// `heard` are still unread, behind the others.
     Progress {
         ids: Vec<u64>,
         heard: u64,
@@ -396,7 +396,7 @@ impl Receiver {
         self.socket.as_fd()
     }
 
-    /// The next message; an error if the peer is gone or says something that isn't one.
+    /// Receives the next message; an error if the peer is gone or sends an invalid one.
     pub(crate) fn next<T: DeserializeOwned>(&mut self) -> io::Result<(T, Option<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -12,15 +12,15 @@ use crate::parameters::{ConfiguredCache, Finding, Parameters, Severity};
 
 /// Below this a cache is of little use; the reference warns there, too.
 const QUOTA_LEAST: u64 = 1000 << 20;
-/// A cache without that much room for what is being fetched is full.
+/// A cache with fewer free bytes for objects being fetched is full.
 const ROOM_LEAST: u64 = 64 << 20;
 
-/// Whether somebody else than the owner may change it.
+/// True if a user other than the owner may change it.
 pub(super) fn others_may_write(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o022 != 0 && meta.mode() & 0o1000 == 0)
 }
 
-/// The files of the configuration themselves.
+/// Checks the configuration files themselves.
 pub(super) fn configuration(parameters: &Parameters, how: &Checking, findings: &mut Vec<Finding>) {
     if parameters.files().is_empty() {
         findings.push(Finding::new(
@@ -37,7 +37,7 @@ pub(super) fn configuration(parameters: &Parameters, how: &Checking, findings: &
     }
 }
 
-/// The folder of the cache, and the room for it.
+/// Checks the folder of the cache, and its free space.
 pub(super) fn cache(parameters: &Parameters, findings: &mut Vec<Finding>) {
     let cache = match parameters.cache() {
         Ok(Some(cache)) => cache,
@@ -110,7 +110,7 @@ pub(super) fn cache(parameters: &Parameters, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Where repositories are mounted.
+/// Checks the mount points of repositories.
 pub(super) fn mounts(parameters: &Parameters, findings: &mut Vec<Finding>) {
     let setting = parameters.get("CVMFS_MOUNT_DIR");
     let folder = Path::new(setting.map_or("/cvmfs", |setting| &setting.value));

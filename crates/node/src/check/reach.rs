@@ -1,4 +1,4 @@
-//! Servers and proxies: each is asked for the head of the repository, all at the same time.
+//! Checks servers and proxies: requests the head of the repository from each, all at the same time.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -24,7 +24,7 @@ const HEAD_MAX: u64 = 1 << 20;
 /// A whitelist that is about to expire.
 const SOON: i64 = 3 * 86_400;
 
-/// Somebody who is asked.
+/// Server or proxy under test.
 struct Asked {
     what: String,
     parameter: &'static str,
@@ -32,7 +32,7 @@ struct Asked {
     servers: Servers,
 }
 
-/// What an answer is good for.
+/// Verdict on a reply.
 enum Answer {
     Good {
         expires: UnixTime,
@@ -50,7 +50,7 @@ pub(super) fn check(
     how: &Checking,
     findings: &mut Vec<Finding>,
 ) {
-    // Somebody who is asked answers or doesn't; nobody else steps in.
+    // Each server or proxy is tested alone, without fail-over.
     (servers.order, servers.most) = (Order::Given, 0);
     servers.timings.retries = 0;
     servers.within(how.patience / 4);
@@ -66,7 +66,7 @@ pub(super) fn check(
     for (at, one) in asked.iter().enumerate() {
         let (sender, servers, trust) = (sender.clone(), one.servers.clone(), trust.clone());
         let thread = std::thread::Builder::new().name("check".into()).spawn(move || {
-            // Nobody listens any more if it took too long.
+            // After the timeout the receiver is gone.
             let _ = sender.send((at, ask(servers, &trust)));
         });
         if let Err(error) = thread {
@@ -85,7 +85,7 @@ pub(super) fn check(
     }
 }
 
-/// Every proxy with all servers behind it, and every server behind all proxies.
+/// Returns every proxy with all servers behind it, and every server behind all proxies.
 fn everybody(servers: &Servers) -> Vec<Asked> {
     let mut asked = Vec::new();
     for (parameter, proxies) in
@@ -155,7 +155,7 @@ fn now() -> UnixTime {
     UnixTime(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// Who is believed.
+/// Keys and authorities for verification.
 #[derive(Clone)]
 struct Trust {
     name: RepositoryName,

@@ -1,7 +1,7 @@
-//! Caches as they are configured: by name, one over another, or shared between nodes.
+//! Cache parameters: caches by name, tiered, or shared between nodes.
 //!
 //! `CVMFS_CACHE_PRIMARY` names one; without it there is `default`, whose parameters have no name in theirs. A tiered
-//! cache consists of two others: the upper one is where ours lies, the lower one is asked before the network.
+//! cache consists of two others: the upper one is our own folder, the lower one is tried before the network.
 
 use std::path::PathBuf;
 
@@ -35,13 +35,13 @@ const DEFAULT: &str = "default";
 /// A tiered cache may consist of tiered ones; more of them than this are a circle.
 const DEPTH_MAX: usize = 4;
 
-/// The name of a parameter of a cache.
+/// Returns the name of a parameter of a cache.
 fn parameter(cache: &str, what: &str) -> String {
     if cache == DEFAULT { format!("CVMFS_CACHE_{what}") } else { format!("CVMFS_CACHE_{cache}_{what}") }
 }
 
 impl Parameters {
-    /// The cache, if one is configured; of a tiered one the uppermost.
+    /// Returns the cache, if one is configured; of a tiered one the uppermost.
     pub fn cache(&self) -> Read<Option<ConfiguredCache>> {
         let cache = self.uppermost()?;
         let Some((name, folder)) = self.base(cache)? else { return Ok(None) };
@@ -54,7 +54,7 @@ impl Parameters {
         Ok(Some(ConfiguredCache { path: PathBuf::from(folder).join(own), from, quota: self.quota(cache)? }))
     }
 
-    /// The cache in memory, if one is configured, on a machine with so much of it.
+    /// Returns the cache in memory, if one is configured, on a machine with `machine` bytes.
     pub fn memory(&self, machine: u64) -> Read<Option<ConfiguredMemory>> {
         let cache = self.uppermost()?;
         if self.kind(cache)? != Some("ram") {
@@ -74,7 +74,7 @@ impl Parameters {
         Ok(Some(ConfiguredMemory { bytes: size.transpose()?, from }))
     }
 
-    /// Folders that are asked before the network, the first one first.
+    /// Returns the lower cache folders, in the order in which they are tried.
     pub fn tiers(&self) -> Read<Vec<ConfiguredTier>> {
         let (mut cache, mut tiers) = (self.primary()?, Vec::new());
         for _ in 0..DEPTH_MAX {
@@ -97,7 +97,7 @@ impl Parameters {
         Err(self.bad(&parameter(cache, "UPPER"), "it goes round in a circle"))
     }
 
-    /// The parameter that asks for a kind of cache that there isn't, if one does.
+    /// Returns the parameter with an unknown kind of cache, if there is one.
     pub fn unknown_cache(&self) -> Read<Option<(String, Origin)>> {
         let cache = self.uppermost()?;
         let is_known = self.kind(cache)?.is_none_or(|kind| ["posix", "ram"].contains(&kind));
@@ -128,7 +128,7 @@ impl Parameters {
         Err(self.bad(&parameter(cache, "UPPER"), "it goes round in a circle"))
     }
 
-    /// The parameter that names the folder of a cache, and the folder.
+    /// Returns the parameter that names the folder of a cache, and the folder.
     fn base(&self, cache: &str) -> Read<Option<(String, &str)>> {
         for what in ["DIR", "BASE"] {
             let name = parameter(cache, what);
@@ -146,7 +146,7 @@ impl Parameters {
         Ok(Some(ConfiguredTier { folder, alien: !read_only, from }))
     }
 
-    /// The folder of another client's cache.
+    /// Returns the folder of another client's cache.
     fn adopted(&self, cache: &str) -> Read<Option<ConfiguredTier>> {
         let Some((name, folder)) = self.base(cache)? else { return Ok(None) };
         let mut folder = PathBuf::from(folder);

@@ -11,7 +11,7 @@ use esker_view::Pin;
 
 use super::{Finding, Origin, Parameters, Severity, table};
 
-/// A parameter that is missing or makes no sense, and what to do.
+/// Missing or invalid parameter, with advice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterError {
     /// It has to be set, and isn't.
@@ -21,7 +21,7 @@ pub enum ParameterError {
         parameter: &'static str,
         /// For which repository.
         name: String,
-        /// What to do.
+        /// Advice for the user.
         mend: String,
     },
     /// It is set to something that makes no sense.
@@ -29,19 +29,19 @@ pub enum ParameterError {
     Bad {
         /// Which, by the name that it is set by.
         parameter: String,
-        /// To what.
+        /// Invalid value.
         value: String,
         /// Where.
         origin: Origin,
         /// Why that can't be.
         why: String,
-        /// What to do.
+        /// Advice for the user.
         mend: String,
     },
 }
 
 impl ParameterError {
-    /// What to do.
+    /// Returns the advice.
     pub fn mend(&self) -> &str {
         match self {
             ParameterError::Missing { mend, .. } | ParameterError::Bad { mend, .. } => mend,
@@ -73,7 +73,7 @@ pub struct ConfiguredCache {
 
 /// Where name servers listen.
 const DNS_PORT: u16 = 53;
-/// What the reference takes where no keys are configured.
+/// Default of the reference client for keys.
 const KEYS: &str = "/etc/cvmfs/keys";
 const GRID: &str = "/etc/grid-security/certificates";
 const BLACKLIST: &str = "/etc/cvmfs/blacklist";
@@ -108,12 +108,12 @@ impl Parameters {
         ParameterError::Missing { parameter, name, mend }
     }
 
-    /// A switch, if it is set.
+    /// Returns a switch, if it is set.
     pub fn switch(&self, name: &str) -> Read<Option<bool>> {
         Ok(self.checked(name)?.and_then(table::switch))
     }
 
-    /// A number, if it is set.
+    /// Returns a number, if it is set.
     pub fn number(&self, name: &str) -> Read<Option<i64>> {
         match self.checked(name)? {
             Some(text) => text.parse().map(Some).map_err(|_| self.bad(name, "it is too large")),
@@ -131,7 +131,7 @@ impl Parameters {
         Ok(self.count::<u64>(name)?.map(Duration::from_secs))
     }
 
-    /// Which servers have the repository and how they are reached. `auto` is what `auto` stands for among proxies.
+    /// Returns the servers of the repository and their routes. `auto` is the meaning of `auto` among proxies.
     pub fn servers(&self, auto: Option<&str>) -> Read<Servers> {
         let urls = self.urls()?;
         let order = self.order()?;
@@ -156,7 +156,7 @@ impl Parameters {
         })
     }
 
-    /// Adds those who have content that lies outside of the repository, if any are named.
+    /// Adds the servers for external data, if there are any.
     pub fn add_external(&self, servers: &mut Servers, auto: Option<&str>) -> Read<()> {
         let Some(text) = self.checked("CVMFS_EXTERNAL_URL")? else { return Ok(()) };
         let urls = text.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
@@ -169,7 +169,7 @@ impl Parameters {
             fallback: self.proxies("CVMFS_EXTERNAL_FALLBACK_PROXY", auto)?.unwrap_or_else(Proxies::none),
             most: self.count("CVMFS_EXTERNAL_MAX_SERVERS")?.unwrap_or(0),
             timings,
-            // The Geo-API is a matter of those who serve repositories.
+            // Only servers of repositories have the Geo-API.
             order: if servers.order == Order::Geo { Order::RoundTrip } else { servers.order },
             ..servers.clone()
         };
@@ -177,12 +177,12 @@ impl Parameters {
         Ok(())
     }
 
-    /// Whose word is taken for who a server is.
+    /// Returns the certificate authorities for TLS.
     pub fn authorities(&self) -> Read<Authorities> {
         let system = self.switch("CVMFS_USE_SSL_SYSTEM_CA")?;
         let own = self.checked("ESKER_CA")?.into_iter().flat_map(|paths| paths.split(':')).map(str::trim);
         let bundle = self.checked("X509_CERT_BUNDLE")?;
-        // The reference looks there by default, and nowhere else; whoever says no to the system's wants that.
+        // Default of the reference client; without the system's authorities it is the only one.
         let usual = (system == Some(false) || Path::new(GRID).is_dir()).then_some(GRID);
         let folder = self.checked("X509_CERT_DIR")?.or(usual);
         Ok(Authorities {
@@ -220,19 +220,19 @@ impl Parameters {
         let own = self.checked(FIELDS)?.unwrap_or_default();
         let own = InfoHeaders::parse_fields(own)
             .ok_or_else(|| self.bad(FIELDS, "it is not like name:value|name:value"))?;
-        // One fetch serves all who read; whose mount it is can be told, and which process reads can't.
+        // One fetch serves all readers; the mounting user can be sent, but not the reading process.
         let uid = rustix::process::getuid().as_raw().to_string();
         let gid = rustix::process::getgid().as_raw().to_string();
         let usual = [("UID".to_owned(), uid), ("GID".to_owned(), gid)];
         Ok(InfoHeaders { what, fields: usual.into_iter().chain(own).collect() })
     }
 
-    /// Where to hear of new revisions, if that is configured.
+    /// Returns the notification server for new revisions, if one is configured.
     pub fn notification_server(&self) -> Read<Option<String>> {
         Ok(self.checked("CVMFS_NOTIFICATION_SERVER")?.map(str::to_owned))
     }
 
-    /// What `auto` among the proxies stands for, where nothing says that.
+    /// Returns a finding if proxies name `auto` and its meaning is not configured.
     pub fn unknown_auto(&self, auto: Option<&str>) -> Option<Finding> {
         let (_, setting) = self.named("CVMFS_HTTP_PROXY").filter(|_| auto.is_none())?;
         setting.value.split([';', '|']).find(|member| member.trim() == "auto")?;
@@ -301,7 +301,7 @@ impl Parameters {
         })
     }
 
-    /// Who may sign for the repository.
+    /// Returns the master keys of the repository.
     pub fn keys(&self) -> Read<Keys> {
         let from = |name: &str| self.named(name).map(|(by, setting)| (by.to_owned(), setting.origin.clone()));
         if let Some(text) = self.checked("CVMFS_PUBLIC_KEY")? {
@@ -312,12 +312,12 @@ impl Parameters {
         Ok(Keys { paths: vec![folder.into()], from: from("CVMFS_KEYS_DIR") })
     }
 
-    /// The list of what must never be believed.
+    /// Returns the path of the blacklist.
     pub fn blacklist(&self) -> Read<PathBuf> {
         Ok(self.checked("CVMFS_BLACKLIST")?.unwrap_or(BLACKLIST).into())
     }
 
-    /// The revision to stay at.
+    /// Returns the pinned revision.
     pub fn pin(&self) -> Read<Option<Pin>> {
         if let Some(text) = self.checked("CVMFS_ROOT_HASH")? {
             let hash =
@@ -335,7 +335,7 @@ impl Parameters {
         Ok(self.switch("CVMFS_AUTO_UPDATE")?.is_some_and(|follows| !follows).then_some(Pin::Head))
     }
 
-    /// The longest time between two looks for a new revision.
+    /// Returns the longest interval between two checks for a new revision.
     pub fn longest_ttl(&self) -> Read<Option<Duration>> {
         let minutes: Option<u64> = self.count("CVMFS_MAX_TTL")?;
         Ok(minutes
@@ -343,7 +343,7 @@ impl Parameters {
             .map(|minutes| Duration::from_secs(minutes.saturating_mul(60))))
     }
 
-    /// The repositories that are listed, with whole names.
+    /// Returns the configured repositories, with full names.
     pub fn repositories(&self) -> Read<Vec<String>> {
         let domain = self.checked("CVMFS_DEFAULT_DOMAIN")?;
         let whole = |name: &str| match domain {
@@ -354,7 +354,7 @@ impl Parameters {
         Ok(listed.split(',').map(str::trim).filter(|name| !name.is_empty()).map(whole).collect())
     }
 
-    /// Whether this repository may be mounted; an error if only listed ones may and it isn't.
+    /// Returns an error if only configured repositories may be mounted and this one isn't.
     pub fn allowed(&self) -> Read<()> {
         let Some(name) = self.name() else { return Ok(()) };
         let config = self.get("CVMFS_CONFIG_REPOSITORY").is_some_and(|setting| setting.value == name);

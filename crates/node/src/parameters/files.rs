@@ -12,7 +12,7 @@ pub(super) const FILE_MAX: u64 = 256 * 1024;
 /// Most files read from a folder of configuration.
 const NAMES_MAX: usize = 1000;
 
-/// What `[ -f … ]` and its like ask.
+/// Test of a path, as in `[ -f … ]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// `-e`
@@ -35,11 +35,11 @@ pub enum Probe {
 
 /// Where configuration is read from. Paths are absolute.
 pub trait Files: Send + Sync {
-    /// The content of a file of at most `limit` bytes.
+    /// Reads a file of at most `limit` bytes.
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
-    /// The names in a folder, sorted.
+    /// Returns the names in a folder, sorted.
     fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
-    /// Whether something holds for a path.
+    /// True if the test holds for a path.
     fn probe(&self, path: &Path, probe: Probe) -> bool;
 }
 
@@ -48,12 +48,12 @@ pub trait Files: Send + Sync {
 pub struct Root(PathBuf);
 
 impl Root {
-    /// `/` for this machine.
+    /// Makes the files below `base`: `/` for this machine.
     pub fn new(base: impl Into<PathBuf>) -> Self {
         Self(base.into())
     }
 
-    /// Where a path of the configuration lies.
+    /// Returns the real path of a path in the configuration.
     pub fn place(&self, path: &Path) -> PathBuf {
         self.0.join(path.strip_prefix("/").unwrap_or(path))
     }

@@ -1,4 +1,4 @@
-//! What is to be said about a configuration without asking anybody.
+//! Findings about a configuration that need no request to a server.
 
 use super::{Parameters, ProblemKind, State, table};
 
@@ -18,14 +18,14 @@ pub struct Finding {
     pub severity: Severity,
     /// Where, as `file:line`, if it is somewhere.
     pub place: Option<String>,
-    /// What is wrong.
+    /// Description of the problem.
     pub what: String,
-    /// What to do.
+    /// Advice for the user.
     pub mend: String,
 }
 
 impl Finding {
-    /// A finding without a place.
+    /// Makes a finding without a place.
     pub fn new(severity: Severity, what: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { severity, place: None, what: what.into(), mend: mend.into() }
     }
@@ -47,7 +47,7 @@ impl std::fmt::Display for Finding {
 }
 
 impl Parameters {
-    /// Lines without effect, values that make no sense, names that nobody knows, and what Esker does not honour.
+    /// Returns lines without effect, invalid values, unknown names, and parameters that Esker does not honour.
     pub fn findings(&self) -> Vec<Finding> {
         let mut findings: Vec<Finding> = self.problems().iter().map(of_problem).collect();
         for (name, setting) in self.all() {

@@ -1,4 +1,4 @@
-//! The files of a configuration in their order, one after the other.
+//! Loads the files of a configuration in their order.
 //!
 //! ```text
 //! default.conf  default.d/*.conf   then CVMFS_CONFIG_REPOSITORY is settled
@@ -9,7 +9,7 @@
 //! Esker's own: esker.toml  domain.d/DOMAIN.toml  config.d/NAME.toml, of the machine, then of the user
 //! ```
 //!
-//! What comes later wins.
+//! Later files override earlier ones.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,12 +25,12 @@ use super::{Origin, Parameters, Setting, own, table};
 /// The parameter that can't be changed once it was followed.
 const CONFIG_REPOSITORY: &str = "CVMFS_CONFIG_REPOSITORY";
 
-/// Where a configuration is and for what it is read.
+/// Location of a configuration, and the repository to read it for.
 #[derive(Clone)]
 pub struct Request {
     /// How files are read.
     pub files: Arc<dyn Files>,
-    /// What `uname` says.
+    /// Facts of `uname`.
     pub machine: Machine,
     /// The variables that the files may refer to.
     pub environment: BTreeMap<String, String>,
@@ -38,19 +38,19 @@ pub struct Request {
     pub folder: PathBuf,
     /// The folders of Esker's own configuration; a later one wins.
     pub own: Vec<PathBuf>,
-    /// The repository; `None` for what holds for all.
+    /// Name of the repository; `None` for the settings of all.
     pub name: Option<String>,
-    /// How long files may take that lie in a configuration repository, which is a mount and may be stuck.
+    /// Timeout for files in a configuration repository, which is a mount and may hang.
     pub patience: Duration,
 }
 
 impl Request {
-    /// Reads the configuration. Always gives what there is; what is wrong is among the problems.
+    /// Reads the configuration. Always returns the readable part; errors are among the problems.
     pub fn load(&self) -> Parameters {
         let (sender, receiver) = mpsc::channel();
         let request = self.clone();
         let thread = std::thread::Builder::new().name("config".into()).spawn(move || {
-            // Nobody listens any more if it took too long.
+            // After the timeout the receiver is gone.
             let _ = sender.send(Load::new(&request).all(true));
         });
         if thread.is_ok()
@@ -58,7 +58,7 @@ impl Request {
         {
             return parameters;
         }
-        // The thread hangs in a mount and is left behind; what doesn't lie in one is there.
+        // The thread hangs in a mount and is detached; files outside of the mount are read again.
         let mut parameters = Load::new(self).all(false);
         let path = parameters.get("CVMFS_MOUNT_DIR").map_or("/cvmfs", |setting| &setting.value);
         let path =
@@ -136,7 +136,7 @@ impl<'a> Load<'a> {
         self.values.get(name).map(|setting| setting.value.clone())
     }
 
-    /// A file of the configuration repository, if there is one.
+    /// Reads a file of the configuration repository, if there is one.
     fn of_repository(&mut self, name: &str) {
         let repository = self.settled.clone().unwrap_or_default();
         let valid = !repository.is_empty()
@@ -184,7 +184,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// One file of this machine. Its administrator should know what of it has no effect.
+    /// Reads one file of this machine. Its administrator should know which lines have no effect.
     fn local(&mut self, path: &Path) {
         let mut names = self.file(path);
         names.retain(|name| table::row(name).is_some());
@@ -195,7 +195,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// One file in the syntax of the shell; the names that only files have set which it sources.
+    /// Reads one file in shell syntax; returns the names that only sourced files have set.
     fn file(&mut self, path: &Path) -> Vec<String> {
         let Some(bytes) = self.content(path) else { return Vec::new() };
         let gone = self.shell.file(path, &bytes);
@@ -216,7 +216,7 @@ impl<'a> Load<'a> {
         gone
     }
 
-    /// One file of Esker's own.
+    /// Reads one of Esker's own files.
     fn own(&mut self, path: &Path) {
         let Some(bytes) = self.content(path) else { return };
         match own::read(path, &bytes) {
@@ -230,7 +230,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Sets a parameter, unless it is settled; what it is then.
+    /// Sets a parameter, unless it is read-only; returns its value afterwards.
     fn set(&mut self, name: &str, value: String, place: SourceLine) -> String {
         if let (CONFIG_REPOSITORY, Some(settled)) = (name, &self.settled)
             && *settled != value
@@ -243,7 +243,7 @@ impl<'a> Load<'a> {
         value
     }
 
-    /// `@fqrn@` and `@org@` replaced.
+    /// Replaces `@fqrn@` and `@org@`.
     fn filled_in(&self, value: &str) -> String {
         let Some(name) = &self.request.name else { return value.to_owned() };
         let org = name.split('.').next().unwrap_or_default();

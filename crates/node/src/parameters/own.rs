@@ -49,7 +49,8 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<Vec<Own>, Problem> {
     Ok(settings)
 }
 
-/// `http_proxy` is CVMFS_HTTP_PROXY; what is written in capitals is taken as it is, for variables of a site.
+/// Returns the parameter of a key: `http_proxy` is CVMFS_HTTP_PROXY; names in capitals are taken as they are, for
+/// variables of a site.
 fn parameter(key: &str) -> String {
     if key.starts_with(|c: char| c.is_ascii_uppercase()) {
         return key.to_owned();

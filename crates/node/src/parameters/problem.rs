@@ -1,4 +1,4 @@
-//! What is wrong with a configuration file.
+//! Problems of a configuration file.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl fmt::Display for SourceLine {
 pub struct Problem {
     /// Where, if it is in a file.
     pub place: Option<SourceLine>,
-    /// What.
+    /// Kind of the problem.
     pub kind: ProblemKind,
 }
 
@@ -42,14 +42,14 @@ pub enum ProblemKind {
     NotText,
     /// Its lines end with carriage returns.
     CarriageReturn,
-    /// A shell would not understand it either; what follows was not read.
+    /// Invalid shell syntax; the rest was not read.
     Syntax {
-        /// What is wrong.
+        /// Description of the problem.
         what: String,
     },
     /// A shell would run something.
     NotEvaluated {
-        /// What.
+        /// Description of the problem.
         what: String,
         /// The names that would be set by it.
         names: Vec<String>,
@@ -68,19 +68,19 @@ pub enum ProblemKind {
     },
     /// A file of Esker's own is not TOML with values; nothing of it counts.
     BadToml {
-        /// What is wrong.
+        /// Description of the problem.
         what: String,
     },
     /// It takes too many steps.
     Endless,
-    /// It changes what was made read-only before.
+    /// It changes a variable that is read-only.
     ReadOnly {
         /// The name.
         name: String,
     },
     /// It changes the configuration repository after that was looked into.
     Protected {
-        /// What it would be.
+        /// Ignored value.
         value: String,
     },
     /// The configuration repository is not there.
@@ -95,7 +95,7 @@ pub enum ProblemKind {
 }
 
 impl Problem {
-    /// What to do about it.
+    /// Returns the advice.
     pub fn mend(&self) -> String {
         match &self.kind {
             ProblemKind::Unreadable { path, .. } => {

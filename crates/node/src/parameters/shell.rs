@@ -1,10 +1,10 @@
-//! Configuration files are written for a shell; here they are evaluated without one.
+//! Evaluates configuration files, which are shell scripts, without a shell.
 //!
-//! Assignments, quotes, expansions, `export` and its like, `if`, `case`, loops, functions, tests, pipelines, and files
-//! that are sourced mean what they mean to `/bin/sh`; the programs that such files use to look at local files and at the
-//! machine (`grep`, `sed`, `cut`, `hostname`, …) are imitated. Nothing is ever executed: what would need it is reported
-//! once for each file, with its line and the names that stay as they were because of it. Every walk has a bound: depth,
-//! steps, length of values, bytes of all values, work in all.
+//! Assignments, quotes, expansions, `export` and its like, `if`, `case`, loops, functions, tests, pipelines, and
+//! sourced files mean what they mean to `/bin/sh`; the programs that such files use to look at local files and at the
+//! machine (`grep`, `sed`, `cut`, `hostname`, …) are emulated. Nothing is ever executed: a statement that needs it is
+//! reported once for each file, with its line and the names that stay unset because of it. Every evaluation is
+//! bounded: depth, steps, length of values, bytes of all values, total work.
 
 mod arithmetic;
 mod commands;
@@ -33,25 +33,25 @@ use syntax::Statement;
 
 /// Longest value; a proxy list of a large site has some thousand bytes.
 const VALUE_MAX: usize = 64 * 1024;
-/// Statements run in one file and what it sources; a site has some hundred.
+/// Limit of statements run in one file and the files it sources; a site has some hundred.
 pub(super) const STEPS_MAX: u32 = 20_000;
 /// Files source each other at most so deep.
 const DEPTH_MAX: u32 = 8;
-/// Problems told in one load; whoever has more knows enough.
+/// Limit of problems reported in one load.
 const PROBLEMS_MAX: usize = 200;
 
-/// Longest file that a program reads, and longest output of one; `/proc/cpuinfo` of a large machine has 500 KiB.
+/// Longest input or output of a program in bytes; `/proc/cpuinfo` of a large machine has 500 KiB.
 const INPUT_MAX: usize = 1024 * 1024;
 /// Bytes of all values.
 const HELD_MAX: usize = 4 * 1024 * 1024;
-/// Bytes that one file may have looked at, each as often as it is (a search for a long pattern counts more). Takes some
+/// Limit of bytes examined for one file, each as often as it is (a search for a long pattern counts more). Takes some
 /// seconds.
 const WORK_MAX: u64 = 24 * 1024 * 1024;
 
 /// Looks up the full name of a host.
 pub type FullName = fn(&str) -> Option<String>;
 
-/// What programs like `uname` and `hostname` say.
+/// Facts for programs like `uname` and `hostname`.
 #[derive(Clone, Debug, Default)]
 pub struct Machine {
     /// `uname -m`.
@@ -73,7 +73,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Returns what is so on this machine.
+    /// Returns the facts of this machine.
     pub fn this() -> Self {
         let names = rustix::system::uname();
         let text = |name: &std::ffi::CStr| name.to_string_lossy().into_owned();
@@ -95,7 +95,7 @@ impl Machine {
 pub(super) struct Variable {
     /// `None` where it could not be evaluated.
     pub(super) value: Option<String>,
-    /// Where it was set; `None` for what was there before.
+    /// Line that set it; `None` for an inherited value.
     pub(super) place: Option<SourceLine>,
     read_only: bool,
     /// The problem because of which it could not be evaluated.
@@ -103,7 +103,7 @@ pub(super) struct Variable {
 }
 
 impl Variable {
-    /// A variable that no file has set.
+    /// Makes a variable that no file has set.
     pub(super) fn inherited(value: String) -> Self {
         Self { value: Some(value), place: None, read_only: false, cause: None }
     }
@@ -126,10 +126,10 @@ pub(super) struct Shell<'a> {
     functions: BTreeMap<String, Rc<Statement>>,
     /// `$1`, `$2`, …
     arguments: Vec<String>,
-    /// For each function that is called, what its `local` variables were before.
+    /// Former values of `local` variables, for each active function.
     locals: Vec<Vec<(String, Option<Variable>)>>,
     input: Option<Input>,
-    /// Collects what is printed; `None` where that goes nowhere.
+    /// Captured output; `None` where it is discarded.
     output: Option<String>,
     /// `$?`.
     last: u8,
@@ -139,7 +139,7 @@ pub(super) struct Shell<'a> {
     unknown: Option<usize>,
     /// The same, as far as it makes the output that is collected incomplete.
     tainted: Option<usize>,
-    /// The folder of the file that is read first: what it sources is found from there.
+    /// Folder of the first file: sourced files are relative to it.
     folder: PathBuf,
     path: Arc<Path>,
     line: u32,
@@ -191,7 +191,8 @@ impl<'a> Shell<'a> {
         self.arguments.clear();
         self.locals.clear();
         (self.input, self.output, self.last, self.tainted) = (None, None, 0, None);
-        // What one file takes, of a configuration repository perhaps, is not missing to the next.
+        // Each file has its own budget, so that an expensive file of a configuration repository doesn't affect the
+        // next.
         (self.steps, self.work) = (STEPS_MAX, WORK_MAX);
         self.folder = path.parent().unwrap_or(Path::new("/")).to_owned();
         self.path = Arc::from(path);
@@ -218,7 +219,7 @@ impl<'a> Shell<'a> {
         gone
     }
 
-    /// The statements of a file, and where its syntax is wrong.
+    /// Returns the statements of a file, and its syntax error.
     fn parsed(&mut self, bytes: &[u8]) -> (Vec<Statement>, Option<words::SyntaxError>) {
         let mut text = String::from_utf8_lossy(bytes).into_owned();
         if text.contains('\u{fffd}') && std::str::from_utf8(bytes).is_err() {
@@ -238,7 +239,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// `. path`.
+    /// Runs `. path`.
     fn source(&mut self, path: &str, line: u32) -> run::Ran {
         let full = self.folder.join(path);
         if self.depth >= DEPTH_MAX {
@@ -287,7 +288,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// The text of a file; `None` if there is none that can be read.
+    /// Returns the text of a file; `None` if it can't be read.
     fn content(&mut self, path: &str) -> Expanded<Option<String>> {
         if path == "/dev/null" {
             return Ok(Some(String::new()));
@@ -323,8 +324,8 @@ impl<'a> Shell<'a> {
         Some(self.problems.len() - 1)
     }
 
-    /// Reports that something is not evaluated, unless that was said of the same file already; then only the names that
-    /// are not set because of it are added.
+    /// Reports a statement that is not evaluated, unless the file has that report already; then only the unset names
+    /// are added.
     fn not_evaluated(&mut self, obstacle: Obstacle, line: u32, names: Vec<String>) -> Status {
         let path = self.path.clone();
         let known = obstacle.cause.filter(|at| *at < self.problems.len()).or_else(|| {
@@ -407,7 +408,7 @@ impl<'a> Shell<'a> {
     }
 }
 
-/// What a variable takes.
+/// Returns the bytes that a variable takes.
 fn size(name: &str, variable: Option<&Variable>) -> usize {
     const ENTRY: usize = 128;
     variable.map_or(0, |variable| ENTRY + name.len() + variable.value.as_ref().map_or(0, String::len))

@@ -11,19 +11,19 @@ const OOM_SCORES: std::ops::RangeInclusive<i64> = -1000..=1000;
 /// Linux is built for no more processors.
 const CPUS_MAX: usize = 8192;
 
-/// What the process of a mount is to be for the kernel and for systemd.
+/// Settings of a mount's process for the kernel and for systemd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
     /// How soon the kernel ends it when memory is short.
     pub oom_score: Option<i32>,
     /// The processors it may run on; all if there are none.
     pub cpus: Vec<usize>,
-    /// systemd is asked to leave it alone at shutdown.
+    /// Asks systemd to leave the process alone at shutdown.
     pub survives: bool,
 }
 
 impl Parameters {
-    /// What owners and groups are shown as.
+    /// Returns the maps of owners and groups.
     pub fn id_maps(&self, files: &dyn Files) -> Read<(IdMap, IdMap)> {
         Ok((self.id_map("CVMFS_UID_MAP", files)?, self.id_map("CVMFS_GID_MAP", files)?))
     }
@@ -36,7 +36,7 @@ impl Parameters {
         })
     }
 
-    /// What the process of a mount is to be.
+    /// Returns the settings of a mount's process.
     pub fn tuning(&self) -> Read<Tuning> {
         const SCORE: &str = "CVMFS_OOM_SCORE_ADJ";
         const CPUS: &str = "CVMFS_CPU_AFFINITY";

@@ -1,4 +1,4 @@
-//! Every client parameter: its names, what it takes, its default, and what Esker does with it.
+//! Table of client parameters: names, valid values, default, and their effect in Esker.
 //!
 //! `docs/parameters.md` is made from it.
 
@@ -20,39 +20,39 @@ pub struct Row {
     pub name: &'static str,
     /// Other names, which go before it.
     pub aliases: &'static [&'static str],
-    /// What it takes.
+    /// Kind of value.
     pub kind: Kind,
-    /// What holds where it is not set; empty for nothing.
+    /// Default; empty for none.
     pub default: &'static str,
-    /// What Esker does with it.
+    /// Effect in Esker.
     pub state: State,
 }
 
-/// What becomes of a parameter.
+/// Effect of a parameter in Esker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// It has its effect; the name of the test that proves it.
     Honoured(&'static str),
     /// Accepted in silence, because it has no meaning here; why.
     Meaningless(&'static str),
-    /// It has no effect, and that is told; why.
+    /// It has no effect, which is reported; the reason.
     Not(&'static str),
 }
 
-/// The parts of the table, in the order of the page.
+/// Returns the parts of the table, in the order of the page.
 pub fn parts() -> impl Iterator<Item = (&'static str, &'static [Row])> {
     rows::PARTS.iter().copied()
 }
 
-/// All parameters.
+/// Returns all parameters.
 pub fn all() -> impl Iterator<Item = &'static Row> {
     parts().flat_map(|(_, rows)| rows)
 }
 
-/// What stands for the name of a cache in names of parameters.
+/// Placeholder for a cache's name in names of parameters.
 const INSTANCE: &str = "<name>";
 
-/// The row of a parameter, by any of its names.
+/// Returns the row of a parameter, by any of its names.
 pub fn row(name: &str) -> Option<&'static Row> {
     let exact = all().find(|row| row.name == name || row.aliases.contains(&name));
     exact.or_else(|| all().find(|row| fits_instance(row.name, name)))
@@ -64,7 +64,7 @@ pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     if is_list { without_passwords(value).into() } else { value.into() }
 }
 
-/// Whether a name is one of `CVMFS_CACHE_<name>_TYPE` and its like.
+/// True if a name matches `CVMFS_CACHE_<name>_TYPE` and its like.
 fn fits_instance(pattern: &str, name: &str) -> bool {
     let Some((before, after)) = pattern.split_once(INSTANCE) else { return false };
     let instance = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
@@ -73,7 +73,7 @@ fn fits_instance(pattern: &str, name: &str) -> bool {
     })
 }
 
-/// The known name that is most like this one, if any is.
+/// Returns the known name closest to this one, if any is close.
 pub fn nearest(name: &str) -> Option<&'static str> {
     let names = all().flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied()));
     let near = names.map(|known| (distance(name, known), known)).min();
@@ -82,7 +82,7 @@ pub fn nearest(name: &str) -> Option<&'static str> {
         .map(|(_, known)| known)
 }
 
-/// How many letters have to be put in, taken out or changed.
+/// Returns the edit distance: letters inserted, removed or changed.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<u8> = b.bytes().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

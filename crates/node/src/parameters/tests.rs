@@ -55,7 +55,7 @@ fn told(parameters: &Parameters) -> Vec<String> {
     parameters.problems().iter().map(ToString::to_string).collect()
 }
 
-/// Later files win, in the order of the reference; each value knows its line.
+/// Later files override earlier ones, in the order of the reference; each value knows its line.
 #[test]
 fn later_files_win_in_the_order_of_the_reference() {
     let order = [
@@ -73,7 +73,7 @@ fn later_files_win_in_the_order_of_the_reference() {
     ];
     let site = Site::new(&[]);
     for (at, path) in order.iter().enumerate() {
-        // Each sees what the files before it have set.
+        // Each file sees the values of the files before it.
         let text =
             format!("CVMFS_CONFIG_REPOSITORY=config.test\n\nSEEN=${{SEEN}}{at}.\nP{at}=x\nLAST={at}\n");
         site.write(path, &text);
@@ -86,13 +86,13 @@ fn later_files_win_in_the_order_of_the_reference() {
     assert_eq!(files, order.map(Path::new));
     assert_eq!(shown(&parameters, "SEEN"), format!("0.1.2.3.4.5.6.7.8.9.10. # {}:3", order[10]));
     assert_eq!(shown(&parameters, "P3"), format!("x # {}:4", order[3]));
-    // What holds for all repositories has no part that is for one.
+    // The settings for all repositories include no file of a single one.
     let files: Vec<PathBuf> = site.load(None).files().to_vec();
     let general = [order[0], order[1], order[2], order[4]];
     assert_eq!(files, general.map(PathBuf::from));
 }
 
-/// What sites write, in the syntax of a shell, has the values that the reference finds.
+/// Typical configurations in shell syntax have the values that the reference finds.
 #[test]
 fn files_of_a_site_mean_what_they_mean_to_the_reference() {
     let site = Site::new(&[
@@ -186,7 +186,7 @@ fn newer_names_go_before_older_ones() {
     assert_eq!(parameters.named("CVMFS_QUOTA_LIMIT").map(|(name, _)| name), Some("CVMFS_CACHE_QUOTA_LIMIT"));
 }
 
-/// Files that can't be read are told of; the others count.
+/// Unreadable files are reported; the others count.
 #[test]
 fn what_can_not_be_read_is_told() {
     let site = Site::new(&[
@@ -216,7 +216,7 @@ fn what_can_not_be_read_is_told() {
     assert!(parameters.get("CVMFS_CONFIG_REPO_REQUIRED").is_some());
 }
 
-/// A stuck configuration repository costs no more than the patience there is for it.
+/// A hanging configuration repository costs no more than its timeout.
 #[test]
 fn a_configuration_repository_that_hangs_is_left_out() {
     struct Stuck(Root, std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
@@ -345,7 +345,7 @@ fn parameters_have_types() {
     assert_eq!((external.timings.proxy, external.timings.direct), (seconds(7), Some(seconds(8))));
 }
 
-/// What is missing or makes no sense is named with its line and its mend.
+/// A missing or invalid parameter is reported with its line and advice.
 #[test]
 fn missing_and_bad_parameters_are_named() {
     let site = Site::new(&[]);
@@ -383,7 +383,7 @@ fn missing_and_bad_parameters_are_named() {
     }
 }
 
-/// The page in `docs/` is the table.
+/// The page in `docs/` equals the table.
 #[test]
 fn the_page_is_the_table() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/parameters.md");
@@ -394,7 +394,7 @@ fn the_page_is_the_table() {
     );
 }
 
-/// What is called honoured has a test, which is there.
+/// Each honoured parameter names a test, which exists.
 #[test]
 fn honoured_parameters_name_a_test_that_is_there() {
     let mut sources = String::new();
@@ -462,7 +462,7 @@ fn named_and_tiered_caches_are_understood() {
         site.write("/etc/cvmfs/config.d/sw.test.local", &format!("CVMFS_CACHE_cluster_ALIEN=\n{set}"));
         assert_eq!(tiers(&site.load(Some("sw.test"))), [(folder.into(), false)]);
     }
-    // What there isn't is said, and what can't be is an error.
+    // An unknown kind is reported, and an impossible one is an error.
     site.write("/etc/cvmfs/config.d/sw.test.local", "CVMFS_CACHE_node_TYPE=external\n");
     let unknown = site.load(Some("sw.test")).unknown_cache().expect("a cache").expect("a plugin");
     assert_eq!(unknown.0, "CVMFS_CACHE_node_TYPE");

@@ -1,4 +1,4 @@
-//! Parameters about what others are told of a mount: logs, counters, and who asks.
+//! Parameters of reports about a mount: logs, counters, and identification of readers.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const RATE_MIN: Duration = Duration::from_secs(5);
 const RATE: Duration = Duration::from_secs(300);
 
 impl Parameters {
-    /// Where lines of the log go beside the mount's own log.
+    /// Returns where lines of the log go beside the mount's own log.
     pub fn syslog(&self) -> Read<SyslogOptions> {
         let to = match self.checked("CVMFS_USYSLOG")? {
             Some(file) => SyslogTarget::File(file.into()),
@@ -35,7 +35,7 @@ impl Parameters {
         Ok(SyslogOptions { to, local: number("CVMFS_SYSLOG_FACILITY")?, severity, prefix })
     }
 
-    /// Where counters are sent, if they are to be sent.
+    /// Returns the destination of counters, if it is configured.
     pub fn telemetry(&self) -> Read<Option<Telemetry>> {
         if self.switch("CVMFS_TELEMETRY_SEND")? != Some(true) {
             return Ok(None);
@@ -70,7 +70,7 @@ impl Parameters {
         }))
     }
 
-    /// Where `cvmfs_talk` asks, if that is configured.
+    /// Returns the socket for `cvmfs_talk`, if it is configured.
     pub fn talk(&self, files: &dyn Files) -> Read<Option<TalkOptions>> {
         const OWNER: &str = "CVMFS_TALK_OWNER";
         let owner = match self.checked(OWNER)? {
@@ -86,7 +86,7 @@ impl Parameters {
     }
 }
 
-/// The number of a user in a list of accounts.
+/// Returns the number of a user in a list of accounts.
 fn user(accounts: &str, name: &str) -> Option<u32> {
     let mut fields = accounts
         .lines()

@@ -6,7 +6,7 @@ use super::Parameters;
 use super::client::Read;
 
 impl Parameters {
-    /// Where attributes that tell of the repository are listed.
+    /// Returns where attributes about the repository are listed.
     pub fn visibility(&self) -> Read<Visibility> {
         match self.checked("CVMFS_MAGIC_XATTRS_VISIBILITY")? {
             Some("never") => return Ok(Visibility::Never),
@@ -21,14 +21,14 @@ impl Parameters {
         })
     }
 
-    /// Which of them only some may ask for.
+    /// Returns the attributes that only some users may read.
     pub fn protected(&self) -> Read<Protected> {
         const NAMES: &str = "CVMFS_XATTR_PROTECTED_XATTRS";
         const GROUPS: &str = "CVMFS_XATTR_PRIVILEGED_GIDS";
         let names = self.checked(NAMES)?.unwrap_or_default().split(',').map(str::trim);
         let mut protected = Protected::default();
         for name in names.filter(|name| !name.is_empty()) {
-            // A slip of the pen would leave open what somebody wants to be closed.
+            // A misspelt name would leave an attribute readable that should be protected.
             if !is_magic(name) {
                 return Err(self.bad(NAMES, format!("{name} is no attribute that tells of a repository")));
             }

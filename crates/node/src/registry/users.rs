@@ -1,11 +1,11 @@
-//! The registries of all users, read by root for `esker status`.
+//! Registries of all users, read by root for `esker status`.
 //!
 //! ```text
-//!  /run/user/UID/esker/   where $XDG_RUNTIME_DIR is what login services make of it
-//!  /tmp/esker-UID/        without one, or in another folder of all users
+//!  /run/user/UID/esker/   $XDG_RUNTIME_DIR as login services set it
+//!  /tmp/esker-UID/        without one, or in another shared folder
 //! ```
 //!
-//! A user may put anything there: links, pipes, other file systems, sockets that don't answer, entries that lie. So nothing
+//! A user may put anything there: links, pipes, other file systems, sockets that don't answer, false entries. So nothing
 //! is opened by a path that a user could change: each step goes from an open directory to a name in it, follows no link,
 //! stays on the same file system, and must lead to a file of that user. That file system must not be one whose server is a
 //! process, which could keep root waiting. The number of entries, their length and the time for answers are bounded.
@@ -48,12 +48,12 @@ impl Default for Places {
     }
 }
 
-/// A mount that another user has registered. All of it is what that user says.
+/// Mount that another user has registered. All fields are unverified statements of that user.
 #[derive(Debug)]
 pub struct UserMount {
     /// The user.
     pub user: u32,
-    /// What is said of the mount.
+    /// Registry entry of the mount.
     pub entry: Entry,
     /// Whether its daemon lives.
     pub alive: bool,
@@ -61,7 +61,7 @@ pub struct UserMount {
     socket: Option<OwnedFd>,
 }
 
-/// All mounts that users other than this one have registered, in the order of users and mount points.
+/// Returns all mounts that other users have registered, in the order of users and mount points.
 pub fn of_users(places: &Places) -> Vec<UserMount> {
     let me = rustix::process::geteuid().as_raw();
     let mut found = Vec::new();
@@ -81,7 +81,7 @@ pub fn of_users(places: &Places) -> Vec<UserMount> {
     found
 }
 
-/// The names in a folder that is not a user's; none if that folder could keep its reader waiting.
+/// Returns the names in a folder that is not a user's; none if that folder could keep its reader waiting.
 fn names(folder: &Path) -> Vec<String> {
     if place(folder).is_none() {
         return Vec::new();
@@ -112,14 +112,13 @@ fn of_user(user: u32, base: &Path, name: &OsStr) -> Vec<UserMount> {
     found
 }
 
-/// The registry of a user: a folder of that user on a file system of the kernel.
+/// Opens the registry of a user: a folder of that user on a file system of the kernel.
 fn folder(user: u32, base: &Path, name: &OsStr) -> Option<OwnedFd> {
     let folder = within(&place(base)?, name, OFlags::RDONLY | OFlags::DIRECTORY)?;
     (fstat(&folder).ok()?.st_uid == user).then_some(folder)
 }
 
-/// Opens a folder as a place only, so that its file system is not asked for anything. `None` if it could keep its reader
-/// waiting.
+/// Opens a folder with O_PATH, so that its file system gets no request. `None` if it could keep its reader waiting.
 fn place(folder: &Path) -> Option<OwnedFd> {
     let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     open(folder, how, Mode::empty()).ok().filter(|place| !is_slow(place))
@@ -131,7 +130,7 @@ fn within(folder: &OwnedFd, name: &OsStr, how: OFlags) -> Option<OwnedFd> {
     openat2(folder, name, how | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve).ok()
 }
 
-/// Whether what is open lies on a file system that could keep its reader waiting. If that is not known, it could.
+/// True if the open file's file system could keep its reader waiting, or is unknown.
 fn is_slow(place: &OwnedFd) -> bool {
     let known = || -> Option<String> {
         let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", place.as_raw_fd())).ok()?;
@@ -161,7 +160,7 @@ fn read(folder: &OwnedFd, user: u32, id: &str) -> Option<UserMount> {
 }
 
 impl UserMount {
-    /// Asks its daemon for its status. Who answers must be that user.
+    /// Asks its daemon for its status. The daemon must run as that user.
     pub fn ask(&self, deadline: Instant) -> io::Result<Response> {
         let socket = self.socket.as_ref().ok_or_else(|| io::Error::other("it has no socket"))?;
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;

@@ -1,4 +1,4 @@
-//! What was there, went away and is there again: the broker of a node, the folder of a cache.
+//! Return of a broker or a cache folder that went away.
 
 use std::path::PathBuf;
 use std::sync::mpsc::Receiver as Outcome;
@@ -15,7 +15,7 @@ use crate::repository::CacheOpener;
 /// How often is looked here.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Somebody with a cache of their own, and what their log says.
+/// A client with its own cache, and its log.
 struct Own {
     store: Arc<SharedCache>,
     cache: PathBuf,
@@ -85,7 +85,7 @@ fn a_broker_that_comes_late_is_used_after_all() {
     stalled.lift();
     assert!(bytes(&waiting) == objects[1].plain);
     assert!(bytes(&own.ask(&objects[2])) == objects[2].plain);
-    // It is the broker who has it: nobody fetches it again.
+    // The broker has the object, so it is not fetched again.
     assert!(read(&*node.open("public.test"), &objects[2].wanted) == objects[2].plain);
     assert_eq!(node.asked_for(&objects[2]), 1);
 
@@ -99,7 +99,7 @@ fn a_broker_that_comes_late_is_used_after_all() {
     assert!(bytes(&own.ask(&objects[0])) == objects[0].plain);
 }
 
-/// A read that waits for a descriptor has not been begun by the cache that is left.
+/// A read that waits for a descriptor has not been started by the old cache.
 #[test]
 fn what_waits_for_a_descriptor_goes_on_through_the_broker() {
     let mut node = Node::new();
@@ -139,7 +139,7 @@ fn a_folder_that_is_removed_is_made_anew() {
     }
     let status = own.store.status().cache;
     assert_eq!((status.objects, status.unkept), (3, 0), "{status:?}");
-    // It is a cache as any: whoever comes reads from it.
+    // It is an ordinary cache: other mounts read from it.
     let other = Own::open(&node, None);
     assert_eq!(other.store.through(), Some(Through::Another));
     let before = node.asked_for(&objects[2]);
@@ -156,7 +156,7 @@ fn no_read_fails_where_nobody_can_become_the_writer() {
     let both = [Own::open(&node, None), Own::open(&node, None)];
     assert_eq!(both.each_ref().map(|own| own.store.is_writer()), [true, false]);
     assert!(bytes(&both[1].ask(&objects[0])) == objects[0].plain);
-    // Nobody can open the cache any more, and its writer leaves.
+    // No process can open the cache any more, and its writer leaves.
     let (lock, away) = (both[0].cache.join("lock"), both[0].cache.join("away"));
     fs::rename(&lock, &away).expect("renaming the lock");
     fs::create_dir(&lock).expect("a folder in its place");

@@ -1,5 +1,5 @@
-//! 64 readers of three times what the cache may hold, through a broker that is killed, and on a disk that is full now and
-//! then, against a model of what a cache is.
+//! 64 readers of three times the quota, through a broker that is killed, and on a disk that is full at times, compared
+//! with a model of the cache.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ const MOUNTS: usize = 4;
 /// Reads between two events.
 const READS_A_ROUND: u64 = 600;
 
-/// Is the broker until it is killed, or its parent is gone.
+/// Runs the broker until it is killed, or its parent is gone.
 fn be_the_broker(folder: &Path) {
     let options = BrokerOptions {
         cache: folder.join("disk/cache"),
@@ -74,7 +74,7 @@ impl Drop for Process {
     }
 }
 
-/// A small disk of its own for the cache, which can be filled; where that can't be had, a folder that can't.
+/// A small disk for the cache, which can be filled; or a folder, where the test can't mount one.
 struct SmallDisk {
     path: PathBuf,
     mounted: bool,
@@ -85,7 +85,7 @@ impl SmallDisk {
         fs::create_dir(&path).expect("a folder");
         let mounted = rustix::process::geteuid().is_root();
         if mounted {
-            // All that the hard limit allows, what is written meanwhile, and little else.
+            // The hard limit, unfinished writes, and little else.
             let size = format!("size={}", QUOTA + QUOTA / 2);
             let options = std::ffi::CString::new(size).expect("text");
             let flags = rustix::mount::MountFlags::empty();
@@ -117,11 +117,11 @@ impl Drop for SmallDisk {
     }
 }
 
-/// The readers, and what they share.
+/// State shared by the readers.
 struct Readers<'a> {
     objects: &'a [Made],
     stores: Vec<Arc<SharedCache>>,
-    /// Held while reading; who has it for writing knows that nobody reads.
+    /// Held for reading by readers; a writer knows that no read is in progress.
     reading: RwLock<()>,
     stop: AtomicBool,
     reads: Mutex<u64>,
@@ -166,7 +166,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// What lies on the disk, by name.
+/// Returns the sizes of the files on the disk, by name.
 fn on_disk(cache: &Path) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
     for folder in fs::read_dir(cache.join("objects")).expect("the objects") {
@@ -180,16 +180,16 @@ fn on_disk(cache: &Path) -> BTreeMap<String, u64> {
     found
 }
 
-/// What the cache may take at a time.
+/// Limit of the cache's size.
 #[derive(Clone, Copy)]
 enum May {
     /// Objects may just have been in use.
     HardLimit,
-    /// Nothing was in use for long enough that somebody looked again.
+    /// The quota: nothing was in use for long enough that eviction ran again.
     Quota,
 }
 
-/// Compares the cache with what it must be while nobody reads. Returns operations of the disk that failed.
+/// Compares the cache with the model while no read is in progress. Returns the number of failed disk operations.
 fn compare(cache: &Path, objects: &[Made], disk: &SmallDisk, may: May) -> u64 {
     let mut folder = CacheFolder::open(cache, QUOTA).expect("the cache");
     let mut wrong = String::new();
@@ -353,7 +353,7 @@ fn soak_broker_kill_nine_full_disk() {
     ]);
 }
 
-/// An object that doesn't compress.
+/// Makes an object that doesn't compress.
 fn noisy(seed: u64, len: usize) -> Made {
     let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut plain = Vec::with_capacity(len + 8);

@@ -21,7 +21,7 @@ impl Host for Narrow {
     }
 }
 
-/// The server takes all turns, of the mount that waits for it and of another one.
+/// The server occupies all slots, of the mount that waits for it and of another one.
 #[test]
 fn what_is_cached_waits_for_no_server_of_another_mount() {
     let bench = Bench::new();
@@ -45,7 +45,7 @@ fn what_is_cached_waits_for_no_server_of_another_mount() {
         assert_eq!(read(mount, &cached), b"cached");
     }
     assert_eq!(world.asked.load(Ordering::SeqCst), 2, "there are two turns");
-    // What waited for a turn gets it when the server answers again.
+    // Waiting requests get a slot when the server replies again.
     world.silent.store(false, Ordering::SeqCst);
     let parked = std::mem::take(&mut *world.parked.lock());
     parked.into_iter().for_each(|(wanted, done)| FakeStore(world.clone()).get(wanted, done));

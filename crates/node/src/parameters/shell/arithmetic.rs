@@ -1,6 +1,6 @@
 //! `$((…))`: whole numbers and the operators of C, without assignments.
 
-/// Terms lie in each other at most so deep.
+/// Greatest nesting of terms.
 const DEPTH_MAX: u32 = 40;
 
 /// Binary operators by how closely they bind, the loosest first. Those that begin like a shorter one stand before it.
@@ -17,7 +17,7 @@ const LEVELS: [&[&str]; 10] = [
     &["*", "/", "%"],
 ];
 
-/// The value of a term; `None` if it has anything else in it, or doesn't fit 64 bits. `variable` gives the values of
+/// Returns the value of a term; `None` if it is invalid, or doesn't fit 64 bits. `variable` returns the values of
 /// names.
 pub(super) fn evaluate(text: &str, variable: &dyn Fn(&str) -> Option<String>) -> Option<i64> {
     let mut term = Term { rest: text, variable, depth: 0 };
@@ -70,7 +70,7 @@ impl Term<'_> {
         Some(if condition != 0 { first } else { second })
     }
 
-    /// The operator of a level that follows.
+    /// Takes the next operator of this precedence, if there is one.
     fn operator(&mut self, level: usize) -> Option<&'static str> {
         self.rest = self.rest.trim_start();
         let found = LEVELS[level].iter().find(|operator| self.rest.starts_with(**operator))?;
@@ -150,7 +150,7 @@ impl Term<'_> {
     }
 }
 
-/// Decimal, octal with a leading 0, hexadecimal with a leading 0x.
+/// Parses a number: decimal, octal with a leading 0, hexadecimal with a leading 0x.
 fn number(text: &str) -> Option<i64> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return i64::from_str_radix(digits, 16).ok();

@@ -87,7 +87,7 @@ impl Shell<'_> {
         }
     }
 
-    /// A program of which the effect is known without running it.
+    /// Runs a program whose effect is known without executing it.
     fn program(&mut self, name: &str, arguments: &[String]) -> Ran {
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let ran = programs::run(self, name, &words).and_then(|outcome| {
@@ -140,7 +140,7 @@ impl Shell<'_> {
     fn tested(&mut self, arguments: &[String]) -> Ran {
         match self.test(arguments) {
             Ok(Some(it)) => Ok(it.into()),
-            // What a shell calls an illegal number.
+            // Status of a shell for an illegal number.
             Ok(None) => Ok(Status::Known(2)),
             Err(obstacle) => Ok(self.left_out(obstacle, &[])),
         }
@@ -191,7 +191,7 @@ impl Shell<'_> {
         Ok(is_there.into())
     }
 
-    /// `read NAME…`: a line of the input, split.
+    /// Runs `read NAME…`: splits a line of the input.
     fn read(&mut self, arguments: &[String], line: u32) -> Ran {
         let raw = arguments.iter().any(|argument| argument == "-r");
         let names: Vec<&String> = arguments.iter().filter(|name| *name != "-r").collect();
@@ -240,7 +240,7 @@ impl Shell<'_> {
         Ok(whole.into())
     }
 
-    /// A line of the input, each character with whether a backslash stood before it, and whether the line was whole.
+    /// Returns a line of the input, each character with whether it is escaped, and whether the line was complete.
     fn line_of_input(&mut self, raw: bool) -> (Vec<(char, bool)>, bool) {
         let mut all = Vec::new();
         while let Some((line, whole)) = self.input.as_mut().and_then(super::run::Input::line) {
@@ -262,7 +262,7 @@ impl Shell<'_> {
         (all, false)
     }
 
-    /// `command`, `type` and `which`.
+    /// Runs `command`, `type` and `which`.
     fn look_up(&mut self, how: &str, arguments: &[String], line: u32) -> Ran {
         let (asks, names) = match (how, arguments) {
             ("command", [option, names @ ..]) if matches!(option.as_str(), "-v" | "-V") => (true, names),
@@ -287,7 +287,7 @@ impl Shell<'_> {
         Ok(if all { Status::TRUE } else { Status::Known(if how == "which" { 1 } else { 127 }) })
     }
 
-    /// Where a program is.
+    /// Returns the path of a program.
     fn in_path(&self, name: &str) -> Option<String> {
         let is_program =
             |path: &Path| self.files.probe(path, Probe::File) && self.files.probe(path, Probe::Executable);
@@ -301,7 +301,7 @@ impl Shell<'_> {
             .map(|folder| format!("{}/{name}", folder.trim_end_matches('/')))
     }
 
-    /// The names that statements assign, as far as that can be seen without evaluating them.
+    /// Returns the names that statements assign, as far as that is known without evaluating them.
     pub(super) fn own_names(statements: &[Statement]) -> Vec<String> {
         let mut names = Vec::new();
         assigned(statements, &mut names);
@@ -309,7 +309,7 @@ impl Shell<'_> {
     }
 }
 
-/// A path without `.` and `..`.
+/// Returns a path without `.` and `..`.
 fn plain_path(path: &Path) -> PathBuf {
     use std::path::Component;
     let mut plain = PathBuf::new();

@@ -21,14 +21,14 @@ impl From<Obstacle> for Wrong {
     }
 }
 
-/// Tests lie in each other at most so deep.
+/// Greatest nesting of tests.
 const DEPTH_MAX: u32 = 40;
 
 fn beyond(text: impl std::fmt::Display) -> Wrong {
     Wrong::Obstacle(Obstacle::new(format!("the test `{text}`")))
 }
 
-/// The outcome, `None` where a number is illegal.
+/// Returns the outcome, `None` where a number is illegal.
 fn outcome(tested: Tested) -> Result<Option<bool>, Obstacle> {
     match tested {
         Ok(it) => Ok(Some(it)),
@@ -38,13 +38,13 @@ fn outcome(tested: Tested) -> Result<Option<bool>, Obstacle> {
 }
 
 impl Shell<'_> {
-    /// `test` with these arguments; `None` where a shell finds an illegal number.
+    /// Evaluates `test` with these arguments; `None` where a shell finds an illegal number.
     pub(super) fn test(&self, words: &[String]) -> Result<Option<bool>, Obstacle> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         outcome(self.test_words(&words, 0))
     }
 
-    /// How many arguments there are decides what they mean, as POSIX has it.
+    /// Evaluates by the number of arguments, as POSIX requires.
     fn test_words(&self, words: &[&str], depth: u32) -> Tested {
         if depth > DEPTH_MAX {
             return Err(beyond("of so many parts"));
@@ -120,7 +120,7 @@ impl Shell<'_> {
         })
     }
 
-    /// `[[ … ]]`.
+    /// Evaluates `[[ … ]]`.
     pub(super) fn condition(&mut self, tokens: &[Token]) -> Result<bool, Obstacle> {
         let mut rest = tokens;
         let tested = self.any(&mut rest, true, 0).and_then(|value| match rest.is_empty() {
@@ -130,7 +130,7 @@ impl Shell<'_> {
         Ok(outcome(tested)?.unwrap_or(false))
     }
 
-    /// `wanted` is false where the outcome is settled and nothing must be asked any more.
+    /// Evaluates alternatives; `wanted` is false where the outcome is known and nothing must be evaluated any more.
     fn any(&mut self, rest: &mut &[Token], wanted: bool, depth: u32) -> Tested {
         let mut value = self.all(rest, wanted, depth)?;
         while let [Token::Or, next @ ..] = *rest {

@@ -41,20 +41,20 @@ enum Tilde {
 const FOLDERS_MAX: usize = 100;
 
 impl Shell<'_> {
-    /// The value of an assignment: never split.
+    /// Returns the value of an assignment: never split.
     pub(super) fn value_of(&mut self, word: &Word) -> Expanded<String> {
         let fragments = self.fragments(word, Tilde::Value)?;
         Ok(joined(&fragments))
     }
 
-    /// A word as a pattern.
+    /// Returns a word as a pattern.
     pub(super) fn pattern_of(&mut self, word: &Word) -> Expanded<Pattern> {
         let fragments = self.fragments(word, Tilde::Nowhere)?;
         let parts: Vec<(String, bool)> = fragments.into_iter().map(|it| (it.text, it.quoted)).collect();
         Ok(Pattern::new(&parts))
     }
 
-    /// The fields of the arguments of a command.
+    /// Returns the fields of a command's arguments.
     pub(super) fn fields_of(&mut self, words: &[Word]) -> Expanded<Vec<String>> {
         let mut fields = Vec::new();
         for word in words {
@@ -70,7 +70,7 @@ impl Shell<'_> {
         Ok(fields)
     }
 
-    /// `$IFS`.
+    /// Returns `$IFS`.
     pub(super) fn separators(&self) -> String {
         let variable = self.variables.get("IFS").filter(|it| it.place.is_some());
         variable.and_then(|it| it.value.clone()).unwrap_or_else(|| " \t\n".to_owned())
@@ -151,7 +151,7 @@ impl Shell<'_> {
                 Piece::Parameter { name, change, quoted: false }
                     if let Some(word) = self.alternative(name, change)? =>
                 {
-                    // What is quoted in there stays together.
+                    // Quoted parts in it are not split.
                     fragments.append(&mut self.fragments(word, Tilde::Word)?);
                 }
                 Piece::Parameter { name, change, quoted } => {
@@ -178,7 +178,7 @@ impl Shell<'_> {
         Ok(fragments)
     }
 
-    /// The word that stands in for a parameter, if it does: for one without a value, or with one for `+`.
+    /// Returns the word that replaces a parameter, if it does: for one without a value, or with one for `+`.
     fn alternative<'w>(&self, name: &str, change: &'w Change) -> Expanded<Option<&'w Word>> {
         let Change::Otherwise { operator: operator @ ('-' | '+'), colon, word } = change else {
             return Ok(None);
@@ -187,7 +187,7 @@ impl Shell<'_> {
         Ok(Some(word).filter(|_| there == (*operator == '+')))
     }
 
-    /// `~` replaced at the beginning and, in a value, behind colons.
+    /// Replaces `~` at the beginning and, in a value, behind colons.
     fn with_homes(&self, text: &str, first: bool, tilde: Tilde) -> Expanded<String> {
         if !text.contains('~') {
             return Ok(text.to_owned());
@@ -207,7 +207,7 @@ impl Shell<'_> {
         Ok(replaced.join(":"))
     }
 
-    /// The value of a term of `$((…))`.
+    /// Returns the value of a term of `$((…))`.
     pub(super) fn arithmetic(&self, text: &str) -> Expanded<i64> {
         // A name without a value counts as 0.
         let variable = |name: &str| self.get(name).ok().map(Option::unwrap_or_default);
@@ -246,7 +246,7 @@ impl Shell<'_> {
         })
     }
 
-    /// The value of a variable or another parameter, if it has one.
+    /// Returns the value of a variable or another parameter, if it has one.
     pub(super) fn get(&self, name: &str) -> Expanded<Option<String>> {
         let argument = |number: usize| number.checked_sub(1).and_then(|at| self.arguments.get(at));
         match name {
@@ -308,7 +308,7 @@ impl Fields {
     }
 }
 
-/// Splits what is not quoted at `separators`.
+/// Splits unquoted text at `separators`.
 fn split(fragments: Vec<Fragment>, separators: &str) -> Vec<Vec<(String, bool)>> {
     let mut fields = Fields { done: Vec::new(), open: None, blank: false };
     for Fragment { text, quoted, ends } in fragments {

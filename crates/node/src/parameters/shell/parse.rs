@@ -8,10 +8,10 @@ use super::words::{Document, End, Reader, SyntaxError, is_name, is_name_start, i
 
 type Parsed<T> = Result<T, SyntaxError>;
 
-/// What declares variables: its arguments may be assignments.
+/// Commands that declare variables: their arguments may be assignments.
 const DECLARING: [&str; 5] = ["export", "readonly", "local", "declare", "typeset"];
 
-/// Reads a whole file. As in a shell, what stands before a mistake counts.
+/// Parses a whole file. As in a shell, the statements before a mistake count.
 pub(super) fn parse(text: &str) -> (Vec<Statement>, Option<SyntaxError>) {
     let mut reader = Reader::new(text, 1, 0);
     let mut statements = Vec::new();
@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str) -> (Vec<Statement>, Option<SyntaxError>) {
 }
 
 impl Reader {
-    /// Statements up to one of these words, which is not taken; up to the end of the text if there are none.
+    /// Parses statements up to one of these words, which is not taken; up to the end of the text if there are none.
     pub(super) fn list(&mut self, ends: &[&str]) -> Parsed<Vec<Statement>> {
         let mut statements = Vec::new();
         while let Some(statement) = self.next_statement(ends)? {
@@ -123,7 +123,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The plain word that follows, which is not taken.
+    /// Returns the next plain word without taking it.
     fn keyword(&mut self) -> Option<String> {
         let (at, line) = (self.at, self.line);
         let mut word = String::new();
@@ -226,7 +226,7 @@ impl Reader {
         self.after_block(Statement { line, what })
     }
 
-    /// The redirections behind a block.
+    /// Parses the redirections behind a block.
     fn after_block(&mut self, statement: Statement) -> Parsed<Statement> {
         let mut redirections = Vec::new();
         self.pass_blanks();
@@ -320,7 +320,7 @@ impl Reader {
         Ok(What::For { name, words: Some(words), body: self.body()? })
     }
 
-    /// `do … done`.
+    /// Parses `do … done`.
     fn body(&mut self) -> Parsed<Vec<Statement>> {
         self.take_keyword("do")?;
         let body = self.list(&["done"])?;
@@ -328,7 +328,7 @@ impl Reader {
         Ok(body)
     }
 
-    /// What follows the name of a function.
+    /// Parses a function behind its name.
     fn function(&mut self, name: String) -> Parsed<What> {
         if self.take_text("(") {
             self.pass_blanks();
@@ -406,7 +406,7 @@ impl Reader {
         Ok(Statement { line, what: What::Simple(simple) })
     }
 
-    /// `NAME=value` or `NAME+=value`, if that is what follows.
+    /// Parses `NAME=value` or `NAME+=value`, if it is next.
     fn assignment(&mut self) -> Parsed<Option<Assignment>> {
         let (at, line) = (self.at, self.line);
         let name = self.name();
@@ -430,13 +430,13 @@ impl Reader {
         Ok(Some(Assignment { line, name, append, value }))
     }
 
-    /// A redirection, if that is what follows.
+    /// Parses a redirection, if it is next.
     fn redirection(&mut self) -> Parsed<Option<Redirection>> {
         let (at, line) = (self.at, self.line);
         let both = self.take_text("&>");
         let mut number = String::new();
         if both {
-            // The `>` belongs to what follows.
+            // The `>` belongs to the next token.
             self.at -= 1;
         } else {
             while let Some(c) = self.peek().filter(char::is_ascii_digit) {
@@ -488,7 +488,7 @@ impl Reader {
     }
 }
 
-/// A word without any quotes or expansions.
+/// Returns the text of a word without any quotes or expansions.
 pub(super) fn literal(word: &Word) -> Option<&str> {
     match word.as_slice() {
         [Piece::Text { text, quoted: false }] => Some(text),
@@ -496,7 +496,7 @@ pub(super) fn literal(word: &Word) -> Option<&str> {
     }
 }
 
-/// The text of a word without expansions; with some, anything that is no special target.
+/// Returns the text of a word without expansions; with some, a text that is no special target.
 fn plain_text(word: &Word) -> String {
     let text = word.iter().map(|piece| match piece {
         Piece::Text { text, .. } => text.as_str(),
@@ -505,7 +505,7 @@ fn plain_text(word: &Word) -> String {
     text.collect()
 }
 
-/// Whether this can be the name of a variable.
+/// True if this can be the name of a variable.
 pub(super) fn is_variable(name: &str) -> bool {
     name.starts_with(is_name_start) && name.chars().all(is_name)
 }

@@ -11,7 +11,7 @@ enum Part {
 }
 
 impl Pattern {
-    /// Takes apart fragments of text; what is quoted stands for itself.
+    /// Parses fragments of text; quoted parts are literal.
     pub(super) fn new(fragments: &[(String, bool)]) -> Self {
         let all: Vec<(char, bool)> =
             fragments.iter().flat_map(|(text, quoted)| text.chars().map(|c| (c, *quoted))).collect();
@@ -44,12 +44,12 @@ impl Pattern {
         Self(parts)
     }
 
-    /// The number of its parts.
+    /// Returns the number of its parts.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether the whole text fits. Takes at most the product of both lengths.
+    /// True if the whole text matches. Takes at most the product of both lengths.
     pub(super) fn fits(&self, text: &[char]) -> bool {
         let (mut part, mut at) = (0, 0);
         // The last `*`, and how far it reaches so far.
@@ -76,7 +76,7 @@ impl Pattern {
         self.0[part..].iter().all(|part| matches!(part, Part::Any))
     }
 
-    /// What is left of `text` once the end (`%`) or the beginning (`#`) that fits is cut off.
+    /// Returns `text` without the matching end (`%`) or beginning (`#`).
     pub(super) fn cut(&self, text: &str, operator: char, longest: bool) -> String {
         let chars: Vec<char> = text.chars().collect();
         let fits = |at: &usize| self.fits(if operator == '%' { &chars[*at..] } else { &chars[..*at] });
@@ -102,7 +102,7 @@ impl Part {
     }
 }
 
-/// The set behind `[`, and how many characters it takes.
+/// Parses the set behind `[`; returns its length, too.
 fn set(rest: &[(char, bool)]) -> Option<(Part, usize)> {
     let not = matches!(rest.first(), Some(('!' | '^', false)));
     let mut at = usize::from(not);

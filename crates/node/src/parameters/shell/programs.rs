@@ -1,4 +1,4 @@
-//! What programs would do that look at local files and at the machine, without running them.
+//! Emulates programs that look at local files and at the machine, without executing them.
 
 mod grep;
 mod machine;
@@ -10,7 +10,7 @@ use super::Shell;
 use super::expand::{Expanded, Obstacle};
 use super::run::Input;
 
-/// What a program leaves behind.
+/// Output and status of a program.
 pub(super) struct Outcome {
     pub(super) output: String,
     pub(super) code: u8,
@@ -30,7 +30,7 @@ impl Outcome {
 
 type Done = Expanded<Outcome>;
 
-/// Does what a program would do. An obstacle names what is not known.
+/// Emulates a program. An obstacle names the unknown part.
 pub(super) fn run(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done {
     let plain = name.strip_prefix("/usr/bin/").or_else(|| name.strip_prefix("/bin/")).unwrap_or(name);
     match plain {
@@ -122,7 +122,8 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The text of the operands of a program, or of its input if there are none. The second is false where a file is missing.
+/// Returns the text of a program's operands, or of its input if there are none. The second is false where a file is
+/// missing.
 fn contents(shell: &mut Shell<'_>, operands: &[&str]) -> Expanded<(Vec<(String, String)>, bool)> {
     let mut texts = Vec::new();
     let mut all = true;

@@ -35,7 +35,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// A search for any of these expressions.
+    /// Makes a search for any of these expressions.
     pub(super) fn new(expressions: &[&str], syntax: &Syntax) -> Expanded<Self> {
         let what = || format!("the regular expression `{}`", expressions.join(" "));
         let mut parts = Vec::new();
@@ -71,7 +71,7 @@ impl Search {
         Ok(Self { regex, weight: weight / 8 })
     }
 
-    /// What searching so many bytes is charged.
+    /// Returns the cost of searching this many bytes.
     pub(super) fn cost(&self, bytes: usize) -> usize {
         // Compiling it costs as well.
         bytes.saturating_add(512).saturating_mul(self.weight)
@@ -113,7 +113,7 @@ impl Translation {
         }
     }
 
-    /// The translated expression; `None` if it is wrong or can't be translated.
+    /// Returns the translated expression; `None` if it is wrong or can't be translated.
     fn all(&mut self) -> Option<String> {
         // Whether an anchor or a repetition would stand at the beginning of an alternative.
         let mut begins = true;
@@ -181,12 +181,12 @@ impl Translation {
         Some(c)
     }
 
-    /// Whether an alternative ends here, in the basic syntax.
+    /// True if an alternative ends here, in the basic syntax.
     fn ends(&self) -> bool {
         matches!(self.chars[self.at..], [] | ['\\', ')' | '|', ..])
     }
 
-    /// Repeats what is before. What a repetition of a repetition means is said with one.
+    /// Adds a repetition. Nested repetitions are merged into one.
     fn repeat(&mut self, how: &str) -> Option<()> {
         match (self.repeated.take(), how.chars().next()?) {
             (None, first) => {
@@ -204,7 +204,7 @@ impl Translation {
         Some(())
     }
 
-    /// `m,n}` behind `{`.
+    /// Parses `m,n}` behind `{`.
     fn interval(&mut self) -> Option<String> {
         let mut text = String::from("{");
         loop {
@@ -225,7 +225,7 @@ impl Translation {
         Some(format!("{}}}", text.replace("{,", "{0,")))
     }
 
-    /// A set of characters behind `[`.
+    /// Parses a set of characters behind `[`.
     fn bracket(&mut self) -> Option<()> {
         self.out.push('[');
         if self.chars.get(self.at) == Some(&'^') {

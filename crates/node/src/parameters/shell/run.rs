@@ -1,4 +1,4 @@
-//! What statements do.
+//! Executes statements.
 
 use std::rc::Rc;
 
@@ -55,7 +55,7 @@ impl Input {
         Self { text, at: 0 }
     }
 
-    /// The next line, and whether it ends with a newline; `None` at the end.
+    /// Returns the next line, and whether it ends with a newline; `None` at the end.
     pub(super) fn line(&mut self) -> Option<(String, bool)> {
         let rest = self.text.get(self.at..).filter(|rest| !rest.is_empty())?;
         let (line, whole) = match rest.find('\n') {
@@ -161,7 +161,7 @@ impl Shell<'_> {
         }
     }
 
-    /// What statements print. An obstacle if something in them was not run.
+    /// Returns the output of statements. An obstacle if something in them was not run.
     fn captured(&mut self, inner: impl FnOnce(&mut Self) -> Ran) -> Expanded<(String, Status)> {
         let output = self.output.replace(String::new());
         let tainted = self.tainted.take();
@@ -174,7 +174,7 @@ impl Shell<'_> {
         }
     }
 
-    /// What a command substitution stands for.
+    /// Returns the value of a command substitution.
     pub(super) fn output_of(&mut self, body: &[Statement]) -> Expanded<String> {
         let (depth, line) = (self.depth, self.line);
         self.depth += 1;
@@ -191,7 +191,7 @@ impl Shell<'_> {
         Ok(text)
     }
 
-    /// Adds to what is printed.
+    /// Adds to the output.
     pub(super) fn print(&mut self, text: &str) -> Expanded<()> {
         self.charge(text.len())?;
         if let Some(output) = &mut self.output {
@@ -276,14 +276,14 @@ impl Shell<'_> {
         Ok(outcome)
     }
 
-    /// Reports what is not done, with the names that it would set.
+    /// Reports a statement that is not run, with the names that it would set.
     pub(super) fn left_out(&mut self, obstacle: Obstacle, statements: &[Statement]) -> Status {
         let mut names = Vec::new();
         assigned(statements, &mut names);
         self.not_evaluated(obstacle, self.line, names)
     }
 
-    /// Adds the names that depend on a command that was not run to what was reported of it.
+    /// Adds the names that depend on a command that was not run to its report.
     fn depends(&mut self, statements: &[&[Statement]]) -> Status {
         let mut names = Vec::new();
         statements.iter().for_each(|statements| assigned(statements, &mut names));
@@ -384,7 +384,7 @@ impl Shell<'_> {
         }
     }
 
-    /// One round of a loop; `None` if it was the last.
+    /// Runs one round of a loop; `None` if it was the last.
     fn round(&mut self, body: &[Statement]) -> Result<Option<Status>, Stop> {
         match self.statements(body) {
             Ok(status) => Ok(Some(status)),
@@ -415,7 +415,7 @@ impl Shell<'_> {
 
     fn plain(&mut self, simple: &Simple, line: u32) -> Ran {
         let name = simple.words.first().and_then(super::parse::literal);
-        // What stands before a command is for it alone, except before those that are the shell's own.
+        // Assignments before a command are for it alone, except before special built-ins.
         let keeps = name.is_none_or(|name| {
             matches!(name, ":" | "." | "eval" | "export" | "readonly" | "unset" | "set" | "return" | "exit")
         });

@@ -1,4 +1,4 @@
-//! What a configuration file says, taken apart: statements and words.
+//! Syntax tree of a configuration file: statements and words.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -13,13 +13,13 @@ pub(super) struct Statement {
 #[derive(Debug)]
 pub(super) enum What {
     Simple(Simple),
-    /// The first, and what follows behind `&&` (true) or `||` (false).
+    /// The first, and the others behind `&&` (true) or `||` (false).
     Chain(Box<Statement>, Vec<(bool, Statement)>),
     Not(Box<Statement>),
     /// `a | b | c`.
     Pipeline(Vec<Statement>),
     If {
-        /// Conditions and what they guard.
+        /// Conditions and their bodies.
         branches: Vec<(Vec<Statement>, Vec<Statement>)>,
         otherwise: Vec<Statement>,
     },
@@ -71,7 +71,7 @@ pub(super) struct Simple {
 pub(super) enum Redirection {
     /// The output goes nowhere: `>/dev/null`, `>&2`.
     Discard,
-    /// It has no effect on what is evaluated: `2>/dev/null`, `2>&1`.
+    /// It has no effect on the evaluation: `2>/dev/null`, `2>&1`.
     Harmless,
     /// `<FILE`.
     Input(Word),
@@ -92,7 +92,7 @@ pub(super) struct Assignment {
 
 pub(super) type Word = Vec<Piece>;
 
-/// A part of a word. What is quoted is neither split nor a pattern.
+/// A part of a word. Quoted parts are neither split nor patterns.
 #[derive(Debug)]
 pub(super) enum Piece {
     Text { text: String, quoted: bool },
@@ -102,7 +102,7 @@ pub(super) enum Piece {
     Beyond(String),
 }
 
-/// What `${NAME…}` does with the value.
+/// Modification of the value in `${NAME…}`.
 #[derive(Debug)]
 pub(super) enum Change {
     None,

@@ -17,7 +17,7 @@ fn machine() -> Machine {
     }
 }
 
-/// What the variables are after a file, and what was told about it.
+/// Returns the variables after a file, and its problems.
 fn evaluated(folder: &Path, text: &str) -> (BTreeMap<String, String>, Vec<String>) {
     let (files, machine) = (Root::new("/"), machine());
     let mut shell = Shell::new(&files, &machine);
@@ -94,7 +94,7 @@ fn words_expand() {
     }
 }
 
-/// `sed` ends a line that its file leaves without an end once something follows it.
+/// `sed` adds an end to an incomplete line once more output follows it.
 #[test]
 fn sed_ends_lines_that_something_follows() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -142,7 +142,7 @@ fn blocks_choose() {
     }
 }
 
-/// What would need a process changes nothing, and is reported with its line and the names that depend on it.
+/// A statement that needs a process changes nothing, and is reported with its line and the names that depend on it.
 #[test]
 fn what_is_not_evaluated_is_told() {
     for (text, told) in [
@@ -359,7 +359,7 @@ impl Author {
     }
 }
 
-/// A shell is asked what the variables are after each of many random files, and agrees.
+/// A shell has the same variables after each of many random files.
 #[test]
 fn random_files_mean_what_a_shell_says() {
     use rand::SeedableRng;
@@ -473,7 +473,7 @@ const SOUP: &[&str] = &[
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Whatever is in a file, reading it ends, and never in a panic.
+    /// Reading ends for any content of a file, and never in a panic.
     #[test]
     fn any_text_is_survived(parts in prop::collection::vec(prop::sample::select(SOUP), 0..80)) {
         evaluated(Path::new("/no/such/folder"), &parts.concat());
@@ -486,7 +486,7 @@ proptest! {
     }
 }
 
-/// A configuration repository whose files take much work is given up, and what comes behind it is evaluated.
+/// Expensive files of a configuration repository are given up, and the files after them are evaluated.
 #[test]
 fn hostile_files_are_bounded() {
     for text in [
@@ -515,7 +515,7 @@ fn hostile_files_are_bounded() {
     }
 }
 
-/// Deep nesting is refused before it costs the stack.
+/// Deep nesting is refused before it exhausts the stack.
 #[test]
 fn deep_nesting_is_refused() {
     for deep in ["${A:-", "$(", "$((", "\"${A:-", "{ ", "( ", "if ", "! ", "f() ", "[[ ( "] {

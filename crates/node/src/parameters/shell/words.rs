@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use super::syntax::{Change, Piece, Statement, Word};
 
-/// Quotes, expansions and blocks lie in each other at most so deep. A site's file needs three or four; each level costs
-/// the stack some hundred bytes.
+/// Greatest nesting of quotes, expansions and blocks. A site's file needs three or four; each level costs some hundred
+/// bytes of stack.
 const DEPTH_MAX: u32 = 40;
 
-/// What can't be read, and where.
+/// Syntax error and its line.
 #[derive(Debug)]
 pub(super) struct SyntaxError {
     pub(super) line: u32,
@@ -68,7 +68,7 @@ impl Reader {
         Self { chars: text.chars().collect(), at: 0, line, depth, documents: Vec::new() }
     }
 
-    /// A reader of text that was found in this one.
+    /// Makes a reader of text that was found in this one.
     pub(super) fn inner(&self, text: &str, line: u32) -> Self {
         Self::new(text, line, self.depth)
     }
@@ -102,7 +102,7 @@ impl Reader {
         Some(c)
     }
 
-    /// The next character, over the ends of continued lines.
+    /// Returns the next character, over the ends of continued lines.
     pub(super) fn peek(&mut self) -> Option<char> {
         while self.raw() == Some('\\') && self.chars.get(self.at + 1) == Some(&'\n') {
             self.at += 2;
@@ -116,7 +116,7 @@ impl Reader {
         self.take_raw()
     }
 
-    /// Takes `text` if it is what follows.
+    /// Takes `text` if it is next.
     pub(super) fn take_text(&mut self, text: &str) -> bool {
         let (at, line) = (self.at, self.line);
         for wanted in text.chars() {
@@ -128,7 +128,7 @@ impl Reader {
         true
     }
 
-    /// Whether `text` is what follows.
+    /// True if `text` is next.
     pub(super) fn sees(&mut self, text: &str) -> bool {
         let (at, line) = (self.at, self.line);
         let seen = self.take_text(text);
@@ -148,7 +148,7 @@ impl Reader {
         }
     }
 
-    /// A name; empty if none follows.
+    /// Takes a name; empty if none is next.
     pub(super) fn name(&mut self) -> String {
         let mut name = String::new();
         while let Some(c) = self.peek() {
@@ -161,7 +161,7 @@ impl Reader {
         name
     }
 
-    /// One word, which begins here.
+    /// Parses one word, which begins here.
     pub(super) fn word(&mut self) -> Result<Word, SyntaxError> {
         self.pieces(End::Word, false)
     }
@@ -287,7 +287,7 @@ impl Reader {
         }
     }
 
-    /// What follows `${`.
+    /// Parses an expansion behind `${`.
     fn braces(&mut self, quoted: bool) -> Result<Piece, SyntaxError> {
         let length = self.peek() == Some('#') && !self.sees("#}");
         if length {
@@ -330,7 +330,7 @@ impl Reader {
         Ok(Piece::Parameter { name, change, quoted })
     }
 
-    /// The name of a positional or special parameter; empty if none follows.
+    /// Takes the name of a positional or special parameter; empty if none is next.
     fn special(&mut self) -> String {
         let mut name = String::new();
         while let Some(c) = self.peek().filter(char::is_ascii_digit) {

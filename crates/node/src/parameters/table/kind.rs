@@ -1,8 +1,8 @@
-//! What kinds of values parameters take.
+//! Kinds of parameter values.
 
 use esker_store::without_passwords;
 
-/// What a parameter takes.
+/// Kind of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Anything.
@@ -41,7 +41,7 @@ pub enum Kind {
     OneOf(&'static [&'static str]),
 }
 
-/// The value of a switch.
+/// Returns the value of a switch.
 pub fn switch(text: &str) -> Option<bool> {
     let is = |words: [&str; 4]| words.iter().any(|word| word.eq_ignore_ascii_case(text));
     match text {
@@ -52,7 +52,7 @@ pub fn switch(text: &str) -> Option<bool> {
 }
 
 impl Kind {
-    /// What stands between the parts of a value that has several.
+    /// Returns the separator of a list's parts.
     pub fn separator(self) -> char {
         match self {
             Kind::Paths => ':',
@@ -61,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// What it takes, in words for a table and for messages.
+    /// Returns a description of the valid values, for a table and for messages.
     pub fn words(self) -> String {
         match self {
             Kind::Text => "text".into(),
@@ -84,7 +84,7 @@ impl Kind {
         }
     }
 
-    /// Whether `value` is one; if not, why not.
+    /// Returns an error unless `value` is valid.
     pub fn check(self, value: &str) -> Result<(), String> {
         let digits =
             |text: &str| !text.is_empty() && text.len() < 19 && text.bytes().all(|b| b.is_ascii_digit());

@@ -17,7 +17,7 @@ In Esker's own files (`/etc/esker/esker.toml` and others, see [configuration](gu
 written in small letters and without `CVMFS_`: `http_proxy = \"http://proxy:3128\"`.
 ";
 
-/// `docs/parameters.md`.
+/// Returns the text of `docs/parameters.md`.
 pub fn page() -> String {
     let mut text = HEAD.to_owned();
     for (title, rows) in parts() {

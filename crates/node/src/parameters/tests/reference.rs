@@ -88,7 +88,7 @@ impl Judge {
     }
 }
 
-/// The name in a line with a `=`, without words that declare it; none if anything else is before it.
+/// Returns the name in a line with a `=`, without declaring words; `None` if anything else is before it.
 fn parameter(line: &str) -> Option<String> {
     let line = line.split('#').next().unwrap_or_default().trim();
     let name = line.split_once('=')?.0.trim();

@@ -20,7 +20,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// `None` without root's rights: only root can give files to users.
+    /// Makes the machine; `None` without root's rights: only root can give files to users.
     fn new() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             skip!("only root can give files to users");
@@ -82,7 +82,7 @@ fn registries_of_users_are_read_in_all_places() {
     assert_eq!(machine.found(), expected.map(|(place, alive)| (USER, place.to_owned(), alive)));
 }
 
-/// Nothing that a user puts in the place of a registry is followed, waited for or believed.
+/// A file that a user puts in the place of a registry is never followed, waited for or trusted.
 #[test]
 fn traps_in_a_registry_are_passed_over() {
     let Some(machine) = Machine::new() else { return };
@@ -122,7 +122,7 @@ fn only_the_first_entries_of_a_user_are_read() {
     assert_eq!(machine.found().len(), ENTRIES_MAX);
 }
 
-/// A socket is asked only if its user listens, and for no longer than wanted, however the answer comes.
+/// A socket is used only if its user listens, and for no longer than the deadline, however the reply comes.
 #[test]
 fn sockets_of_users_are_neither_trusted_nor_waited_for() {
     let Some(machine) = Machine::new() else { return };
@@ -133,20 +133,20 @@ fn sockets_of_users_are_neither_trusted_nor_waited_for() {
     };
     let long = Duration::from_secs(30);
     assert_eq!(ask(long).expect_err("no socket"), "it has no socket");
-    // Root listens at a socket that the user owns: not the user who is asked.
+    // Root listens at a socket that the user owns: not the user of the registry.
     let listener = UnixListener::bind(&socket).expect("listening");
     machine.give(&socket);
     assert_eq!(ask(long).expect_err("root"), "another user answers");
     drop(listener);
     fs::remove_file(&socket).expect("removing");
-    // A link to a socket of somebody else.
+    // A link to a socket of another user.
     let target = machine.base.path().join("target");
     let _listener = UnixListener::bind(&target).expect("listening");
     symlink(&target, &socket).expect("a link");
     assert_eq!(ask(long).expect_err("a link"), "it has no socket");
 }
 
-/// An answer that comes byte by byte does not keep its reader for longer than wanted.
+/// A reply that comes byte by byte does not keep its reader beyond the deadline.
 #[test]
 fn an_answer_that_drips_is_given_up() {
     use std::io::Write;

@@ -64,7 +64,7 @@ pub(super) fn hostname(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) ->
     Ok(Outcome::line(text))
 }
 
-/// The lines of `/etc/hosts` that have the name of this host: its addresses, and its first name.
+/// Returns the lines of `/etc/hosts` that have the name of this host: its addresses, and its first name.
 fn hosts(shell: &mut Shell<'_>) -> Expanded<Vec<(String, String)>> {
     let text = shell.content("/etc/hosts")?.unwrap_or_default();
     let host = &shell.machine.host;
@@ -79,7 +79,7 @@ fn hosts(shell: &mut Shell<'_>) -> Expanded<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// `hostname -f`: the first name that the host has in `/etc/hosts`, else the one that the resolver finds.
+/// Evaluates `hostname -f`: the first name of the host in `/etc/hosts`, else the resolver's.
 fn full_name(shell: &mut Shell<'_>) -> Expanded<String> {
     if let Some((_, name)) = hosts(shell)?.into_iter().next() {
         return Ok(name);

@@ -46,7 +46,7 @@ pub(super) fn printf(arguments: &[&str]) -> Done {
     }
 }
 
-/// What follows a backslash.
+/// Parses an escape behind a backslash.
 fn escape(rest: &mut std::str::Chars<'_>, output: &mut String) -> Option<()> {
     output.push(match rest.next() {
         Some('n') => '\n',
@@ -71,7 +71,7 @@ fn escape(rest: &mut std::str::Chars<'_>, output: &mut String) -> Option<()> {
     Some(())
 }
 
-/// What follows a percent sign.
+/// Parses a conversion behind a percent sign.
 fn conversion(
     rest: &mut std::str::Chars<'_>,
     values: &mut &[&str],
@@ -133,7 +133,7 @@ fn conversion(
     Some(())
 }
 
-/// A width that begins at `c`, which becomes what is behind it.
+/// Parses a width that begins at `c`, which becomes the character behind it.
 fn number(rest: &mut std::str::Chars<'_>, c: &mut char) -> Option<Option<usize>> {
     const WIDTH_MAX: usize = 1000;
     let mut value = None;

@@ -32,7 +32,7 @@ struct Command {
     inside: bool,
 }
 
-/// What is printed. A line that its file leaves without an end gets one once something follows it.
+/// Output of a program. A line without an end gets one once more output follows.
 #[derive(Default)]
 struct Output {
     text: String,
@@ -277,7 +277,7 @@ impl Reader {
         Search::new(&[expression], &syntax).map_err(Some)
     }
 
-    /// Text up to a delimiter, which is taken. An escaped delimiter loses its backslash.
+    /// Takes text up to a delimiter, and the delimiter. An escaped delimiter loses its backslash.
     fn until(&mut self, delimiter: char) -> Read<String> {
         let mut text = String::new();
         let mut bracket = false;
@@ -335,7 +335,7 @@ impl Reader {
                     'n' => Part::Text("\n".into()),
                     't' => Part::Text("\t".into()),
                     c if c.is_ascii_digit() => Part::Group(c.to_digit(10).unwrap_or(0) as usize),
-                    // Letters change the case of what follows.
+                    // Letters change the case of the following text.
                     c if c.is_ascii_alphabetic() => return Err(None),
                     c => Part::Text(c.into()),
                 },

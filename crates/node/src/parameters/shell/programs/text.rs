@@ -11,7 +11,7 @@ pub(super) fn cat(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
     Ok(Outcome { output, code })
 }
 
-/// A list like `1,3-5,7-`: the first and last of each part.
+/// Parses a list like `1,3-5,7-`: the first and last of each part.
 fn list(text: &str) -> Option<Vec<(usize, usize)>> {
     let part = |part: &str| {
         let number = |text: &str, default| if text.is_empty() { Some(default) } else { text.parse().ok() };
@@ -58,7 +58,7 @@ pub(super) fn cut(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
     Ok(Outcome { output, code })
 }
 
-/// The characters that a set of `tr` stands for.
+/// Returns the characters of a set of `tr`.
 fn set(text: &str) -> Option<Vec<char>> {
     let range = |from: char, to: char| (from..=to).collect::<Vec<_>>();
     let mut all = Vec::new();
@@ -234,7 +234,7 @@ pub(super) fn uniq(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
     Ok(Outcome { output: lines.iter().map(|line| format!("{line}\n")).collect(), code })
 }
 
-/// `awk '[/RE/ | NR==N] { print $N, … }'`: fields of lines.
+/// Evaluates `awk '[/RE/ | NR==N] { print $N, … }'`: fields of lines.
 pub(super) fn awk(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
     let wrong = || Obstacle::new(format!("`awk {}`", arguments.join(" ")));
     let options = Options::parse("awk", arguments, ("", "F"), &[])?;

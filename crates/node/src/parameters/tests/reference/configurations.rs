@@ -1,9 +1,9 @@
 //! Twelve configurations as distributions and large domains ship them, in our own words.
 
-/// Paths and what is there.
+/// Paths and their content.
 pub(super) type Files = &'static [(&'static str, &'static str)];
 
-/// A machine with a configuration, and the repository it is asked for.
+/// A machine with a configuration, and the requested repository.
 pub(super) struct Configuration {
     pub(super) what: &'static str,
     pub(super) name: &'static str,
@@ -14,7 +14,7 @@ pub(super) struct Configuration {
     pub(super) expected: Files,
 }
 
-/// What every client package has.
+/// File of every client package.
 const DEFAULT: &str = r#"CVMFS_CLIENT_PROFILE=
 CVMFS_CACHE_BASE=/var/lib/cvmfs
 CVMFS_QUOTA_LIMIT=4000   # megabytes
