@@ -11,8 +11,8 @@ use esker_store::without_passwords;
 use crate::args::RepositoryArgs;
 use crate::error::{Context, Failure, Kind};
 
-/// How the process is called, which of its options takes the descriptor that it reports to, and what is said if it can't be
-/// started.
+/// How to start this program again: its program name, the option for the report's descriptor, and the error if it
+/// can't be started.
 pub(crate) struct Again<'a> {
     pub(crate) name: &'a str,
     pub(crate) option: &'static str,
@@ -59,8 +59,8 @@ impl From<&Failure> for Report {
     }
 }
 
-/// Returns a command line with the passwords of its proxies masked, and the proxies if they have some. What follows `--` is
-/// another program's.
+/// Returns a command line with the passwords of its proxies masked, and the proxies if they have some. Arguments after
+/// `--` belong to another program.
 fn without_passwords_in(line: &[OsString]) -> (Vec<OsString>, Option<String>) {
     let mut proxies = None;
     let mut is_next = false;

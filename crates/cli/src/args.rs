@@ -122,7 +122,7 @@ pub(crate) struct RepositoryArgs {
 }
 
 impl RepositoryArgs {
-    /// The same for a process that works in another directory, and for telling whether others mean the same.
+    /// Returns the arguments with absolute paths, for a process in another directory, and for comparing them.
     pub(crate) fn absolute(&self) -> Result<Self, Failure> {
         let mut all = self.clone();
         let cache = all.cache.iter_mut().filter(|folder| **folder != Path::new(MEMORY));
@@ -139,12 +139,12 @@ impl RepositoryArgs {
         Self { broker: None, broker_user: None, no_broker: true, ..self }
     }
 
-    /// Whether a broker is named.
+    /// True if a broker is named.
     pub(crate) fn names_broker(&self) -> bool {
         self.broker.is_some()
     }
 
-    /// The broker to use. Whoever names a cache of their own wants that.
+    /// Returns the broker to use. A cache folder on the command line excludes it.
     pub(crate) fn broker(&self) -> Option<BrokerAddress> {
         let socket = match (&self.broker, &self.cache) {
             _ if self.no_broker => return None,
@@ -176,7 +176,7 @@ pub(crate) struct PinArgs {
 }
 
 impl PinArgs {
-    /// The revision to stay at, if one was named.
+    /// Returns the pinned revision, if one was named.
     pub(crate) fn pin(&self) -> Option<Pin> {
         let tag = self.tag.clone().map(Pin::Tag);
         tag.or(self.date.map(Pin::Date)).or(self.root_hash.map(Pin::Root))
@@ -220,7 +220,7 @@ pub(crate) struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// The revision to stay at, whatever is published later.
+    /// Returns the pinned revision, whatever is published later.
     pub(crate) fn pin(&self) -> Option<Pin> {
         self.pin.pin().or(self.fixed.then_some(Pin::Head))
     }
@@ -236,7 +236,7 @@ impl ViewArgs {
             .hint("use --date, which selects a revision of each"))
     }
 
-    /// Refuses options that name a revision of something else than a repository; an image in one is that of its head.
+    /// Refuses options that name a revision of something other than a repository; an image in one is that of its head.
     pub(crate) fn refuse_revision(&self, what: &str) -> Result<(), Failure> {
         let option = match self.pin.pin() {
             Some(Pin::Tag(_)) => "--tag",
@@ -295,7 +295,7 @@ pub(crate) struct Located<'a> {
 }
 
 impl PlaceArgs {
-    /// A place that was given in another way.
+    /// Makes the arguments for a place that was given in another way.
     pub(crate) fn of(place: String, repository: RepositoryArgs) -> Self {
         let (pin, published) = Default::default();
         Self { place: place.into(), path: None, repository, pin, published }
@@ -376,7 +376,7 @@ impl Address {
     }
 }
 
-/// Where a repository is and how that is reached, from the first URL on the command line.
+/// Returns the servers of a repository and their routes, from the first URL on the command line.
 pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failure> {
     let mut servers = Servers::direct(url);
     for further in &args.server {
@@ -405,7 +405,7 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
     Ok(servers)
 }
 
-/// The patience that the command line asks for.
+/// Applies the timeouts of the command line.
 pub(crate) fn hurry(servers: &mut Servers, args: &RepositoryArgs) {
     if let Some(timeout) = args.timeout {
         (servers.timings.proxy, servers.timings.direct) = (timeout, Some(timeout));
@@ -424,7 +424,7 @@ pub(crate) fn split_path(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Where the colon is in `URL:/path`; paths need not be text.
+/// Returns the position of the colon in `URL:/path`; paths need not be text.
 fn path_at(text: &[u8]) -> Option<usize> {
     let find = |from: usize, what: &[u8]| {
         let found = text.get(from..)?.windows(what.len()).position(|here| here == what);
@@ -478,7 +478,7 @@ fn read_key(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(text)
 }
 
-/// The keys in a folder: those of the repository's domain if it has a folder for it (as CernVM-FS arranges
+/// Collects the keys in a folder: those of the repository's domain if it has a folder for it (as CernVM-FS arranges
 /// them), otherwise all.
 fn collect_keys(folder: &Path, repository: &str, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let domain = repository.split_once('.').map(|(_, domain)| folder.join(domain));

@@ -70,8 +70,8 @@ impl Browsed {
     }
 }
 
-/// Finds a repository that is published from this machine: in its storage, trusted by its publisher's own key. What is
-/// configured goes before, unless options name the storage or the keys.
+/// Finds a repository that is published from this machine: in its storage, verified with its publisher's own key. A
+/// configured repository comes first, unless options name the storage or the keys.
 fn published_here(
     place: &PlaceArgs,
     named: &str,

@@ -1,4 +1,4 @@
-//! Two directory trees, side by side: what differs in what they show.
+//! Compares two directory trees side by side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::output::lossy;
 
-/// What to look at beside names, types, modes, sizes, times and targets of links.
+/// Facts to compare besides names, types, modes, sizes, times and targets of links.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope {
     /// The bytes of files.
@@ -30,7 +30,7 @@ pub(crate) struct Scope {
 pub(crate) struct Difference {
     /// Where, from the roots of the trees.
     pub(crate) path: String,
-    /// What.
+    /// Kind of the difference.
     pub(crate) what: &'static str,
     /// How it is in the first tree.
     pub(crate) a: String,
@@ -66,12 +66,12 @@ impl<'p> Pair<'p> {
         Self { a, b, scope, queue: Mutex::new(queue), more: Condvar::new(), entries: AtomicU64::new(0) }
     }
 
-    /// How many names were compared so far.
+    /// Returns the number of names compared so far.
     pub(crate) fn entries(&self) -> u64 {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Takes part in comparing, until everything is compared or nobody listens.
+    /// Compares until everything is compared or the receiver is gone.
     pub(crate) fn work(&self, found: &Sender<Difference>) {
         while let Some(directory) = self.next() {
             let inside = self.directory(&directory, found);
@@ -99,7 +99,7 @@ impl<'p> Pair<'p> {
         }
     }
 
-    /// Compares what two directories hold; returns the directories in both, or nothing if nobody listens any more.
+    /// Compares the entries of two directories; returns the directories in both, or `None` if the receiver is gone.
     fn directory(&self, path: &Path, found: &Sender<Difference>) -> Option<Vec<PathBuf>> {
         let mut differences = Vec::new();
         let mut inside = Vec::new();
@@ -131,7 +131,7 @@ impl<'p> Pair<'p> {
         difference(path, "name", a, b)
     }
 
-    /// Compares what is called the same; tells whether it is a directory in both.
+    /// Compares two entries of the same name; returns whether both are directories.
     fn entry(&self, path: &Path, differences: &mut Vec<Difference>) -> bool {
         self.entries.fetch_add(1, Ordering::Relaxed);
         let (at_a, at_b) = (self.a.join(path), self.b.join(path));
@@ -219,7 +219,7 @@ fn owner(meta: &Metadata) -> String {
     format!("{}:{}", meta.uid(), meta.gid())
 }
 
-/// Attributes by which a client tells of itself, which differ between clients by their nature.
+/// True for attributes in which a client describes itself, which naturally differ between clients.
 fn is_about_the_client(name: &str) -> bool {
     const ABOUT: [&str; 39] = [
         "authz",
@@ -280,14 +280,14 @@ fn is_about_the_client(name: &str) -> bool {
     }
 }
 
-/// The published attributes in one line.
+/// Returns the published attributes in one line.
 fn xattrs(path: &Path) -> String {
     let all = stored_xattrs(path);
     let shown = all.iter().filter(|(name, _)| !is_about_the_client(name));
     shown.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-/// The attributes of an entry by name; what can't be read says why.
+/// Returns the attributes of an entry by name; an unreadable one has the error as value.
 pub(crate) fn stored_xattrs(path: &Path) -> BTreeMap<String, String> {
     let mut room = vec![0; XATTR_MAX];
     let listed = match llistxattr(path, &mut room[..]) {
@@ -303,7 +303,7 @@ pub(crate) fn stored_xattrs(path: &Path) -> BTreeMap<String, String> {
     names.map(|name| (lossy(name), value(name))).collect()
 }
 
-/// The first byte that is not the same in two files; what reading each came to if one can't be read.
+/// Returns the offset of the first different byte; the results of both reads if one of them failed.
 fn first_difference(a: &Path, b: &Path) -> Result<Option<u64>, (String, String)> {
     let failed = |a: &io::Result<()>, b: &io::Result<()>| (said(a), said(b));
     let (mut file_a, mut file_b) = match (File::open(a), File::open(b)) {

@@ -1,4 +1,4 @@
-//! The configuration repository: mounted before what it says something about.
+//! Mounts the configuration repository before a repository that it configures.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -20,9 +20,9 @@ const AUTOMOUNT: Duration = Duration::from_secs(20);
 /// How long mounting it may take.
 const MOUNT: Duration = Duration::from_secs(30);
 
-/// Mounts the configuration repository, if there is one and it isn't mounted: by looking for it, where an automounter is, and
-/// otherwise itself, where root calls. What does not come about is told when the repository itself is looked up, and
-/// nothing takes longer than the two limits.
+/// Mounts the configuration repository, if there is one and it isn't mounted: by a lookup, where there is an
+/// automounter, and otherwise itself, where root calls. A failure is reported when the repository itself is looked up,
+/// and nothing takes longer than the two limits.
 pub(crate) fn mount_first(name: &str, settings: &Settings) {
     let Ok(name) = configuration::full_name(settings, name) else { return };
     let is_missing = || {
@@ -34,7 +34,7 @@ pub(crate) fn mount_first(name: &str, settings: &Settings) {
     let Some(repository) = get("CVMFS_CONFIG_REPOSITORY") else { return };
     let folder = Path::new(get("CVMFS_MOUNT_DIR").unwrap_or("/cvmfs")).join(repository);
     let folder = Root::new(&settings.config_root).place(&folder);
-    // One that is mounted and still missing does not answer, or lacks what it should have: mounting is no help.
+    // A mounted one without the files does not answer, or lacks them: mounting doesn't help.
     if mounts::at(&folder).is_ok_and(|line| line.is_some_and(|line| line.kind != "autofs")) {
         return;
     }
@@ -43,7 +43,7 @@ pub(crate) fn mount_first(name: &str, settings: &Settings) {
     if is_missing().is_none() || !settings.root {
         return;
     }
-    // One that is there already may be what an automounter has made.
+    // An existing folder may be an automounter's.
     let made = std::fs::create_dir(&folder);
     if let Err(why) = mount(repository, &folder) {
         if made.is_ok() {
@@ -70,7 +70,7 @@ fn mount(repository: &str, folder: &Path) -> Result<(), String> {
     let pid = Pid::from_child(&child);
     let (sender, receiver) = mpsc::channel();
     let wait = move || {
-        // Whoever waited may have given up.
+        // The receiver may have timed out.
         let _ = sender.send(child.wait_with_output());
     };
     std::thread::Builder::new().spawn(wait).map_err(|error| error.to_string())?;
@@ -82,7 +82,7 @@ fn mount(repository: &str, folder: &Path) -> Result<(), String> {
         }
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => {
-            // Its daemon ends when nobody waits for it.
+            // Its daemon ends when its starter is gone.
             let _ = kill_process(pid, Signal::KILL);
             Err(format!("it took longer than {} s", MOUNT.as_secs()))
         }

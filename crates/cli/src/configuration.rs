@@ -1,4 +1,4 @@
-//! The configuration of this machine: where its files are, and what stands in them for a repository.
+//! Configuration of this machine: its files, and their settings for a repository.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,12 +21,12 @@ const CERNVMFS: &str = "/etc/cvmfs";
 const OWN: &str = "/etc/esker";
 /// For files in a mounted configuration repository; those on a disk take no time.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long that mount may take to show that it answers at all.
+/// Timeout for a sign of life of that mount.
 const TOUCH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The files of this machine. A folder outside of `/etc` lies in a configuration repository, which may be a mount that
-/// does not answer; and a process of which one thread waits for that may not be able to end. So a process that can be
-/// left behind goes there first.
+/// Files of this machine. A folder outside of `/etc` is in a configuration repository, which may be a mount that
+/// hangs; and a process with a thread that waits for that may not be able to end. So a child process that can be
+/// detached touches it first.
 struct Guarded {
     root: Root,
     stuck: Mutex<BTreeSet<PathBuf>>,
@@ -55,7 +55,7 @@ impl Files for Guarded {
     }
 }
 
-/// Reads the configuration for a repository, or what holds for all.
+/// Reads the configuration for a repository, or the one for all.
 pub(crate) fn load(settings: &Settings, name: Option<&str>) -> Parameters {
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -75,8 +75,8 @@ pub(crate) fn load(settings: &Settings, name: Option<&str>) -> Parameters {
     parameters
 }
 
-/// What the environment says of certificate authorities where no file says anything: the reference's variables, and those
-/// that most programs go by.
+/// Adds certificate authorities from the environment where no file has any: from the reference's variables, and those
+/// of most programs.
 fn add_environment(parameters: &mut Parameters) {
     let mut take = |name: &str, variable: &'static str| {
         let value = std::env::var(variable).ok().filter(|value| value.starts_with('/'));
@@ -95,7 +95,7 @@ fn add_environment(parameters: &mut Parameters) {
     }
 }
 
-/// Whose word is taken for who a server is: as configured, and of whom the command line names.
+/// Returns the certificate authorities for TLS: the configured ones, and those of the command line.
 pub(crate) fn authorities(parameters: &Parameters, named: &[PathBuf]) -> Result<Authorities, Failure> {
     let mut parameters = parameters.clone();
     add_environment(&mut parameters);
@@ -112,7 +112,7 @@ pub(crate) fn authorities(parameters: &Parameters, named: &[PathBuf]) -> Result<
     Ok(authorities)
 }
 
-/// The fully qualified name: the default domain is added to a short one.
+/// Returns the fully qualified name: the default domain is added to a short one.
 pub(crate) fn full_name(settings: &Settings, name: &str) -> Result<RepositoryName, Failure> {
     let full = if name.contains('.') {
         name.to_owned()

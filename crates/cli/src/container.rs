@@ -1,5 +1,4 @@
-//! `esker run` with an image as the root directory: what the command line asks for, and what users of a cluster
-//! expect without asking.
+//! `esker run` with an image as the root directory: options of the command line, and defaults for users of a cluster.
 
 mod apptainer;
 mod binds;
@@ -91,12 +90,12 @@ pub(crate) struct ContainerArgs {
 }
 
 impl ContainerArgs {
-    /// Whether the command is to be kept from the host's files.
+    /// True if the command must not see the host's files.
     pub(crate) fn is_contained(&self) -> bool {
         self.contain
     }
 
-    /// The first option that was given and needs a root directory that is the image.
+    /// Returns the first given option that needs the image as root directory.
     fn for_own_root(&self) -> Option<&'static str> {
         let options = [
             ("--writable-tmpfs", self.writable_tmpfs),
@@ -112,7 +111,7 @@ impl ContainerArgs {
         options.into_iter().find_map(|(option, given)| given.then_some(option))
     }
 
-    /// The first option that was given, if one was.
+    /// Returns the first given option, if there is one.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let options = [
             ("--bind", !self.bind.is_empty()),
@@ -140,7 +139,7 @@ const HEADING: &str = "Containers";
 /// A command in a container.
 pub(crate) struct ContainerRun {
     pub(crate) args: ContainerArgs,
-    /// What the user called the image.
+    /// Image as the user named it.
     pub(crate) image: OsString,
     pub(crate) command: Vec<OsString>,
     pub(crate) files: OpenFiles,
@@ -159,7 +158,7 @@ impl ContainerRun {
         if let Some(at) = &self.args.at {
             return self.become_command_at(at, stage);
         }
-        // All that is asked of the host is asked before the namespaces hide it.
+        // All facts of the host are read before the namespaces hide it.
         let user = user::User::of_host(self.identity());
         let host_binds = host_binds::HostBinds::new(&self.args, &user)?;
         let hooks = hooks::load(&self.args)?;
@@ -210,7 +209,7 @@ impl ContainerRun {
         }))
     }
 
-    /// The variables that `--env` sets.
+    /// Returns the variables that `--env` sets.
     fn asked_variables(&self) -> Result<Vec<(OsString, OsString)>, Failure> {
         let pair = |text: &OsString| {
             let bytes = text.clone().into_vec();
@@ -225,7 +224,7 @@ impl ContainerRun {
         self.args.env.iter().map(|text| pair(text).ok_or_else(|| wrong(text))).collect()
     }
 
-    /// The command, or what the image runs by itself.
+    /// Returns the command, or the image's default command.
     fn command_line(&self, stage: &Stage, config: &Config) -> Vec<OsString> {
         let own = |words: &[String]| words.iter().map(OsString::from).collect::<Vec<_>>();
         let has_entry = !config.entrypoint.is_empty() || !config.cmd.is_empty();
@@ -256,7 +255,7 @@ fn config_of(stage: &Stage) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Says what kept a container from starting.
+/// Makes the failure of starting a container.
 pub(crate) fn of_container(error: &ContainerError) -> Failure {
     match error {
         ContainerError::Blocked(blocked) => Failure::failed(blocked.to_string()).hint(blocked.remedy.clone()),
@@ -284,7 +283,7 @@ pub(crate) fn directory(container_run: ContainerRun, directory: &Path) -> Result
         .become_command(|| Stage::with_directory(&directory, identity).map_err(|error| of_container(&error)))
 }
 
-/// Says what root of one user namespace can't do that has only this user.
+/// Warns about the limits of root in a namespace with only this user.
 fn warn_of_one_user(missing: Option<String>) {
     let reason = missing.unwrap_or_else(|| "newuidmap and newgidmap refused to map them".into());
     say(format!(
@@ -294,7 +293,7 @@ fn warn_of_one_user(missing: Option<String>) {
     ));
 }
 
-/// A warning that doesn't keep the command from running.
+/// Prints a warning that doesn't keep the command from running.
 fn say(text: impl Into<String>) {
     warn(Some(&text.into()));
 }

@@ -1,4 +1,4 @@
-//! `esker help cvmfs`: what users of CernVM-FS know, and what it is called here.
+//! `esker help cvmfs`: commands of CernVM-FS and their equivalents here.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use crate::output::Output;
 /// Where to find it.
 pub(crate) const HINT: &str = "`esker help cvmfs` lists the counterparts of CernVM-FS's commands";
 
-/// Their command and ours; where there is none, what to do.
+/// Commands of CernVM-FS and ours; where there is none, advice.
 const COUNTERPARTS: &[(&str, &str)] = &[
     ("mount -t cvmfs NAME DIR", "esker mount NAME DIR"),
     ("umount DIR, cvmfs_config umount", "esker umount DIR"),
@@ -40,7 +40,7 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("Apache on a server", "esker serve DIR"),
 ];
 
-/// Whether the arguments after the program's name ask for it.
+/// True if the arguments after the program's name ask for it.
 pub(crate) fn requested(arguments: &[OsString]) -> bool {
     matches!(arguments, [help, topic] if help == "help" && topic == "cvmfs")
 }

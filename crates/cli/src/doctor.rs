@@ -1,8 +1,9 @@
-//! What is wrong on this node, found within a stated time whatever is broken.
+//! Finds the problems of this node within a stated time, whatever is broken.
 //!
 //! Everything that may hang (a mount whose daemon is stuck, a disk that does not answer) is touched by a child process
-//! that is left behind if it does not come back: a process that waits in the kernel can't always be ended, and neither
-//! can one of whose threads one does. The rest runs in threads of ours. What has not answered in time is a finding too.
+//! that is detached if it doesn't return: a process that waits in the kernel can't always be ended, and neither can
+//! one with such a thread. The rest runs in threads of this process. A check without a result in time is a finding
+//! too.
 
 mod caches;
 mod machine;
@@ -17,7 +18,7 @@ use serde::Serialize;
 use crate::settings::Settings;
 pub(crate) use probe::{NoAnswer, Touch, Touched, touch};
 
-/// By then all is told.
+/// Time limit of all checks.
 const LIMIT: Duration = Duration::from_secs(8);
 /// How long one probe may take.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -34,15 +35,15 @@ pub(crate) enum Grade {
     Broken,
 }
 
-/// What was found of one thing. Field names are an interface.
+/// Result of one check. Field names are an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// What was looked at: `device`, `namespaces`, `mount`…
+    /// Name of the check: `device`, `namespaces`, `mount`…
     pub(crate) check: &'static str,
     /// Which one of them.
     pub(crate) object: String,
     pub(crate) grade: Grade,
-    /// What was found.
+    /// Description of the result.
     pub(crate) found: String,
     /// How to mend it.
     pub(crate) mend: Option<String>,
@@ -123,12 +124,12 @@ pub(crate) fn examine(settings: &Settings) -> Vec<Finding> {
     all.flat_map(|(findings, name)| findings.unwrap_or_else(|| silent(name))).collect()
 }
 
-/// A thread a look: they wait, they don't work.
+/// Starts a thread for each check: they wait, they don't compute.
 fn start(at: usize, look: Look, sender: Sender<(usize, Vec<Finding>)>) -> Result<(), Finding> {
     let Look { check, object, look } = look;
     let named = object.clone();
     let thread = std::thread::Builder::new().name("probe".into()).stack_size(256 << 10);
-    // Whoever waited may have given up.
+    // The receiver may have timed out.
     let started = thread.spawn(move || drop(sender.send((at, look()))));
     started.map(drop).map_err(|error| {
         let what = format!("no thread can be started to look at it: {error}");

@@ -70,7 +70,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `drwxr-xr-x`.
+/// Returns a mode like `drwxr-xr-x`.
 pub(crate) fn mode_text(attr: &Attr) -> String {
     let kind = match attr.kind {
         Kind::Directory => 'd',
@@ -98,7 +98,7 @@ pub(crate) fn mode_text(attr: &Attr) -> String {
     text
 }
 
-/// `2026-11-21 08:09:10` in UTC.
+/// Returns a time like `2026-11-21 08:09:10` in UTC.
 pub(crate) fn time_text(time: Time) -> String {
     const DAY: i64 = 86_400;
     let (days, seconds) = (time.secs.div_euclid(DAY), time.secs.rem_euclid(DAY));

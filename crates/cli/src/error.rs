@@ -9,11 +9,11 @@ use esker_node::repository::NotAsked;
 use esker_store::{Blame, Cause, StoreError, names};
 use esker_vfs::{ErrorKind, TreeError};
 
-/// What kind of failure, which is all a script needs to know.
+/// Kind of a failure, which is its exit code for scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// The thing asked for failed.
+    /// The command failed.
     Failed = 1,
     /// Wrong usage or configuration.
     Usage = 2,
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The kind that an exit code of another `esker` process stands for.
+    /// Returns the kind for an exit code of another `esker` process.
     pub(crate) fn from_code(code: u8) -> Self {
         match code {
             2 => Kind::Usage,
@@ -38,15 +38,15 @@ impl Kind {
     }
 }
 
-/// A failed command: what failed on which object and why, and the next step.
+/// A failed command: the operation, its object and the cause, and the next step.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: Kind,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
-    /// The exit code, where it isn't the kind's (`run` passes on what a shell would say).
+    /// Exit code, if it isn't the kind's (`run` returns that of a shell).
     code: Option<u8>,
-    /// Whoever read our output has stopped reading: nothing to report, and not a failure.
+    /// True if the reader of our output has closed it: nothing to report, and not a failure.
     quiet: bool,
 }
 
@@ -96,7 +96,7 @@ impl Failure {
                     text.push('\n');
                 }
             }
-            // Nobody is left to be told if stderr is gone as well.
+            // If stderr is gone, the error can't be reported.
             let _ = std::io::stderr().write_all(text.as_bytes());
         }
         ExitCode::from(self.code())
@@ -106,12 +106,12 @@ impl Failure {
 /// Tells the user something that is no failure.
 pub(crate) fn warn(warning: Option<&str>) {
     if let Some(warning) = warning {
-        // Nobody is left to be told if stderr is gone.
+        // If stderr is gone, the error can't be reported.
         let _ = std::io::stderr().write_all(format!("esker: warning: {warning}\n").as_bytes());
     }
 }
 
-/// What went wrong while writing to stdout. A closed pipe is success.
+/// Makes the failure of writing to stdout. A closed pipe is success.
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         let quiet = error.kind() == std::io::ErrorKind::BrokenPipe;
@@ -119,7 +119,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// An error and its causes in one line, outermost first, without saying a cause twice.
+/// Returns an error and its causes in one line, outermost first, without repeating a cause.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     chain_after("", error)
 }
@@ -157,11 +157,11 @@ fn without_named(said: &str, words: String) -> String {
     quoted.unwrap_or(words)
 }
 
-/// A failure of a store: whom to blame decides the kind.
+/// Makes a store's failure: its origin decides the kind.
 pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
     let kind = match (error.blame(), error.cause()) {
         (_, Cause::BadUrl { .. }) => Kind::Usage,
-        // Another server might do better, but what this one says is not to be trusted.
+        // Another server might have the right data, but this one's is not to be trusted.
         (_, Cause::Untrusted(_)) => Kind::Damaged,
         (Blame::Host | Blame::Proxy, _) => Kind::Network,
         (Blame::Object, _) => Kind::Damaged,
@@ -201,7 +201,7 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
     }
 }
 
-/// A failure of a tree; the store's error in it, if there is one, knows more.
+/// Makes a tree's failure; the store's error in it, if there is one, has more details.
 pub(crate) fn of_tree(what: &str, error: &TreeError) -> Failure {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(this) = cause {
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// The keys are right and so is the URL, or it wouldn't be known that it expired.
+    /// Keys and URL are right, or the expiry would not be known.
     #[test]
     fn an_expired_whitelist_is_not_blamed_on_keys() {
         let (expired, now) = (UnixTime(1), UnixTime(2));

@@ -1,9 +1,9 @@
-//! Why reads failed while a command ran, for the one who ran it: the mount and its status are gone with the command.
+//! Reports why reads failed while a command ran: the mount and its status are gone with the command.
 
 use esker_node::status::MountStatus;
 use esker_view::FailureCause;
 
-/// What a status calls the cache among its errors.
+/// Name of the cache among a status's errors.
 const CACHE: &str = "the cache";
 
 /// Returns one line for each cause of failures since `started`, in seconds of Unix time.
@@ -16,7 +16,7 @@ pub(crate) fn lines(causes: &[FailureCause], status: &MountStatus, started: u64)
             Some(path) => format!("{name}:/{path}"),
             None => format!("{name}: {}", first.object),
         };
-        // A request that timed out doesn't know what its server did.
+        // A request that timed out lacks the server's error.
         let network = last.filter(|_| first.cause == "timed out");
         let network =
             network.map(|text| format!("; the last request that failed: {text}")).unwrap_or_default();
@@ -27,7 +27,7 @@ pub(crate) fn lines(causes: &[FailureCause], status: &MountStatus, started: u64)
         };
         format!("{place}: {}{network}{more}", first.cause)
     };
-    // The process that writes the cache tells of it in its own log, which for a writer here is stderr.
+    // The process that writes the cache logs it, which for a writer here is stderr.
     let is_told = |error: &&esker_node::status::Failure| {
         error.object == CACHE && error.time >= started && !status.cache.writer
     };

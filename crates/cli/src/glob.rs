@@ -1,9 +1,9 @@
 //! Shell patterns over bytes: `*`, `?`, `[a-z]`, `[!a-z]` and `\` before a special character.
 
-/// Whether all of `name` matches `pattern`.
+/// True if all of `name` matches `pattern`.
 pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut rest, mut left) = (pattern, name);
-    // Where to go on if what follows the last star doesn't match here: one byte further.
+    // Position to retry at if the text behind the last star doesn't match: one byte further.
     let mut retry: Option<(&[u8], &[u8])> = None;
     loop {
         if let Some(after) = rest.strip_prefix(b"*") {
@@ -29,7 +29,7 @@ pub(crate) fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// The pattern after its first element, if that matches the byte.
+/// Returns the pattern after its first element, if that matches the byte.
 fn one<'p>(pattern: &'p [u8], byte: Option<&u8>) -> Option<&'p [u8]> {
     let byte = *byte?;
     match pattern.split_first()? {
@@ -45,7 +45,8 @@ fn one<'p>(pattern: &'p [u8], byte: Option<&u8>) -> Option<&'p [u8]> {
     }
 }
 
-/// Whether the byte is in the class that starts `pattern` (after its bracket), and what follows the class.
+/// Returns whether the byte is in the class at the start of `pattern` (after its bracket), and the pattern behind the
+/// class.
 fn class(pattern: &[u8], byte: u8) -> Option<(bool, &[u8])> {
     let (negated, mut rest) = match pattern {
         [b'!' | b'^', rest @ ..] => (true, rest),

@@ -59,16 +59,16 @@ pub(crate) struct ImageNamed {
     args: ImageArgs,
 }
 
-/// Who vouches for the bytes of an image.
+/// Authentication of an image's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// Whoever may write the file.
+    /// The permissions of the file.
     File,
     /// The digest that was named.
     Digest,
     /// The repository that it is in.
     Repository,
-    /// Nobody.
+    /// None.
     Nobody,
 }
 
@@ -81,19 +81,19 @@ pub(crate) struct Opened {
 /// How the last part of a URL ends that names an image, and no repository.
 const ENDINGS: [&str; 6] = [".sqfs", ".squashfs", ".sfs", ".sif", ".simg", ".img"];
 
-/// Whether something is called like an image.
+/// True if a name looks like an image.
 pub(crate) fn is_called_one(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 impl ImageLocation {
-    /// Whether an argument is called like an image in a file that isn't there.
+    /// True if an argument looks like an image file that doesn't exist.
     fn is_missing(text: &str) -> bool {
         is_called_one(text) && !text.contains("://") && std::fs::symlink_metadata(text).is_err()
     }
 
-    /// The place of an image that an argument names; `None` if it names a repository, or nothing. What is a file is no
-    /// repository: those are named by URLs and bare names.
+    /// Returns the location of an image that an argument names; `None` if it names a repository, or nothing. A file is
+    /// no repository: those are named by URLs and bare names.
     pub(crate) fn of(text: &str, args: &ImageArgs) -> Option<Self> {
         let is_web = text.starts_with("http://") || text.starts_with("https://");
         let has_scheme = text.contains("://");
@@ -111,7 +111,7 @@ impl ImageLocation {
     }
 }
 
-/// Refuses what is no file whose bytes can be read in any order, which opening may wait for.
+/// Refuses files without random access, whose opening may block.
 fn check_kind(path: &Path) -> Result<(), Failure> {
     let kind =
         std::fs::metadata(path).context(Kind::Failed, format!("can't open {}", path.display()))?.file_type();
@@ -126,7 +126,7 @@ fn check_kind(path: &Path) -> Result<(), Failure> {
 }
 
 impl ImageNamed {
-    /// The image that an argument names, if it names one.
+    /// Returns the image that an argument names, if it names one.
     pub(crate) fn of(text: &str, args: &ImageArgs) -> Result<Option<Self>, Failure> {
         let place = match ImageLocation::of(text, args) {
             None if ImageLocation::is_missing(text) => {
@@ -139,7 +139,7 @@ impl ImageNamed {
                 )));
             }
             None => return Ok(None),
-            // Whoever serves it may be in another directory.
+            // The serving process may be in another directory.
             Some(ImageLocation::File(path)) => {
                 check_kind(&path)?;
                 let path = std::fs::canonicalize(path).context(Kind::Failed, format!("can't open {text}"))?;
@@ -154,7 +154,7 @@ impl ImageNamed {
         Ok(Some(Self { place, args: args.clone() }))
     }
 
-    /// The image that an argument names for a command that knows nothing but images.
+    /// Returns the image that an argument names, for a command that takes only images.
     pub(crate) fn required(text: &str, args: &ImageArgs) -> Result<Self, Failure> {
         Self::of(text, args)?.ok_or_else(|| {
             let endings = ENDINGS.join(", ");
@@ -164,7 +164,7 @@ impl ImageNamed {
         })
     }
 
-    /// What it is called.
+    /// Returns its name for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.place {
             ImageLocation::File(path) => path.display().to_string(),
@@ -173,14 +173,14 @@ impl ImageNamed {
         }
     }
 
-    /// The last part of that.
+    /// Returns the last part of its name.
     pub(crate) fn name(&self) -> String {
         let whole = self.describe();
         let whole = whole.split('?').next().unwrap_or(&whole);
         whole.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("image").to_owned()
     }
 
-    /// What to say of an image that nobody vouches for.
+    /// Returns the warning about an image without authentication.
     pub(crate) fn warning(&self) -> Option<String> {
         match &self.place {
             ImageLocation::Url(url) if self.args.digest.is_none() => Some(format!(
@@ -191,7 +191,7 @@ impl ImageNamed {
         }
     }
 
-    /// What tells it from other images, for those who want to share its mount.
+    /// Returns the identity that distinguishes it from other images in shared mounts.
     pub(crate) fn identity(&self) -> String {
         format!("{:?} {:?}", self.place, self.args)
     }
@@ -259,7 +259,7 @@ impl ImageNamed {
     }
 }
 
-/// How an image is shown that is mounted: to an ordinary user everything as their own, as of a repository.
+/// Returns the options of a mounted image: for an ordinary user all files are their own, as in a repository.
 pub(crate) fn options(settings: &Settings) -> Options {
     let ids = || (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     Options { owner: (!settings.root).then(ids), ..Options::default() }

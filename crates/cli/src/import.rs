@@ -1,11 +1,11 @@
-//! What `esker setup --import` takes over from somewhere else: the servers, the CDN and the keys of domains.
+//! Imports domains for `esker setup --import`: their servers, CDN and keys.
 //!
 //! ```text
 //!   FILE | DIR | URL ─► Tree: files in memory ─► evaluated like a machine's own ─► Unit: a few settings, keys ─► Items
 //! ```
 //!
-//! Nothing of a source is copied. Its files are evaluated without a shell, and of what they set only that which says
-//! where repositories are and who signs for them goes into files of Esker's own.
+//! No file of a source is copied. Its files are evaluated without a shell, and only their servers, routes and keys
+//! are written to files of Esker's own.
 
 mod fetch;
 mod tree;
@@ -30,9 +30,9 @@ const UNITS_MAX: usize = 200;
 
 /// A source that was read.
 pub(crate) struct Import {
-    /// What can be taken over.
+    /// Units that can be imported.
     pub(crate) units: Vec<Unit>,
-    /// What has no effect, for whoever wonders.
+    /// Remarks about lines without effect.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ impl Import {
                 }
             }
         }
-        // What others wrote must not paint the terminal.
+        // Foreign texts must not control the terminal.
         let plain = |text: &mut String| *text = text.replace(char::is_control, "?");
         import.remarks.iter_mut().for_each(plain);
         import.remarks.sort();
@@ -98,7 +98,7 @@ impl Import {
         }
     }
 
-    /// Whether what is said of a repository is said of its whole domain.
+    /// True if the unit of the whole domain covers this repository's.
     fn says_already(&self, unit: &Unit) -> bool {
         let Scope::Repository(name) = &unit.scope else { return false };
         let domain = name.split_once('.').map_or("", |(_, domain)| domain);

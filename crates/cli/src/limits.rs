@@ -6,11 +6,11 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 /// More than this many descriptors is of no use to us.
 const ENOUGH: u64 = 65_536;
 
-/// Descriptors that the kernel's table has room for from the start, if so many are allowed: what one cache has open at most.
+/// Size of the kernel's descriptor table from the start, if that many are allowed: the most that one cache has open.
 const ROOM: u64 = 16_384;
 
-/// Has the kernel make the process's table of descriptors large now, when there is one thread. Later it would wait for
-/// all processors each time that the table doubles, for milliseconds, and all who open a file with it.
+/// Makes the kernel enlarge the process's descriptor table now, when there is one thread. Later each doubling would
+/// wait for all processors, for milliseconds, and with it all threads that open a file.
 fn grow_table() {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(ROOM);
     let highest = i32::try_from(ROOM.min(allowed)).unwrap_or(1) - 1;
@@ -21,7 +21,7 @@ fn grow_table() {
 /// The limit on open files, raised for us.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFiles {
-    /// What it was, to be given back to commands that we run: some can't deal with high descriptors.
+    /// Limit before, to restore for commands that we run: some can't deal with high descriptors.
     pub(crate) before: Option<u64>,
 }
 
@@ -34,17 +34,17 @@ impl OpenFiles {
         let wanted = limit.maximum.unwrap_or(ENOUGH).min(ENOUGH);
         if before.is_some_and(|before| before < wanted) {
             limit.current = Some(wanted);
-            // Then it is what it was.
+            // On failure it stays as it was.
             let _ = setrlimit(Resource::Nofile, limit);
         }
         grow_table();
         Self { before }
     }
 
-    /// Gives a command what we found.
+    /// Restores the limit for a command.
     pub(crate) fn give_back(self) {
         let limit = rustix::process::Rlimit { current: self.before, ..getrlimit(Resource::Nofile) };
-        // It can't fail: the soft limit comes down to what it was.
+        // Lowering the soft limit to its old value can't fail.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }

@@ -1,4 +1,4 @@
-//! What a serving process has to say: lines on stderr, which a daemon has in its log.
+//! Log of a serving process: lines on stderr, which a daemon has in its log.
 
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
@@ -38,7 +38,7 @@ fn say(is_error: bool, text: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Where a session reports.
+/// Returns the log of a session.
 pub(crate) fn of_session() -> esker_fuse::Log {
     Arc::new(|severity, text| match severity {
         Severity::Notice => say(false, text),
@@ -46,7 +46,7 @@ pub(crate) fn of_session() -> esker_fuse::Log {
     })
 }
 
-/// Where the network reports.
+/// Returns the log of the network.
 pub(crate) fn of_store() -> esker_store::Log {
     esker_store::Log::new(line)
 }

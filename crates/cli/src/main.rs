@@ -87,9 +87,9 @@ enum Command {
     Replay(commands::replay::Args),
 }
 
-/// Runs a command; `line` is what stands for it after the program's name.
+/// Runs a command; `line` has its arguments after the program's name.
 fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
-    // The child of `run` must not change what the command will inherit.
+    // The child of `run` must not change state that the command will inherit.
     if let Command::Child(args) = command {
         return commands::child::run(args);
     }
@@ -106,7 +106,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         }
         _ => {}
     }
-    // What a command of the user's makes is not ours.
+    // Files that a user's command makes are not ours.
     if !matches!(command, Command::Run(_) | Command::Profile(_)) {
         privileges::mend_umask();
     }
@@ -141,10 +141,10 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Options of find(1) that everybody types with one dash.
+/// Options of find(1) that users type with one dash.
 const FIND_OPTIONS: [&str; 3] = ["-name", "-type", "-maxdepth"];
 
-/// The command line, with find's options as ours.
+/// Returns the command line, with find's options as ours.
 fn command_line() -> Vec<OsString> {
     let mut all: Vec<OsString> = std::env::args_os().collect();
     if all.get(1).is_some_and(|command| command == "find") {

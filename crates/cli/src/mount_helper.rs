@@ -1,8 +1,8 @@
-//! The names under which mount(8), umount(8), fstab, systemd and automounters call this program.
+//! Entry points for mount(8), umount(8), fstab, systemd and automounters.
 //!
 //! ```text
-//!  mount.esker  SPEC DIR [-sfnv] [-o OPTIONS]     SPEC is what `esker mount` takes: a URL, a name
-//!  mount.cvmfs  [PATH/]NAME DIR [-sfnv] [-o …]    as the helper of CernVM-FS is called
+//!  mount.esker  SPEC DIR [-sfnv] [-o OPTIONS]     SPEC as for `esker mount`: a URL, a name
+//!  mount.cvmfs  [PATH/]NAME DIR [-sfnv] [-o …]    like the helper of CernVM-FS
 //!  umount.esker DIR [-flnrv]
 //! ```
 //!
@@ -24,7 +24,7 @@ use crate::error::{Context, Failure, Kind, warn};
 use crate::suggest;
 use options::Translated;
 
-/// What this program was called as.
+/// Helper by the program's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Helper {
     Mount(Flavour),
@@ -44,7 +44,7 @@ const INTERRUPTED: u8 = 8;
 const MOUNT_FAILED: u8 = 32;
 
 impl Helper {
-    /// What the name of a program asks for.
+    /// Returns the helper for a program's name.
     pub(crate) fn called_as(program: &OsStr) -> Option<Self> {
         match Path::new(program).file_name()?.to_str()? {
             "mount.esker" | "mount.fuse.esker" => Some(Helper::Mount(Flavour::Esker)),
@@ -54,7 +54,7 @@ impl Helper {
         }
     }
 
-    /// Does what it was called for.
+    /// Runs the helper.
     pub(crate) fn run(self, arguments: Vec<OsString>) -> ExitCode {
         let outcome = match self {
             Helper::Mount(flavour) => mount(flavour, arguments),
@@ -74,7 +74,7 @@ impl Helper {
     }
 }
 
-/// What mount(8) and umount(8) hand to their helpers.
+/// Arguments of mount(8) and umount(8) for their helpers.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Call {
     places: Vec<OsString>,
@@ -166,7 +166,7 @@ fn mount(flavour: Flavour, arguments: Vec<OsString>) -> Result<(), Failure> {
         Flavour::CernVmFs => repository_name(&spec)?.into(),
     };
     if translated.remount && is_ours(&dir)? {
-        // What could change is said in other ways; nothing is to be done.
+        // A remount changes nothing.
         return Ok(());
     }
     let line = mount_line(spec, dir, translated);
@@ -179,7 +179,7 @@ fn mount(flavour: Flavour, arguments: Vec<OsString>) -> Result<(), Failure> {
     if fake { Ok(()) } else { crate::run(parsed.command, &line).map(drop) }
 }
 
-/// Parses the arguments of `esker` that do what was asked for.
+/// Parses the equivalent arguments of `esker`.
 fn parse(line: &[OsString]) -> Result<Esker, Failure> {
     let line: Vec<OsString> = std::iter::once("esker".into()).chain(line.iter().cloned()).collect();
     Esker::try_parse_from(&line).map_err(|error| {
@@ -192,8 +192,7 @@ fn say(text: &str) -> Result<(), Failure> {
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
-/// The arguments of `esker` that do what was asked for. What `mount` shows is what fstab says, so that it finds
-/// there what is mounted already.
+/// Returns the equivalent arguments of `esker`. `mount` shows the source of fstab, so that mount(8) finds it there.
 fn mount_line(spec: OsString, dir: OsString, translated: Translated) -> Vec<OsString> {
     let mut source = OsString::from("--source=");
     source.push(&spec);
@@ -203,7 +202,7 @@ fn mount_line(spec: OsString, dir: OsString, translated: Translated) -> Vec<OsSt
     line
 }
 
-/// The name in what `mount.cvmfs` is given: it may have a path before it.
+/// Returns the name in the source of `mount.cvmfs`: it may have a path before it.
 fn repository_name(spec: &OsStr) -> Result<String, Failure> {
     let text = spec.to_string_lossy();
     let name = text.rsplit('/').next().unwrap_or_default();

@@ -25,10 +25,10 @@ use crate::log;
 use crate::resolve::{self, Configured, NamedRepository};
 use crate::settings::Settings;
 
-/// CernVM-FS installations list here what must never be believed.
+/// Blacklist of CernVM-FS installations.
 const BLACKLIST: &str = "/etc/cvmfs/blacklist";
 
-/// Everything that is needed to open a repository, checked as far as that is possible without asking anyone.
+/// Everything to open a repository, checked as far as possible without network.
 pub(crate) struct ResolvedRepository {
     pub(crate) address: Address,
     pub(crate) options: RepositoryOptions,
@@ -72,8 +72,8 @@ impl ResolvedRepository {
         let address = Address { url: servers.url().to_owned(), name: name.to_string() };
         let named = args.tiers.any();
         let lower = if named { args.tiers.tiers(settings)? } else { configured.lower.clone() };
-        // The broker knows nothing of folders that are configured for this mount; but who names it wants it, and has
-        // those folders while it is away.
+        // The broker doesn't know the lower folders of this mount; but the user named the broker, and this mount uses
+        // them while it is away.
         let streaming = args.streaming || configured.streaming;
         let configured_here = streaming || is_memory(&place.path) || !(named || lower.is_empty());
         let broker = args.broker().filter(|_| args.names_broker() || !configured_here);
@@ -95,7 +95,7 @@ impl ResolvedRepository {
         Ok(Self { address, options, configured })
     }
 
-    /// Where to hear of new revisions.
+    /// Returns the source of push notifications.
     pub(crate) fn push(&self, said: Option<&Push>) -> Push {
         self.configured.push(said)
     }
@@ -116,7 +116,7 @@ impl ResolvedRepository {
         let streaming = self.options.streaming;
         let repository = Repository::open(self.options).map_err(|error| of_store(what, &error))?;
         let mut view = self.configured.applied_to(view);
-        // What nobody keeps is not worth fetching ahead.
+        // Without a cache, prefetching is useless.
         view.prefetch &= !streaming;
         let options = ViewOptions { sequences: Some(repository.sequences()), ..view.clone() };
         match View::open(repository.store.clone(), repository.heads.clone(), options) {
@@ -134,7 +134,7 @@ impl ResolvedRepository {
     }
 }
 
-/// Where the cache is, and why not elsewhere.
+/// Returns where the cache is, and why not elsewhere.
 pub(crate) fn place_lines(place: &CacheLocation) -> Vec<String> {
     let chosen = format!("the cache is {}, because of {}", place.path.display(), place.from);
     let passed = place.passed_over.iter().map(|one| format!("passed over: {one}"));
@@ -161,12 +161,12 @@ fn blacklist(path: &Path) -> Result<Blacklist, Failure> {
     }
 }
 
-/// How the view of a mount behaves for this user.
+/// Returns the options of a mount's view for this user.
 pub(crate) fn mount_options(settings: &Settings, view: &ViewArgs, testing: &TestingArgs) -> ViewOptions {
     ViewOptions { pin: view.pin(), ttl: testing.ttl, prefetch: !view.no_prefetch, ..view_options(settings) }
 }
 
-/// How a view behaves for this user.
+/// Returns the options of a view for this user.
 pub(crate) fn view_options(settings: &Settings) -> ViewOptions {
     let ownership = if settings.root {
         Ownership::AsPublished
@@ -181,7 +181,7 @@ pub(crate) fn view_options(settings: &Settings) -> ViewOptions {
     ViewOptions { ownership, variables, ..ViewOptions::default() }
 }
 
-/// How a mount is served.
+/// Returns the options of a session.
 pub(crate) fn session_options(args: &RepositoryArgs, testing: Option<&TestingArgs>) -> SessionOptions {
     let mut deadlines = Deadlines::default();
     if let Some(deadline) = args.deadline {
@@ -192,7 +192,7 @@ pub(crate) fn session_options(args: &RepositoryArgs, testing: Option<&TestingArg
     SessionOptions { kernel, deadlines, log: log::of_session(), ..SessionOptions::default() }
 }
 
-/// What to say if a view goes on with an old head.
+/// Returns the warning of a view that goes on with an old head.
 pub(crate) fn offline_warning(status: &ViewStatus) -> Option<String> {
     let offline = status.offline.as_ref()?;
     let secs = i64::try_from(seconds(offline.since)).unwrap_or(i64::MAX);

@@ -1,4 +1,4 @@
-//! What goes to stdout: text for people, JSON for programs.
+//! Output to stdout: text for users, JSON for programs.
 
 use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
@@ -33,25 +33,24 @@ impl Output {
         Ok(self.out.write_all(bytes)?)
     }
 
-    /// A name or path as it is shown: whoever made a repository doesn't get to control a terminal with it. Programs get all
-    /// bytes.
+    /// Returns a name or path for display: a repository must not control the terminal. Programs get all bytes.
     pub(crate) fn name<'n>(&self, name: &'n [u8]) -> Cow<'n, [u8]> {
         if self.terminal { without_controls(name) } else { Cow::Borrowed(name) }
     }
 
-    /// Has what was said so far read before a question is asked.
+    /// Flushes the output before a question is asked.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
     }
 
-    /// One JSON value on a line of its own.
+    /// Prints one JSON value on a line of its own.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string(value)
             .map_err(|error| Failure::failed(format!("can't write JSON: {error}")))?;
         self.line(text)
     }
 
-    /// A JSON array, one element a line.
+    /// Prints a JSON array, one element a line.
     pub(crate) fn json_array(&mut self, values: impl Iterator<Item = impl Serialize>) -> Result<(), Failure> {
         let mut array = JsonArray::begin(self)?;
         for value in values {
@@ -60,12 +59,12 @@ impl Output {
         array.end(self)
     }
 
-    /// `text` in bold on a terminal.
+    /// Returns `text` in bold on a terminal.
     pub(crate) fn bold(&self, text: &str) -> String {
         self.painted("1", text)
     }
 
-    /// `text` as a warning on a terminal.
+    /// Returns `text` as a warning on a terminal.
     pub(crate) fn warning(&self, text: &str) -> String {
         self.painted("33", text)
     }
@@ -104,7 +103,7 @@ impl JsonArray {
 
 const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// `1.2 GiB`; bytes below 1024 as `17 B`.
+/// Returns a size like `1.2 GiB`; below 1024 like `17 B`.
 pub(crate) fn size(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} B");
@@ -160,7 +159,7 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(bad)
 }
 
-/// A name with a question mark in place of each control character, as ls(1) shows it.
+/// Returns a name with a question mark in place of each control character, as ls(1) shows it.
 fn without_controls(name: &[u8]) -> Cow<'_, [u8]> {
     let text = String::from_utf8_lossy(name);
     if text.contains(char::is_control) {

@@ -28,8 +28,8 @@ const USUAL: &str = "esker";
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 
-/// What a mount of root's needs: to mount and pass files through, to see who asks, to read and keep its cache, its mount point and
-/// its sockets, and to start its helpers.
+/// Capabilities for a mount of root: to mount and pass files through, to identify readers, to read and keep its cache,
+/// its mount point and its sockets, and to start its helpers.
 pub(crate) const OF_A_MOUNT: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::SYS_CHROOT)
@@ -54,7 +54,7 @@ pub(crate) struct Account {
     groups: Vec<u32>,
 }
 
-/// Returns the user that `--user` names; none where the process stays who it is.
+/// Returns the user that `--user` names; `None` where the process keeps its user.
 pub(crate) fn named(user: Option<&str>) -> Result<Option<Account>, Failure> {
     let Some(user) = user else { return Ok(None) };
     let account = find(user)?;
@@ -100,7 +100,7 @@ fn account(user: &str, passwd: &str, group: &str) -> Option<Account> {
     Some(Account { name, uid, gid, groups })
 }
 
-/// Becomes another user, if one is given, and gives up all capabilities but those in `kept`, which only root can keep.
+/// Becomes another user, if one is given, and drops all capabilities but those in `kept`, which only root can keep.
 pub(crate) fn become_user(account: Option<&Account>, kept: CapabilitySet) -> Result<(), Failure> {
     let given_up = |source: io::Error| Failure::failed(format!("can't give up privileges: {source}"));
     give_up(account, kept).map_err(given_up)
@@ -135,7 +135,7 @@ fn give_up(account: Option<&Account>, kept: CapabilitySet) -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Has a mount of root's give up what no mount needs; where that can't be done it goes on with a warning.
+/// Drops the capabilities that a mount of root doesn't need; on failure it goes on with a warning.
 pub(crate) fn narrow_mount() {
     if geteuid().is_root()
         && let Err(error) = give_up(None, OF_A_MOUNT)
@@ -144,7 +144,7 @@ pub(crate) fn narrow_mount() {
     }
 }
 
-/// Gives a folder of root's, and what is in it, to a user. Another user's folder is left as it is.
+/// Gives a folder of root's, and its content, to a user. Another user's folder stays as it is.
 pub(crate) fn give_folder(folder: &Path, account: &Account) -> io::Result<()> {
     let facts = match fs::symlink_metadata(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -165,7 +165,7 @@ fn give(path: &Path, account: &Account) -> io::Result<()> {
     lchown(path, Some(account.uid), Some(account.gid))
 }
 
-/// Keeps others from writing to what this process makes, whatever the umask it was started with.
+/// Restricts the umask, so that other users can't write to files of this process.
 pub(crate) fn mend_umask() {
     use rustix::fs::Mode;
     use rustix::process::umask;
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// On a thread of its own, because that is what keeps privileges.
+    /// On a thread of its own, because threads keep privileges.
     #[test]
     fn another_user_has_no_privileges() {
         if !geteuid().is_root() {

@@ -66,7 +66,7 @@ fn columns() -> usize {
     if width == 0 { 80 } else { width }
 }
 
-/// A line that wraps could not be cleared again.
+/// Cuts a line to the terminal's width: one that wraps could not be cleared again.
 fn cut(text: &str, columns: usize) -> &str {
     match text.char_indices().nth(columns.saturating_sub(1)) {
         Some((at, _)) => &text[..at],
@@ -93,7 +93,7 @@ fn storing(progress: &Progress) -> String {
     }
     let done = format!("storing: {files} of {files_total} files, {} of {}", size(bytes), size(bytes_total));
     match bytes {
-        // Nobody knows yet how fast it goes.
+        // The rate is not known yet.
         0 => done,
         _ => {
             let left = bytes_total.saturating_sub(bytes) as f64 / speed;
@@ -102,7 +102,7 @@ fn storing(progress: &Progress) -> String {
     }
 }
 
-/// `12 s`, `3m 20s` or `2h 5m`.
+/// Returns a duration like `12 s`, `3m 20s` or `2h 5m`.
 fn duration(duration: Duration) -> String {
     match duration.as_secs() {
         seconds @ 0..100 => format!("{seconds} s"),

@@ -1,4 +1,4 @@
-//! What the commands of a publisher share: where repositories and keys lie, what was done, how it fails.
+//! Common parts of the publisher's commands: folders of repositories and keys, output, failures.
 
 mod interrupt;
 mod lock;
@@ -54,7 +54,7 @@ pub(crate) struct Place {
 }
 
 impl PublisherArgs {
-    /// Whether the storage or the keys are named.
+    /// True if the storage or the keys are named.
     pub(crate) fn is_given(&self) -> bool {
         self.storage.is_some() || self.keys.is_some()
     }
@@ -79,13 +79,13 @@ pub(crate) fn warn_of_key(key: &Path) {
 }
 
 impl Place {
-    /// Whether the repository is there, and this user has its publisher's certificate and public key.
+    /// True if the repository is there, and this user has its publisher's certificate and public key.
     pub(crate) fn is_ours(&self) -> bool {
         let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
         self.root.join(manifest::PATH).exists() && keys.iter().all(|key| key.exists())
     }
 
-    /// Opens the repository for publishing, once other publishers let it if that is asked for.
+    /// Opens the repository for publishing, after waiting for other publishers if that is requested.
     pub(crate) fn open(
         &self,
         lock: LockArgs,
@@ -171,7 +171,7 @@ impl From<DeflateArg> for Deflate {
 }
 
 impl HowArgs {
-    /// Publishes with `work`, shows progress meanwhile, and prints what was done.
+    /// Publishes with `work`, shows progress, and prints the report.
     pub(crate) fn publish(
         &self,
         place: &Place,
@@ -215,13 +215,13 @@ impl HowArgs {
     }
 }
 
-/// The time that a revision gets.
+/// Returns the time of the revision.
 pub(crate) fn now() -> UnixTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     UnixTime(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// Set when the user wants the command to end; it then ends at the next point where nothing is half done.
+/// Returns a flag that a signal sets; the command then ends at the next safe point.
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let set = stop.clone();
@@ -230,7 +230,7 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// A failure of a publisher's command.
+/// Makes the failure of a publisher's command.
 pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
     let kind = match error {
         AdminError::Storage(error) => return of_store(what, error),

@@ -1,4 +1,4 @@
-//! Notes what a command reads for the first time, in order.
+//! Records the files that a command reads, in the order of their first reads.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -20,7 +20,7 @@ pub(crate) struct Recorder {
     noted: Mutex<Noted>,
 }
 
-/// What was noted.
+/// Recorded reads.
 #[derive(Default)]
 struct Noted {
     files: Vec<Node>,
@@ -30,7 +30,7 @@ struct Noted {
     reads: Vec<ProfileRead>,
 }
 
-/// What a command read.
+/// Files that a command read.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
     pub(crate) files: Vec<ProfileFile>,
@@ -44,7 +44,7 @@ impl Recorder {
         Self { started: Instant::now(), noted: Mutex::default() }
     }
 
-    /// Everything so far, by path; the view has to be open.
+    /// Returns all reads so far, by path; the view has to be open.
     pub(crate) fn finish(&self, view: &View) -> Recorded {
         let noted = std::mem::take(&mut *lock(&self.noted));
         let mut recorded = Recorded::default();
@@ -68,7 +68,7 @@ impl Recorder {
     }
 }
 
-/// What a profile says of a file; none if it can't.
+/// Returns a profile's entry for a file; `None` if it can't be made.
 fn file(view: &View, node: &Node) -> Option<ProfileFile> {
     let path = String::from_utf8(view.path(node)?).ok().filter(|path| is_path(path))?;
     let attr = Reply::wait(|reply| view.attributes(node, reply)).ok()?;

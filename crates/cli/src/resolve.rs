@@ -31,12 +31,12 @@ use crate::error::{Failure, warn};
 use crate::settings::{Settings, default_quota, in_memory};
 use crate::tiers::tier;
 
-/// Whether this is a name, and not a URL or a path.
+/// True if this is a name, and not a URL or a path.
 pub(crate) fn is_name(text: &str) -> bool {
     !text.contains('/') && RepositoryName::parse(text).is_ok()
 }
 
-/// What the configuration says of a mount, beside where the repository is.
+/// Configuration of a mount besides servers and keys.
 #[derive(Default)]
 pub(crate) struct Configured {
     pin: Option<Pin>,
@@ -50,11 +50,11 @@ pub(crate) struct Configured {
     enforce_acls: bool,
     variables: BTreeMap<String, String>,
     push: Option<Push>,
-    /// What lies below the cache.
+    /// Lower cache folders.
     pub(crate) lower: Vec<Lower>,
     /// Whether the content of files is not kept.
     pub(crate) streaming: bool,
-    /// What the process of a mount is to be.
+    /// Settings of the mount's process.
     pub(crate) tuning: Tuning,
     /// Where lines of its log go beside that.
     pub(crate) syslog: Option<SyslogOptions>,
@@ -65,24 +65,24 @@ pub(crate) struct Configured {
 }
 
 impl Configured {
-    /// Where to hear of new revisions: as the command line says, else as configured, else from the server itself.
+    /// Returns the source of push notifications: of the command line, else as configured, else the server itself.
     pub(crate) fn push(&self, said: Option<&Push>) -> Push {
         said.or(self.push.as_ref()).cloned().unwrap_or_default()
     }
 
-    /// A session as it is configured.
+    /// Applies the configuration to a session.
     pub(crate) fn session(&self, session: SessionOptions) -> SessionOptions {
         SessionOptions { xattr_guard: self.xattr_guard(), enforce_acls: self.enforce_acls, ..session }
     }
 
-    /// Who may ask for which attribute; nothing if everybody may ask for all.
+    /// Returns the guard of attributes; `None` if all users may read all of them.
     fn xattr_guard(&self) -> Option<XattrGuard> {
         let protected = self.protected.clone();
         (!protected.names.is_empty())
             .then(|| Arc::new(move |name: &[u8], group: u32| protected.may_ask(name, group)) as XattrGuard)
     }
 
-    /// A view as it is configured, where the command line says nothing else.
+    /// Applies the configuration to a view, where the command line has no option.
     pub(crate) fn applied_to(&self, view: &ViewOptions) -> ViewOptions {
         let mut view = view.clone();
         view.pin = view.pin.or_else(|| self.pin.clone());
@@ -170,13 +170,13 @@ pub(crate) fn of_parameter(error: ParameterError) -> Failure {
     Failure::usage(error.to_string()).hint(mend)
 }
 
-/// A mount is worth more than what is told of it.
+/// Logs an error and goes on: the mount matters more than its reports.
 fn without<T>(error: ParameterError) -> Option<T> {
     warn(Some(&format!("{error}; {}", error.mend())));
     None
 }
 
-/// What the command line says goes before every file.
+/// Overrides the files by options of the command line.
 fn overrule(parameters: &mut Parameters, args: &RepositoryArgs) -> Result<(), Failure> {
     if !args.server.is_empty() {
         let urls: Result<Vec<_>, _> = args
@@ -201,7 +201,7 @@ fn overrule(parameters: &mut Parameters, args: &RepositoryArgs) -> Result<(), Fa
     Ok(())
 }
 
-/// Lines with a mistake are told one by one; what is not honoured in one line.
+/// Reports each line with a mistake, and all ignored parameters in one line.
 fn tell(parameters: &Parameters) {
     let findings = parameters.findings();
     for error in findings.iter().filter(|finding| finding.severity == Severity::Error) {
@@ -251,8 +251,8 @@ fn keys(
     })
 }
 
-/// The cache and its quota: what the command line or the environment names, else what is configured if this user may
-/// use that, else what this user has.
+/// Returns the cache and its quota: from the command line or the environment, else as configured if this user may use
+/// that, else this user's default.
 fn cache(
     parameters: &Parameters,
     args: &RepositoryArgs,
@@ -264,7 +264,7 @@ fn cache(
         let (parameter, origin) = memory.from;
         match in_memory(args.quota.or(memory.bytes), format!("{parameter} ({origin})")) {
             Ok(cache) => return Ok(cache),
-            // A mount is worth more than where it keeps what.
+            // The mount matters more than the place of its cache.
             Err(failure) => warn(Some(&format!("{}; it is in a folder", failure.message))),
         }
     }
@@ -292,7 +292,7 @@ fn cache(
     Ok((place, quota))
 }
 
-/// What is configured to lie below the cache.
+/// Returns the configured lower cache folders.
 fn lower(parameters: &Parameters, root: &Root, settings: &Settings) -> Result<Vec<Lower>, Failure> {
     if let Some((parameter, origin)) = parameters.unknown_cache().map_err(of_parameter)? {
         warn(Some(&format!(
@@ -308,13 +308,13 @@ fn lower(parameters: &Parameters, root: &Root, settings: &Settings) -> Result<Ve
         .collect()
 }
 
-/// Whether a folder is writable, or could be made.
+/// True if a folder is writable, or could be made.
 fn may_write(path: &Path) -> bool {
     let there = path.ancestors().find(|folder| folder.exists());
     there.is_some_and(|folder| access(folder, Access::WRITE_OK).is_ok())
 }
 
-/// What variant symlinks may refer to.
+/// Returns the variables for variant symlinks.
 fn variables(parameters: &Parameters, name: &RepositoryName) -> BTreeMap<String, String> {
     let architecture = esker_node::parameters::Machine::this().architecture;
     let given = [("CVMFS_FQRN", name.to_string()), ("CVMFS_ARCH", architecture)];

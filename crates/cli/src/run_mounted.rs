@@ -25,7 +25,7 @@ use crate::settings::Settings;
 /// The name of the hidden subcommand that the child runs.
 pub(crate) const CHILD: &str = "run-inside";
 
-/// A command that is to run, and what it sees.
+/// A command to run, and its mounts.
 pub(crate) struct MountedRun<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) files: OpenFiles,
@@ -38,8 +38,8 @@ pub(crate) struct MountedRun<'a> {
     pub(crate) replay: bool,
 }
 
-/// Takes over the signals that are for the command. Call it first thing: a signal must find a thread that knows what
-/// to do with it.
+/// Takes over the signals that are for the command. Must be called first: a signal must find the thread that forwards
+/// it.
 pub(crate) fn take_signals() -> Result<Forwarding, Failure> {
     Forwarding::begin().map_err(|error| of_run(&error))
 }
@@ -118,7 +118,7 @@ impl MountedRun<'_> {
     /// Opens a repository, and returns it with its mount point.
     fn open(&self, ToMount { checked, push }: ToMount) -> Result<(Opened, Point), Failure> {
         let session = checked.configured.session(self.session.clone());
-        // An overlay would ask in the name of the user who mounted, whichever user reads.
+        // An overlay would send requests as the mounting user, whichever user reads.
         let shield = self.shield && session.xattr_guard.is_none();
         let path = PathBuf::from("/cvmfs").join(&checked.address.name);
         let source = checked.address.url.clone();

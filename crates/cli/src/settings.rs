@@ -30,11 +30,11 @@ pub(crate) struct Settings {
     storage: Option<PathBuf>,
     /// The folder of the keys they are published with.
     publisher_keys: Option<PathBuf>,
-    /// What stands for `/` where configuration is read.
+    /// Folder that stands for `/` when configuration is read.
     pub(crate) config_root: PathBuf,
     /// The user's own folder of configuration, which goes before the machine's.
     pub(crate) own_config: Option<PathBuf>,
-    /// The record of what `esker setup` made for this user.
+    /// Record of `esker setup` for this user.
     pub(crate) own_record: Option<PathBuf>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Settings {
 pub(crate) const BROKER_SOCKET: &str = "/run/esker-broker/socket";
 /// Names the cache.
 const CACHE: &str = "ESKER_CACHE";
-/// What names a cache in memory, in place of a folder.
+/// Name of a cache in memory, in place of a folder.
 pub(crate) const MEMORY: &str = "ram";
 /// A new cache is not put where less than this is free, if there is another place.
 const CACHE_LEAST: u64 = 1 << 30;
@@ -58,7 +58,7 @@ const ROOT_SPOOL: &str = "/var/spool/cvmfs";
 const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 
 impl Settings {
-    /// The time after which nothing that is built may seem to be made, if there is one.
+    /// Returns the latest time stamp for built files, if it is set.
     pub(crate) fn source_date_epoch(&self) -> Result<Option<u32>, Failure> {
         let Some(text) = std::env::var_os(SOURCE_DATE_EPOCH) else { return Ok(None) };
         let seconds = text.to_str().and_then(|text| text.parse().ok());
@@ -113,34 +113,34 @@ impl Settings {
         Ok(Self { root, caches, runtime, keys, storage, publisher_keys, config_root, own_config, own_record })
     }
 
-    /// The folder of the repositories that are published here, `named` on the command line or the default.
+    /// Returns the folder of published repositories, `named` on the command line or the default.
     pub(crate) fn storage(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
         folder_or_default(named, self.storage.as_ref(), "--storage")
     }
 
-    /// The spool folder of CernVM-FS for a repository that lies where CernVM-FS has its own.
+    /// Returns the spool folder of CernVM-FS for a repository in CernVM-FS's own storage.
     pub(crate) fn spool(&self, name: &RepositoryName, storage: &Path) -> Option<PathBuf> {
         let own = storage == Path::new(ROOT_STORAGE).join(name.as_str());
         (self.root && own).then(|| Path::new(ROOT_SPOOL).join(name.as_str()))
     }
 
-    /// The folder of the publisher's keys, `named` on the command line or the default.
+    /// Returns the folder of the publisher's keys, `named` on the command line or the default.
     pub(crate) fn publisher_keys(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
         folder_or_default(named, self.publisher_keys.as_ref(), "--keys")
     }
 
-    /// How the owner of the machine's own folders is seen here.
+    /// Returns the user id of the machine's own folders, as seen here.
     #[expect(clippy::unused_self, reason = "it belongs to what is resolved once")]
     pub(crate) fn root_uid(&self) -> u32 {
         if is_initial_namespace() { 0 } else { overflow_uid() }
     }
 
-    /// Whether the environment names the cache.
+    /// True if the environment names the cache.
     pub(crate) fn names_cache(&self) -> bool {
         self.caches.first().is_some_and(|first| first.from == format!("${CACHE}"))
     }
 
-    /// The cache folder to use, `named` on the command line or the first that will do.
+    /// Returns the cache folder, `named` on the command line or the first suitable one.
     pub(crate) fn cache(&self, named: Option<&Path>, on_network: bool) -> Result<CacheLocation, Failure> {
         let uid = rustix::process::geteuid().as_raw();
         let wish = LocationRules { uid, root: self.root_uid(), least: CACHE_LEAST, on_network };
@@ -159,19 +159,19 @@ impl Settings {
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                 Err(failed(error.to_string()).hint("see to the disk, or name another folder"))
             }
-            // Whoever opens it says what is wrong with it.
+            // Opening it reports any error.
             _ => Ok(CacheLocation { path, from: "--cache".to_owned(), total: 0, passed_over: Vec::new() }),
         }
     }
 
-    /// The cache folder for a mount that only remembers something there, if there is one.
+    /// Returns the cache folder for a mount that only stores recorded reads there, if there is one.
     pub(crate) fn cache_of_sequences(&self, args: &RepositoryArgs) -> Option<PathBuf> {
         let on_disk = args.cache.as_deref() != Some(Path::new(MEMORY));
         let place = on_disk.then(|| self.cache(args.cache.as_deref(), args.cache_on_network).ok())??;
         Some(place.path)
     }
 
-    /// The cache of a mount and its quota, as the command line has them or the first place that will do.
+    /// Returns the cache of a mount and its quota, of the command line or the first suitable folder.
     pub(crate) fn cache_and_quota(&self, args: &RepositoryArgs) -> Result<(CacheLocation, u64), Failure> {
         if args.cache.as_deref() == Some(Path::new(MEMORY)) {
             return in_memory(args.quota, "--cache ram".to_owned())
@@ -183,7 +183,7 @@ impl Settings {
     }
 }
 
-/// A cache in memory.
+/// Returns a cache in memory.
 pub(crate) fn in_memory(quota: Option<u64>, from: String) -> Result<(CacheLocation, u64), Failure> {
     let quota = quota.unwrap_or_else(memory::default_quota);
     memory::place(quota, from.clone()).map_err(|error| {
@@ -195,14 +195,13 @@ pub(crate) fn in_memory(quota: Option<u64>, from: String) -> Result<(CacheLocati
     })
 }
 
-/// The quota of a cache for which nobody named one: what usual software needs, but never most of a small disk or of
-/// memory.
+/// Returns the default quota of a cache: enough for usual software, but never most of a small disk or of memory.
 pub(crate) fn default_quota(place: &CacheLocation) -> u64 {
     const USUAL: u64 = 10 << 30;
     if place.total == 0 { USUAL } else { USUAL.min(place.total / 2) }
 }
 
-/// The runtime directory where no session names one: none that another user has made in a folder of all users.
+/// Returns the runtime directory without a session: never one that another user has made in a shared folder.
 fn runtime_without_session(uid: u32, own: Option<PathBuf>) -> PathBuf {
     let session = PathBuf::from(format!("/run/user/{uid}/esker"));
     let shared = SHARED.map(|base| Path::new(base).join(format!("esker-{uid}")));
@@ -210,7 +209,7 @@ fn runtime_without_session(uid: u32, own: Option<PathBuf>) -> PathBuf {
     let own = own.map(|folder| folder.join(".esker-run"));
     let choices: Vec<PathBuf> = std::iter::once(session).chain(shared.clone()).chain(own).collect();
     let [first, ..] = shared;
-    // What is wrong with the first is told when it is used.
+    // An unusable first choice is reported when it is used.
     RuntimeDir::choose(&choices).map_or(first, Path::to_owned)
 }
 
@@ -226,27 +225,27 @@ fn folder_or_default(
     std::path::absolute(path).map_err(|error| Failure::usage(format!("{option} {}: {error}", path.display())))
 }
 
-/// How users are seen that a user namespace doesn't know.
+/// Returns the user id of unmapped users in a user namespace.
 fn overflow_uid() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
     text.trim().parse().unwrap_or(65_534)
 }
 
-/// Whether user ids mean what they mean to the kernel.
+/// True if user ids are the kernel's own.
 fn is_initial_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Whether something can be made in a folder. A job takes over the environment of a login on another node, and `su` that of
-/// another user: what it names need not be there, nor be ours.
+/// True if files can be made in a folder. A job takes over the environment of a login on another node, and `su` that
+/// of another user: its folders may be missing or another user's.
 fn is_usable(folder: &Path) -> bool {
     folder.is_dir() && access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 #[cfg(test)]
 impl Settings {
-    /// Everything below one folder.
+    /// Makes settings with everything below one folder.
     pub(crate) fn for_tests(base: &Path) -> Self {
         Self {
             root: false,

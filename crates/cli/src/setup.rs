@@ -1,4 +1,4 @@
-//! What `esker setup` does to a machine: files it should have, written and taken back exactly.
+//! Changes of `esker setup` to a machine: files to write, and to remove exactly.
 
 pub(crate) mod content;
 mod machine;
@@ -47,7 +47,7 @@ impl Item {
         }
     }
 
-    /// What is done, in words.
+    /// Describes the change.
     pub(crate) fn words(&self) -> String {
         let path = self.path().display();
         match self {
@@ -59,18 +59,18 @@ impl Item {
     }
 }
 
-/// How a machine is brought to have what it should.
+/// Plan of the changes to a machine.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// What is missing or of an earlier call, in the order in which it is made.
+    /// Items that are missing or of an earlier call, in the order of their creation.
     pub(crate) missing: Vec<Item>,
-    /// What is there already.
+    /// Items that exist already.
     pub(crate) there: Vec<Item>,
     record: Record,
 }
 
 impl Plan {
-    /// Compares what a machine should have with what it has. What somebody else made is never replaced.
+    /// Compares the wanted state of a machine with its files. Foreign files are never replaced.
     pub(crate) fn new(machine: &Machine, wanted: Vec<Item>) -> Result<Self, Failure> {
         let record = Record::read(machine)?;
         let mut plan = Plan { missing: Vec::new(), there: Vec::new(), record };
@@ -92,7 +92,7 @@ impl Plan {
             .hint("nothing was changed; move them away, or set up what they do with --side-by-side or another --mount-dir"))
     }
 
-    /// Makes what is missing. Everything is recorded before it is made, so that `--undo` finds it after a crash.
+    /// Makes missing items. Everything is recorded before it is made, so that `--undo` finds it after a crash.
     pub(crate) fn apply(mut self, machine: &Machine) -> Result<(), Failure> {
         if self.missing.is_empty() {
             return Ok(());
@@ -172,7 +172,7 @@ fn make(machine: &Machine, item: &Item) -> io::Result<()> {
     }
 }
 
-/// Puts the folders that are missing before what goes into them.
+/// Adds missing folders before the items in them.
 fn with_folders(machine: &Machine, items: Vec<Item>) -> Vec<Item> {
     let mut all: Vec<Item> = Vec::new();
     for item in items {

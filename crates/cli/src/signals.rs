@@ -10,7 +10,7 @@ use esker_run::{Received, die_by, take_signals};
 use crate::error::{Context, Failure, Kind};
 use crate::log;
 
-/// What a signal does now.
+/// Effect of a signal now.
 enum Phase {
     /// Nothing has been done yet that would have to be undone.
     Opening,
@@ -45,12 +45,12 @@ impl StopSignals {
         std::mem::replace(&mut *self.phase.lock().unwrap_or_else(PoisonError::into_inner), next)
     }
 
-    /// From now on there is something to clean up.
+    /// Marks that there is something to clean up from now on.
     pub(crate) fn hold(&self) {
         self.change(Phase::Holding { pending: None });
     }
 
-    /// From now on a signal unmounts; one that came while holding does so at once.
+    /// Makes signals unmount from now on; one that came while holding does so at once.
     pub(crate) fn serve(&self, mounted: &Arc<Mounted>) {
         let mut phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
         if let Phase::Holding { pending } = *phase {
@@ -91,7 +91,7 @@ impl StopSignals {
         std::process::exit(self.outcome().map_or_else(|failure| failure.code().into(), |()| 0));
     }
 
-    /// What the process says when it is unmounted.
+    /// Returns the result of the process when it is unmounted.
     pub(crate) fn outcome(&self) -> Result<(), Failure> {
         match self.signal.load(Ordering::Relaxed) {
             libc::SIGINT => Err(Failure::new(Kind::Interrupted, "interrupted; the mount is gone")),

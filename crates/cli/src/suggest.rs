@@ -1,4 +1,4 @@
-//! Keeps hidden commands and options out of what the parser of the command line suggests.
+//! Keeps hidden commands and options out of the command line parser's suggestions.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -9,7 +9,8 @@ use clap::{Command, CommandFactory as _};
 
 use crate::Esker;
 
-/// Removes suggestions of hidden commands and options from an error; `line` is the command line with the program's name.
+/// Removes suggestions of hidden commands and options from an error; `line` is the command line with the program's
+/// name.
 pub(crate) fn without_hidden(mut error: Error, line: &[OsString]) -> Error {
     let whole = Esker::command();
     let command = called(&whole, line);

@@ -1,4 +1,4 @@
-//! What lies below the cache: folders that are asked before the network.
+//! Lower cache folders, which are tried before the network.
 
 use std::path::{Path, PathBuf};
 
@@ -22,17 +22,17 @@ pub(crate) struct TierArgs {
 }
 
 impl TierArgs {
-    /// Whether any is named.
+    /// True if any is named.
     pub(crate) fn any(&self) -> bool {
         !self.lower.is_empty() || self.alien.is_some()
     }
 
-    /// The folders that are named.
+    /// Returns the named folders.
     pub(crate) fn paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         self.lower.iter_mut().chain(&mut self.alien)
     }
 
-    /// The tiers that are named, those of this node first.
+    /// Returns the named tiers, those of this node first.
     pub(crate) fn tiers(&self, settings: &Settings) -> Result<Vec<Lower>, Failure> {
         let adopted = self.lower.iter().map(|folder| tier("--lower", folder, LowerForm::Adopted, settings));
         let alien = self.alien.iter().map(|folder| tier("--alien", folder, LowerForm::Alien, settings));
@@ -40,7 +40,7 @@ impl TierArgs {
     }
 }
 
-/// A tier at a folder that `from` names.
+/// Makes a tier at a folder that `from` names.
 pub(crate) fn tier(
     from: &str,
     folder: &Path,

@@ -1,12 +1,12 @@
-//! What the configuration says of the process that serves a mount.
+//! Settings of the process that serves a mount.
 
 use esker_node::parameters::Tuning;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::log;
 
-/// Makes this process what it is to be. Call it before threads are started: they take after the one that starts them.
-/// What the system does not allow is told in the log; a mount is worth more than its score.
+/// Applies the settings to this process. Must be called before threads are started, which inherit them. Refusals of
+/// the system are logged; the mount matters more.
 pub(crate) fn apply(tuning: &Tuning) {
     if let Some(score) = tuning.oom_score
         && let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string())
@@ -22,7 +22,7 @@ pub(crate) fn apply(tuning: &Tuning) {
     }
 }
 
-/// What a daemon is called. systemd lets those live that begin with `@` while it shuts down
+/// Returns the name of a daemon. systemd spares those that begin with `@` at shutdown
 /// (<https://systemd.io/ROOT_STORAGE_DAEMONS/>).
 pub(crate) fn name(tuning: &Tuning) -> &'static str {
     if tuning.survives { "@esker" } else { "esker" }

@@ -25,7 +25,7 @@ pub(crate) struct Walk<'a> {
 /// Name and value of an extended attribute.
 pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
 
-/// What a name stands for.
+/// Entry of a name.
 pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
     pub(crate) node: Node,
@@ -37,12 +37,12 @@ impl<'a> Walk<'a> {
         Self { tree, repository, is_image: false }
     }
 
-    /// A walk in an image, which is a root of its own.
+    /// Makes a walk in an image, which is a root of its own.
     pub(crate) fn in_image(tree: &'a dyn Tree, image: &'a str) -> Self {
         Self { tree, repository: image, is_image: true }
     }
 
-    /// What is at `path`; a symbolic link at its end is followed only if asked to.
+    /// Returns the entry at `path`; a symbolic link at its end is followed if `follow`.
     pub(crate) fn resolve(&self, path: &[u8], follow: bool) -> Result<Found, Failure> {
         let mut to_go: VecDeque<Vec<u8>> = parts(path).collect();
         let mut way: Vec<(Found, Vec<u8>)> = vec![(self.tree.root(), Vec::new())];
@@ -97,7 +97,7 @@ impl<'a> Walk<'a> {
         Ok(at(&way))
     }
 
-    /// The entries of a directory, sorted by name.
+    /// Returns the entries of a directory, sorted by name.
     pub(crate) fn list(&self, dir: &Node, path: &[u8]) -> Result<Vec<Entry>, Failure> {
         let listing = whole_listing(self.tree, dir).map_err(|error| self.failure(path, &error))?;
         let entry = |entry: DirEntry| Entry { name: entry.name.into(), node: entry.node, attr: entry.attr };
@@ -123,7 +123,7 @@ impl<'a> Walk<'a> {
         names.into_iter().map(value).collect()
     }
 
-    /// Up to `len` bytes of a file from `offset`.
+    /// Reads up to `len` bytes of a file from `offset`.
     pub(crate) fn read(&self, node: &Node, path: &[u8], offset: u64, len: usize) -> Result<Vec<u8>, Failure> {
         let data = Reply::wait(|reply| self.tree.read(node, offset, len, reply))
             .map_err(|error| self.failure(path, &error))?;
@@ -141,7 +141,7 @@ impl<'a> Walk<'a> {
         Failure::failed(format!("{}: {why}", self.name(path)))
     }
 
-    /// A failure of the tree, with the path as the user wrote it in front.
+    /// Makes a tree's failure, with the path as the user wrote it in front.
     fn failure(&self, path: &[u8], error: &TreeError) -> Failure {
         let failure = of_tree(&self.name(path), error);
         match error.kind {

@@ -116,7 +116,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     privileges::become_user(account.as_ref(), kept)?;
     let (tell, told) = std::sync::mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| {
-        // Whoever waits for it is the rest of this function.
+        // The receiver is in the rest of this function.
         let _ = tell.send(());
     })
     .context(Kind::Failed, "can't take over signals")?;
@@ -142,7 +142,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     };
     let broker = NodeBroker::start_on(listening, options).map_err(of_broker)?;
     log::line(&format!("serving the cache {} at {}", cache.display(), socket.display()));
-    // An error means that nobody can send any more, which ends it too.
+    // An error means that all senders are gone, which ends it too.
     let _ = told.recv();
     drop(broker);
     log::line("stopped");
@@ -157,7 +157,7 @@ fn of_broker(error: BrokerError) -> Failure {
     }
 }
 
-/// The folder of the socket, which everybody must be able to enter.
+/// Makes the folder of the socket, which every user must be able to enter.
 fn make_folder(socket: &std::path::Path) -> Result<(), Failure> {
     use std::os::unix::fs::DirBuilderExt;
     let Some(folder) = socket.parent() else { return Ok(()) };

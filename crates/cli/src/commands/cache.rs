@@ -180,7 +180,7 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
         #[serde(flatten)]
         report: CacheReport,
         pins: Vec<PinRow>,
-        /// What named the folder.
+        /// Source of the folder's path.
         from: String,
         passed_over: Vec<RejectedCandidate>,
     }
@@ -270,7 +270,7 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-/// The name of a pinned place: the repository's name and the path, wherever the repository is fetched from.
+/// Returns the label of a pinned place: the repository's name and the path, from whichever server it is fetched.
 fn label(place: &str) -> String {
     let (repository, path) = split_path(place);
     let name = repository.trim_end_matches('/').rsplit('/').next().unwrap_or(repository);
@@ -304,14 +304,14 @@ fn evict(args: EvictArgs, settings: &Settings) -> Result<(), Failure> {
 fn wipe(args: &WipeArgs, settings: &Settings) -> Result<(), Failure> {
     let mut cache = open(args.folder.cache.as_ref(), None, settings)?;
     let freed = cache.wipe(args.pinned, args.heads).map_err(failed("can't wipe the cache"))?;
-    // Whoever reads an image fetches again what it needs.
+    // A reader of an image fetches missing blocks again.
     let folder = settings.cache(args.folder.cache.as_deref(), true)?.path;
     let images = BlockCache::open(&folder, 0).and_then(|parts| parts.wipe());
     let image_bytes = images.map_err(failed("can't wipe the parts of images"))?;
     tell_of(&Wiped { freed, image_bytes }, args.folder.json)
 }
 
-/// What a wipe did. Field names are an interface.
+/// Result of a wipe. Field names are an interface.
 #[derive(Serialize)]
 struct Wiped {
     #[serde(flatten)]

@@ -26,7 +26,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Prints a file; `command` is what the other commands for the same tree begin with.
+/// Prints a file; `command` begins the other commands for the same tree in hints.
 pub(crate) fn show(
     walk: &Walk<'_>,
     path: &[u8],

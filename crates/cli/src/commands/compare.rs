@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let mut meter = ProgressMeter::new(args.quiet);
         let mut array = args.json.then(|| JsonArray::begin(&mut out)).transpose()?;
         loop {
-            // Whoever leaves early drops the receiver, and with it ends the threads.
+            // Returning early drops the receiver, and with it ends the threads.
             match receiver.recv_timeout(std::time::Duration::from_millis(200)) {
                 Ok(one) => {
                     count += 1;

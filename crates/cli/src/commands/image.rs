@@ -49,12 +49,12 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     }
 }
 
-/// As many threads as there are cores.
+/// Returns the number of cores.
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A failure to write an image.
+/// Makes the failure to write an image.
 fn of_write(what: &str, error: &WriteError) -> Failure {
     let kind = match error {
         WriteError::Interrupted => Kind::Interrupted,

@@ -36,7 +36,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     show(&browsed.walk(), browsed.path(), args.long, args.json)
 }
 
-/// Lists what is at a path.
+/// Lists the entry or directory at a path.
 pub(crate) fn show(walk: &Walk<'_>, path: &[u8], long: bool, json: bool) -> Result<(), Failure> {
     let found = walk.resolve(path, true)?;
     let mut rows = Vec::new();

@@ -114,7 +114,7 @@ enum FileSystem {
 }
 
 impl AccessArgs {
-    /// The labels for SELinux.
+    /// Returns the labels for SELinux.
     fn labels(&self) -> Result<Vec<Label>, Failure> {
         let all = [
             ("context", &self.context),
@@ -133,7 +133,7 @@ impl AccessArgs {
             .collect()
     }
 
-    /// What to show with what never changes, and is shown with `usual` if nothing else is wanted.
+    /// Returns the presentation of a tree that never changes; `usual` without an option.
     fn shown_with(&self, usual: Presentation) -> Presentation {
         let labelled = self.labels().is_ok_and(|labels| !labels.is_empty());
         match self.show_with {
@@ -164,7 +164,7 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
             Ok(())
         });
     }
-    // Wrong arguments are told at once, not by a daemon.
+    // Wrong arguments are reported at once, not by a daemon.
     let named = MountSource::new(&args, settings)?;
     let called = match &named {
         MountSource::Repository(checked) => tuning::name(&checked.configured.tuning),
@@ -179,7 +179,7 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     let outcome = start_again(&again, &log, line);
     let is_there = || registry::find(&settings.runtime, &mountpoint).is_ok_and(|found| found.is_some());
     if outcome.is_err() && !is_there() {
-        // What it says has been read. (Another's, who was faster, stays.)
+        // Its text has been read. (A log of another daemon stays.)
         let _ = std::fs::remove_file(&log);
         runtime.leave();
     }
@@ -208,7 +208,7 @@ fn run_as_daemon(mut args: Args, settings: &Settings, fd: RawFd) -> Result<(), F
         serve(&args, settings, mountpoint, |warning| report(&Report::Ready { warning }))
     });
     if let Err(failure) = &outcome {
-        // If nobody waits for it any more, it is in the log.
+        // If the starter is gone, the log has the failure.
         let _ = report(&failure.into());
     }
     outcome
@@ -371,8 +371,8 @@ fn remove_dead(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
     let Some(line) = line.filter(|line| line.is_ours() && line.user.unwrap_or(0) == me) else {
         return Ok(());
     };
-    // A mount of FUSE is known to be dead by its connection; one that another session made after the daemon was killed lives.
-    // A file system above it still answers from what it keeps, or makes its caller wait: for it the entry counts.
+    // A dead FUSE mount has no connection; one that another session made after the daemon was killed is alive. A file
+    // system above it still answers from its cache, or blocks its caller: for it the entry counts.
     let is_left = left_by_killed && line.kind != "fuse.esker";
     if !is_left && !is_disconnected(mountpoint) {
         return Ok(());
@@ -392,7 +392,7 @@ fn remove_dead(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether nothing serves a mount any more. One that doesn't answer is served.
+/// True if no process serves a mount any more. A mount that hangs is served.
 fn is_disconnected(mountpoint: &Path) -> bool {
     match touch(Touch::Mount, mountpoint, ANSWER) {
         Ok(Touched::Failed { errno, .. }) => errno == libc::ENOTCONN,
@@ -423,15 +423,15 @@ fn refuse_taken(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
 /// How long a daemon may take to end once its mount is gone. It may have objects to put on a slow disk.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// Whether what is registered was unmounted, by whomever, and is gone by now. An automounter unmounts what nobody
-/// uses, and somebody may want it back at that moment.
+/// True if a registered mount was unmounted, by any process, and is gone by now. An automounter unmounts idle mounts,
+/// and a program may trigger it again at that moment.
 fn ends(found: &Registered, mountpoint: &Path) -> Result<bool, Failure> {
     let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
     let mounted = line.is_some_and(|line| line.is_ours());
     Ok(!mounted && found.wait_until_gone(ENDING))
 }
 
-/// A mount whose daemon was killed looks alive as long as nothing is asked that the kernel doesn't know.
+/// Refuses a mount whose daemon was killed; it looks alive as long as the kernel answers from its cache.
 fn refuse_orphan(mountpoint: &Path) -> Result<(), Failure> {
     let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
     match line {
@@ -455,7 +455,7 @@ fn of_mounted(what: &str, error: &MountedError) -> Failure {
         MountedError::Registry(RegistryError::Taken { mountpoint }) => taken(mountpoint),
         MountedError::Mount(refused) => {
             let failure = Failure::failed(format!("{what}: {}", chain_after(what, refused)));
-            // fusermount3 says what it could not do; why is for us to find out.
+            // fusermount3 reports what failed but not why.
             match esker_run::device_blocked() {
                 Some(blocked) => failure.hint(format!("{blocked}\n{}", blocked.remedy)),
                 None => failure,

@@ -120,7 +120,7 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Reads a profile that somebody recorded.
+/// Reads a recorded profile.
 pub(crate) fn read(path: &Path) -> Result<NamedProfile, Failure> {
     let what = || format!("can't read the profile {}", path.display());
     let text = read_file(&RealDisk::PRIVATE, path, profile::BYTES_MAX as u64)

@@ -110,7 +110,7 @@ struct CreateArgs {
     json: bool,
 }
 
-/// At least one: a whitelist of none has expired when it is signed.
+/// At least one: a whitelist of no days has expired when it is signed.
 fn whitelist_days() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=i64::from(esker_admin::WHITELIST_DAYS_MAX))
 }

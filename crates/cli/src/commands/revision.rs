@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-/// The mount at this place, if a daemon of ours serves one there.
+/// Returns the mount at this place, if a daemon of ours serves one there.
 fn mounted(place: &OsStr, settings: &Settings) -> Result<Option<Registered>, Failure> {
     let Ok(path) = esker_node::mounts::canonical(Path::new(place)) else { return Ok(None) };
     let found = registry::find(&settings.runtime, &path).context(Kind::Failed, "can't look up the mounts")?;

@@ -160,7 +160,7 @@ fn in_container(
     if args.proxy_from_input {
         read_proxies(&mut args.repository)?;
     }
-    // Who keeps it is in another directory by the time that it reads them.
+    // The keeper is in another directory by the time that it reads them.
     let repository = args.repository.absolute()?;
     let kept = Kept {
         is_fixed: is_image || args.view.pin().is_some(),

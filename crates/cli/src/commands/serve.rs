@@ -147,7 +147,7 @@ fn announce(args: &Args, url: &str, names: &[String]) -> Result<(), Failure> {
 fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     let (sender, receiver) = mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
-        // Nobody listens before the server stands, or any more.
+        // The receiver is gone before the server runs, and after.
         if sender.send(received).is_err() {
             die_by(received.signal);
         }
@@ -156,7 +156,7 @@ fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     Ok(receiver)
 }
 
-/// The first signal stops, the second ends.
+/// Stops the server at the first signal and ends the process at the second.
 fn stop(signals: &mpsc::Receiver<Received>, stopper: &Stopper) {
     if signals.recv().is_ok() {
         stopper.stop();
@@ -166,7 +166,8 @@ fn stop(signals: &mpsc::Receiver<Received>, stopper: &Stopper) {
     }
 }
 
-/// A connection needs a socket and a file, one that has asked nothing yet a socket, and the rest of the process a few more.
+/// Returns the limit of connections. A connection needs a socket and a file, an idle one a socket, and the rest of the
+/// process a few more.
 fn connections_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit
@@ -174,7 +175,7 @@ fn connections_max() -> usize {
         .max(1)
 }
 
-/// How to reach the server from this machine.
+/// Returns the server's URL for this machine.
 fn url(address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -200,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Nothing is opened for a command line that is wrong.
+    /// A wrong command line opens nothing.
     #[test]
     fn an_address_as_a_folder_is_told_before_anything_is_opened() {
         let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let root = std::path::absolute(named)
         .context(Kind::Usage, format!("--root {} can't be used", named.display()))?;
     let machine = Machine::at(&root);
-    // Without root's rights, what belongs to the user.
+    // Without root's rights, the settings of the user.
     let own = settings.own_record.clone().filter(|_| args.root.is_none()).map(Machine::of_user);
     if args.undo {
         return take_back(own.as_ref().unwrap_or(&machine), args.dry_run);
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Where the machine's own settings lie.
+/// Folder of the machine's own settings.
 const OWN_CONFIG: &str = "/etc/esker";
 
 fn mount_dir(args: &Args) -> Result<PathBuf, Failure> {
@@ -118,7 +118,7 @@ fn mount_dir(args: &Args) -> Result<PathBuf, Failure> {
     Ok(dir.components().collect())
 }
 
-/// Two automounters can't have one folder.
+/// Refuses the mount folder of another automounter.
 fn refuse_reference(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<(), Failure> {
     if machine.has_reference() && mount_dir == Path::new("/cvmfs") && args.with == With::Autofs {
         return Err(Failure::failed("CernVM-FS is installed here and has /cvmfs")
@@ -163,7 +163,7 @@ fn wanted(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<Vec<Item>,
     Ok(items)
 }
 
-/// What setup can't or shouldn't do itself.
+/// Returns the steps that setup can't or shouldn't do itself.
 fn next_steps(args: &Args, machine: &Machine, mount_dir: &Path) -> Vec<String> {
     let mut steps = Vec::new();
     match args.with {

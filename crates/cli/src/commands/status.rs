@@ -44,7 +44,7 @@ struct Shown {
     mount: Mount,
 }
 
-/// A mount as it is told of. Field names are an interface.
+/// A mount in the output. Field names are an interface.
 #[derive(Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 enum Mount {
@@ -128,7 +128,7 @@ fn unregistered(line: &MountLine) -> Mount {
     Mount::Unregistered { mountpoint: line.mountpoint.display().to_string(), source: line.source_text() }
 }
 
-/// `None` if it was unmounted while we asked.
+/// Asks a daemon for its status; `None` if it was unmounted meanwhile.
 fn ask(one: &Registered) -> Option<Mount> {
     let entry = &one.entry;
     let (mountpoint, repository, url) =
@@ -265,7 +265,7 @@ fn print_image(out: &mut Output, status: &MountStatus, image: &Image) -> Result<
     out.line(format!("  memory    {} of blocks and metadata", size(*kept_bytes)))
 }
 
-/// What any mount has to tell.
+/// Prints the facts of any mount.
 fn print_kernel(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
     match status.shown_with {
         Presentation::Fuse => {}
@@ -289,7 +289,7 @@ fn print_kernel(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
     out.line(format!("  daemon    process {}, mounted {} UTC", status.pid, when(status.mounted)))
 }
 
-/// Who is asked, where that isn't the one server that the mount was made from.
+/// Prints servers and proxies, unless there is only the server of the mount's URL.
 fn print_route(out: &mut Output, route: &Route) -> Result<(), Failure> {
     let proxies: Vec<&Reach> = route.proxies.iter().flatten().collect();
     let all = route.servers.iter().chain(proxies.iter().copied());

@@ -88,13 +88,13 @@ fn of_inner(mountpoint: &Path) -> Option<Failure> {
     Some(failure.hint(format!("unmount {inner} first, or all of it with --lazy")))
 }
 
-/// Unmounts what no daemon serves any more.
+/// Unmounts a mount that no daemon serves any more.
 fn unmount_orphan(mountpoint: &Path, lazy: bool, registered: bool) -> Result<(), Failure> {
     let place = mountpoint.display();
     let mounted = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
     match mounted {
         Some(line) if line.is_ours() => {
-            // Nobody can use it any more, but some may still have it open.
+            // The mount is unusable, but programs may still have it open.
             let how = if lazy || registered { Unmount::Lazy } else { Unmount::IfUnused };
             esker_fuse::mount::unmount(mountpoint, how).map_err(|error| {
                 of_inner(mountpoint).unwrap_or_else(|| Failure::failed(crate::error::chain(&error)))

@@ -1,4 +1,4 @@
-//! What Apptainer has left in the images that it built.
+//! Reads the files that Apptainer adds to its images.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use esker_run::container::{Environment, Stage};
 
 /// Sourced before every command, as it would be there.
 const SCRIPTS: &str = "/.singularity.d/env";
-/// What runs if no command is named.
+/// Script for a container without a command.
 pub(super) const RUN: &str = "/.singularity.d/runscript";
 
 /// Has the image's scripts set their variables before `line` runs. They count as the image's variables do.
@@ -22,7 +22,7 @@ pub(super) fn source(line: &mut Vec<OsString>, stage: &Stage, environment: &mut 
     line.splice(0..0, ["/bin/sh".into(), "-c".into(), script, "sh".into()]);
 }
 
-/// What scripts may not change is told by variables, for everybody on the node sees arguments.
+/// Protected values are passed in variables, because all users of the node see arguments.
 fn script(environment: &mut Environment) -> String {
     let mut script = format!(
         "for esker_file in {SCRIPTS}/*.sh; do [ ! -f \"$esker_file\" ] || . \"$esker_file\"; done; unset esker_file; "
@@ -44,7 +44,7 @@ fn script(environment: &mut Environment) -> String {
     script
 }
 
-/// A name that shells know; variables of others they leave alone.
+/// Returns a name that is valid in shells; shells leave other variables alone.
 fn variable(name: &OsStr) -> Option<&str> {
     let name = name.to_str()?;
     let is_word = name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());

@@ -16,7 +16,7 @@ use esker_run::container::{BindOptions, Propagation};
 
 use crate::error::Failure;
 
-/// What is to be shown of the host, and how.
+/// Bind of a part of the host, with its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bind {
     pub(super) source: PathBuf,
@@ -40,7 +40,7 @@ enum Group {
 
 type Set = fn(&mut BindOptions);
 
-/// Options, with what they do. Several have nothing to do: a bind is so already, or it is meant for other systems.
+/// Options and their effects. Several have none: a bind is so already, or they are meant for other systems.
 const KNOWN: [(&str, Group, Set); 21] = [
     ("ro", Group::Writing, |options| options.read_only = true),
     ("rw", Group::Writing, |_| ()),
@@ -83,7 +83,7 @@ const REFUSED: [(&str, &str); 13] = [
     ("tmpcopyup", "it is for file systems in memory, and a bind is a part of the host"),
 ];
 
-/// What a word means where an option may stand.
+/// Meaning of a word in the place of an option.
 enum Word {
     Known(Group, Set),
     Refused(&'static str),
@@ -150,7 +150,7 @@ impl<'v> Fields<'v> {
     fn read(value: &OsStr, fields: &[&'v [u8]]) -> Result<Self, Failure> {
         match *fields {
             [source] => Ok(Self { source, target: None, options: Vec::new() }),
-            // A destination is absolute; what isn't is an option.
+            // A destination is absolute; anything else is an option.
             [source, second] if !second.starts_with(b"/") && is_word(second) && !source.is_empty() => {
                 let fields = Self { source, target: None, options: vec![second] };
                 match Word::of(second) {
@@ -263,7 +263,7 @@ fn wrong(value: &OsStr, reason: &str) -> Failure {
     Failure::usage(format!("--bind {}: {reason}", value.display()))
 }
 
-/// Whether it may be an option: one word, not a path.
+/// True if it may be an option: one word, not a path.
 fn is_word(text: &[u8]) -> bool {
     !text.is_empty() && !text.contains(&b'/')
 }
@@ -283,7 +283,7 @@ fn split(text: &[u8], separator: u8) -> Vec<&[u8]> {
     parts
 }
 
-/// A path without the backslashes before separators.
+/// Returns a path without the backslashes before separators.
 fn path(text: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(text.len());
     for (at, byte) in text.iter().enumerate() {
@@ -299,7 +299,7 @@ fn path(text: &[u8]) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// `SRC→DST[options]`, as a test names what was understood.
+    /// Returns `SRC→DST[options]`, as tests name the parsed bind.
     fn shown(value: &str) -> Result<String, Failure> {
         let all = parse(OsStr::new(value))?;
         let one = |bind: &Bind| {

@@ -1,4 +1,4 @@
-//! What of the host's hardware a container gets: by rules that come with Esker, or are a site's own.
+//! Hardware of the host in a container: by rules that come with Esker, or are a site's own.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,10 +18,10 @@ const LONGEST: u64 = 1 << 20;
 const GPU: &str = include_str!("hooks/gpu.hook");
 const MPI: &str = include_str!("hooks/mpi.hook");
 
-/// Where a container has what hooks bring.
+/// Folder of a container with the files of hooks.
 const PLACE: &str = "/.esker/host";
 
-/// What was found of all rules that apply.
+/// Parts of the host that match the rules.
 #[derive(Default)]
 pub(super) struct Hooks(Vec<HostParts>);
 
@@ -68,7 +68,7 @@ fn text(name: &str) -> Result<String, Failure> {
 }
 
 impl Hooks {
-    /// What is to be mounted.
+    /// Returns the mounts.
     pub(super) fn mounts(&self) -> Vec<Mount> {
         let bind = |from: &PathBuf, target: PathBuf| {
             Mount::asked(target, What::Bind { from: from.clone(), options: BindOptions::default() })

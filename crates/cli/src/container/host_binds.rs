@@ -1,4 +1,4 @@
-//! What of the host a container shows, and where.
+//! Parts of the host that a container shows, and their targets.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -12,18 +12,18 @@ use super::user::User;
 use super::{ContainerArgs, say};
 use crate::error::{Context, Failure, Kind};
 
-/// Directories of the host that show nothing of it but what the image may not have.
+/// Directories of the host that show only what the image may lack.
 const SYSTEM: [&str; 2] = [PROC, "/sys"];
 const PROC: &str = "/proc";
 /// Where programs expect to be allowed to write.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// Names and times are those of the cluster.
 const SITE_FILES: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/localtime"];
-/// In these the image's files count: the current directory isn't shown if it lies in one.
+/// Directories in which the image's files count: the current directory isn't shown if it is below one.
 const OF_THE_IMAGE: [&str; 13] =
     ["bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr"];
 
-/// What is to be shown, found on the host before namespaces hide it.
+/// Parts of the host to show, found before namespaces hide it.
 pub(super) struct HostBinds {
     home: PathBuf,
     /// Where the command is started, as the user sees it, if the container shows that.
@@ -31,7 +31,7 @@ pub(super) struct HostBinds {
     /// Whether the container shows the home directory.
     at_home: bool,
     pwd: Option<PathBuf>,
-    /// What nobody asked for, so that it covers nothing else.
+    /// Default mounts, first so that they cover nothing else.
     first: Vec<Mount>,
     /// After the files of accounts.
     second: Vec<Mount>,
@@ -81,8 +81,8 @@ impl HostBinds {
         self.first.iter().cloned().chain(accounts).chain(self.second.iter().cloned()).collect()
     }
 
-    /// Enters the directory where the command starts, and tells which that is: the one that was asked for, or the first
-    /// of the usual ones that can be entered.
+    /// Enters the directory where the command starts, and returns it: the requested one, or the first of the usual
+    /// ones that can be entered.
     pub(super) fn enter_start(&self, of_image: Option<&Path>) -> Result<PathBuf, ContainerError> {
         if let Some(asked) = &self.pwd {
             return enter_directory(&[asked]);
@@ -102,7 +102,7 @@ impl HostBinds {
     }
 }
 
-/// What the user wants to be shown.
+/// Returns the mounts that the user asked for.
 pub(super) fn asked(args: &ContainerArgs) -> Result<Vec<Mount>, Failure> {
     let mut mounts = Vec::new();
     for value in &args.bind {
@@ -120,7 +120,7 @@ fn of_host(path: &Path, read_only: bool) -> Option<Mount> {
     Some(Mount::usual(path, What::Bind { from, options }))
 }
 
-/// Whether a path of the host can be seen at the same place through this mount.
+/// True if a path of the host is visible at the same path through this mount.
 fn shows(mount: &Mount, path: &Path) -> bool {
     match &mount.what {
         What::Bind { from, .. } => path
@@ -165,7 +165,7 @@ impl Directory {
         Some(Self { told: told.filter(right).unwrap_or_else(|| real.clone()), real })
     }
 
-    /// What these mounts, of which later ones cover earlier ones, make of it.
+    /// Returns the visibility of a path through these mounts, of which later ones cover earlier ones.
     fn among(&self, mounts: &[&Mount]) -> Sight {
         for path in [&self.told, &self.real] {
             let mount = mounts.iter().rev().find(|mount| path.starts_with(&mount.target));
@@ -191,7 +191,7 @@ fn may_be_shown(current: &Path) -> bool {
     }
 }
 
-/// The home directory in the container, and what is mounted there.
+/// Returns the home directory in the container, and its mount.
 fn home(args: &ContainerArgs, user: &User) -> Result<(PathBuf, Option<Mount>), Failure> {
     let usual = PathBuf::from(&user.account.home);
     if let Some(wish) = &args.home {

@@ -1,4 +1,4 @@
-//! What becomes the root directory of a command, and the process that keeps it mounted.
+//! Finds the root directory of a command, and runs the process that keeps it mounted.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -35,7 +35,7 @@ use crate::settings::Settings;
 /// A folder of the web server that is a repository, and no system.
 const PUBLISHED: &str = ".cvmfspublished";
 
-/// What becomes the root directory.
+/// Root directory of a command.
 #[derive(Clone, Debug)]
 pub(crate) enum Root {
     /// A directory of the host.
@@ -47,7 +47,7 @@ pub(crate) enum Root {
 }
 
 impl Root {
-    /// Tells an image from a repository that is to appear below `/cvmfs`, by what it is called and what is there.
+    /// Distinguishes an image from a repository to mount below `/cvmfs`, by its name and its file.
     pub(crate) fn of(what: &OsStr, args: &ImageArgs) -> Result<Option<Self>, Failure> {
         refuse_container_image(what)?;
         if let Some((place, Some(path))) = what.to_str().map(split_path)
@@ -99,7 +99,7 @@ pub(crate) struct Kept<'a> {
     pub(crate) repository: &'a RepositoryArgs,
     /// How a repository is shown.
     pub(crate) view: Box<dyn Fn() -> ViewOptions + 'a>,
-    /// Whether what is shown never changes.
+    /// True if the tree never changes.
     pub(crate) is_fixed: bool,
     pub(crate) session: SessionOptions,
     /// Whether somebody goes ahead of programs that start from it.
@@ -110,7 +110,7 @@ pub(crate) struct Kept<'a> {
     pub(crate) settings: &'a Settings,
 }
 
-/// What a keeper has open.
+/// Files that a keeper has open.
 #[derive(Default)]
 struct Open {
     recording: Option<Arc<RecordingTree>>,
@@ -136,7 +136,7 @@ impl Kept<'_> {
         let log = runtime.log(&format!("image-{}", std::process::id()));
         let stage = place.join(|| {
             let started = start(&log, line);
-            // It goes on writing to what has no name any more; what one that failed had to say has been read.
+            // The keeper goes on writing to the nameless file; the log of a failed one has been read.
             let _ = fs::remove_file(&log);
             started
         });
@@ -146,7 +146,7 @@ impl Kept<'_> {
         })
     }
 
-    /// Becomes the process that keeps it. `fd` is what its starter waits at.
+    /// Becomes the process that keeps it. `fd` is the pipe to its starter.
     pub(crate) fn keep(self, fd: RawFd) -> Result<(), Failure> {
         // Started through a link in /proc, it would be called `exe` in lists of processes.
         let _ = rustix::thread::set_name(c"esker");
@@ -163,7 +163,7 @@ impl Kept<'_> {
         };
         let outcome = self.serve(starter, || report(&Report::Ready { warning: None }));
         if let Err(failure) = &outcome {
-            // If nobody waits for it any more, it is in the log.
+            // If the starter is gone, the log has the failure.
             let _ = report(&failure.into());
         }
         outcome
@@ -180,7 +180,7 @@ impl Kept<'_> {
             apart: self.is_apart(),
             starter,
         };
-        // Opened before the namespaces hide who may read it.
+        // Opened before the namespaces hide the permissions.
         let mut opened = Open::default();
         let kept = place.keep(keeping, |mount| self.open(mount, &mut opened), ready);
         opened.close();
@@ -205,8 +205,8 @@ impl Kept<'_> {
         Ok(SharedMountAddress::new(runtime.path(), Key::new(&image, self.identity)))
     }
 
-    /// Whether commands are in a user namespace of their own. Those of ordinary users always are; root's would lose the
-    /// rights that root has elsewhere, so only where that is wanted.
+    /// True if commands are in a user namespace of their own. Those of ordinary users always are; root's would lose
+    /// the rights that root has elsewhere, so only on request.
     fn is_apart(&self) -> bool {
         self.contained || !geteuid().is_root()
     }
@@ -219,7 +219,7 @@ impl Kept<'_> {
         }
     }
 
-    /// Opens what is to be seen at `mount`, and tells what has to be closed again.
+    /// Opens the tree for `mount`, and records in `opened` what has to be closed again.
     fn open(&self, mount: MountedAt<'_>, opened: &mut Open) -> Result<Arc<dyn Tree>, Failure> {
         let command = self.replay.then(|| replay::command_in(mount.directory, mount.name));
         let log = &self.session.log;
@@ -247,7 +247,7 @@ impl Kept<'_> {
     }
 }
 
-/// What tells a file from others, and from itself when it changes.
+/// Returns an identity that distinguishes a file from others, and from itself after a change.
 fn of_file(path: &Path) -> Result<String, Failure> {
     let unknown = || format!("can't find the image {}", path.display());
     let real = fs::canonicalize(path).context(Kind::Failed, unknown())?;
@@ -261,7 +261,7 @@ fn start(log: &Path, line: &[OsString]) -> Result<(), Failure> {
     let again =
         Again { name: "esker", option: "--keep", failed: "can't start a process that keeps the image" };
     let outcome = start_again(&again, log, line);
-    // What was started has started another and ended: the command must not find a child that it doesn't know.
+    // The child has started another and ended: the command must not find an unknown child.
     let _ = waitpid(None, WaitOptions::empty());
     outcome.map(drop)
 }

@@ -69,7 +69,7 @@ impl ContainerRun {
         }
     }
 
-    /// The host's variables, as the command would have them without a container.
+    /// Returns the host's variables, as the command would have them without a container.
     fn host_environment(&self) -> Result<Environment, Failure> {
         let mut environment = Environment::of_host(self.args.cleanenv);
         let wished = std::env::vars_os().filter_map(|(name, value)| {
@@ -85,7 +85,7 @@ impl ContainerRun {
     }
 }
 
-/// The current directory, by the path that a shell has for it if that leads there.
+/// Returns the current directory, by the shell's path for it if that leads there.
 fn current_directory() -> Option<PathBuf> {
     let place = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     let real = std::env::current_dir().ok()?;

@@ -1,4 +1,4 @@
-//! Who starts the command, as the host knows them, and the files that tell programs in the container.
+//! The calling user, as the host knows it, and the account files for programs in the container.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ const LONGEST: u64 = 16 << 20;
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 
-/// Whoever starts the command.
+/// The calling user.
 pub(super) struct User {
     pub(super) account: Account,
     groups: Vec<Group>,
@@ -51,7 +51,7 @@ impl User {
         Self { account, groups }
     }
 
-    /// The files of accounts that the container gets: the image's, and this person.
+    /// Returns the account files for the container: the image's, with this user.
     pub(super) fn files(&self, stage: &Stage) -> Vec<Mount> {
         let of_image = |path: &str| stage.read(Path::new(path), LONGEST).ok().flatten().unwrap_or_default();
         let passwd = accounts::passwd(&of_image(PASSWD), &self.account);

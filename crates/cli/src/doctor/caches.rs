@@ -1,4 +1,4 @@
-//! The cache folders of this user's mounts, and the one that the next mount will take.
+//! Checks the cache folders of this user's mounts, and the one for the next mount.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What mounting needs of the machine: the device, fusermount3, namespaces, the kernel, descriptors.
+//! Checks the machine's requirements for mounting: the device, fusermount3, namespaces, the kernel, descriptors.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Every mount of ours on this node: whether it answers, whether its daemon does, and what that says.
+//! Checks every mount of ours on this node: whether it answers, whether its daemon does, and its status.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -15,13 +15,13 @@ use crate::settings::Settings;
 
 /// How long a daemon may take to tell how it is; the mount is touched at the same time.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(3);
-/// Failures are told of if they are not older than this.
+/// Age in seconds up to which failures are reported.
 const RECENT: u64 = 600;
 /// A clock may be off by this.
 const SKEW: u64 = 300;
 /// Mounts ask for the head every few minutes; one that has not for so long doesn't ask.
 const HEAD_AGE: u64 = 6 * 3600;
-/// So long before a whitelist expires it is told of.
+/// Seconds before its end at which a whitelist is reported.
 const WHITELIST_LEFT: u64 = 7 * 86_400;
 
 pub(super) fn looks(settings: &Settings) -> Vec<Look> {
@@ -51,7 +51,7 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
     looks
 }
 
-/// A mount of this user.
+/// Checks a mount of this user.
 fn own(one: &Registered) -> Vec<Finding> {
     let entry = &one.entry;
     let place = entry.mountpoint.display().to_string();
@@ -75,14 +75,14 @@ fn own(one: &Registered) -> Vec<Finding> {
     };
     let answer = touched.and_then(|thread| thread.join().ok());
     findings.extend(answer.and_then(|answer| of_touch(&place, entry.pid, answer)));
-    // What a good one says of its head is no answer yet.
+    // The status of a working mount is no evidence for its server.
     if findings.iter().all(|finding| finding.grade == Grade::Good) {
         findings.push(Finding::good("mount", place, format!("{} answers", entry.repository)));
     }
     findings
 }
 
-/// What a daemon that does not answer is doing.
+/// Reports what a silent daemon is doing.
 fn silent(place: &str, pid: u32, reason: &str) -> Finding {
     let end = format!("`kill -9 {pid}`, then `esker umount {place}`");
     let (found, mend) = match process_state(pid) {
@@ -98,7 +98,7 @@ fn silent(place: &str, pid: u32, reason: &str) -> Finding {
     Finding::broken("daemon", place, format!("its daemon (process {pid}) {found}: {reason}"), mend)
 }
 
-/// The state letter of a process.
+/// Returns the state letter of a process.
 fn process_state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before it is in brackets and may contain anything.
@@ -126,7 +126,7 @@ fn of_touch(place: &str, pid: u32, answer: Result<Touched, NoAnswer>) -> Option<
     }
 }
 
-/// What a daemon says of itself that somebody should know.
+/// Returns the findings in a daemon's status.
 fn of_status(place: &str, status: &MountStatus) -> Vec<Finding> {
     let now = seconds(SystemTime::now());
     let mut findings = Vec::new();
@@ -171,7 +171,7 @@ fn of_status(place: &str, status: &MountStatus) -> Vec<Finding> {
     findings
 }
 
-/// Tells of proxies and servers that are out of use.
+/// Reports proxies and servers that are marked down.
 fn of_route(place: &str, route: &Route) -> Vec<Finding> {
     let of = |check: &'static str, kind: &str, one: &Reach| {
         let since = one.since.map(|since| span(seconds(SystemTime::now()).saturating_sub(since)));
@@ -188,7 +188,8 @@ fn of_route(place: &str, route: &Route) -> Vec<Finding> {
     proxies.chain(servers).collect()
 }
 
-/// When the repository was last asked for its head. That it can't be is said by who asks; this finds one who doesn't.
+/// Reports when the head was last checked. A failed check is reported elsewhere; this finds a mount that doesn't
+/// check.
 fn of_head(place: &str, now: u64, checked: u64) -> Finding {
     let age = now.saturating_sub(checked);
     let found = format!("its head was confirmed {} ago", span(age));
@@ -201,7 +202,8 @@ fn of_head(place: &str, now: u64, checked: u64) -> Finding {
     Finding::warning("head", place, found, mend)
 }
 
-/// How long the whitelist counts. Later the mount shows what it has, and neither new revisions nor a new mount.
+/// Reports how long the whitelist is valid. Afterwards the mount serves its revision, but neither new revisions nor a
+/// new mount.
 fn of_whitelist(place: &str, now: u64, expires: u64) -> Finding {
     let left = expires.saturating_sub(now);
     let mend = "the owner of the repository has to sign it again (`esker repo resign`); tell them";
@@ -218,7 +220,7 @@ fn of_whitelist(place: &str, now: u64, expires: u64) -> Finding {
     }
 }
 
-/// A time in its largest unit.
+/// Returns a time in its largest unit.
 fn span(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds} s"),
@@ -228,7 +230,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// A mount that is not in this user's registry: another user's, or one that was left behind.
+/// Reports a mount that is not in this user's registry: another user's, or a leftover.
 fn stranger(place: &Path) -> Finding {
     let named = place.display().to_string();
     let mend = format!("`esker umount {named}`, by whoever mounted it or root");
@@ -236,7 +238,7 @@ fn stranger(place: &Path) -> Finding {
         Ok(Touched::Failed { errno: libc::ENOTCONN, .. }) => {
             Finding::broken("mount", named, "it is left behind: it has no daemon any more", mend)
         }
-        // What others may not see is none of our business.
+        // A mount without access for other users is not our concern.
         Ok(Touched::Failed { errno: libc::EACCES | libc::EPERM, .. }) => {
             Finding::good("mount", named, "it is another user's")
         }

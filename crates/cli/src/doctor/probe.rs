@@ -1,4 +1,4 @@
-//! Touching what may hang, in a process that can be left behind.
+//! Touches files that may hang, in a child process that can be detached.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -17,7 +17,7 @@ use crate::settings::Settings;
 /// Longest answer of a child.
 const ANSWER_MAX: u64 = 64 * 1024;
 
-/// What a child is to touch.
+/// Operation of the child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Touch {
     /// A mount, or a folder in it: its facts, its numbers, its names, and an attribute that only its daemon answers.
@@ -28,33 +28,33 @@ pub(crate) enum Touch {
     Cache,
     /// The cache folder that the next mount will take.
     DefaultCache,
-    /// Namespaces of one's own.
+    /// Making namespaces.
     Namespaces,
 }
 
-/// What a child found. One that hangs says nothing.
+/// Result of the child. A child that hangs has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Touched {
     /// The mount answers.
     Answers,
-    /// What a mount shows, as far as its attributes tell.
+    /// Name and revision of a mount, by its attributes.
     Shows { name: Option<String>, revision: Option<u64> },
     /// A folder that can be written, with so many bytes free of so many.
     Writable { free: u64, total: u64, network: Option<String> },
     /// There is no such folder yet.
     Absent,
-    /// What is asked for is possible.
+    /// The operation is possible.
     Allowed,
     /// A system call failed.
     Failed { call: String, errno: i32, text: String },
-    /// The system does not allow it: why, and what to do.
+    /// The system does not allow it: cause and advice.
     Blocked { cause: String, remedy: String },
 }
 
 /// Why there is no answer.
 pub(crate) enum NoAnswer {
-    /// It did not come in time. The child may live on for as long as what it touches hangs.
+    /// No result in time. The child may live on for as long as the file hangs.
     Hangs,
     /// The child could not do its work.
     Failed(String),
@@ -73,7 +73,7 @@ pub(crate) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touc
     .into();
     let mut command = Command::new("/proc/self/exe");
     command.arg0("esker").arg("doctor").arg("--touch").arg(kind).arg(path).current_dir("/");
-    // An automounter mounts for nobody of its own process group, which this process may be in.
+    // An automounter ignores lookups of its own process group, which this process may be in.
     command.process_group(0);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().map_err(failed)?;
@@ -82,7 +82,7 @@ pub(crate) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touc
     let read = move || {
         let mut text = Vec::new();
         let read = output.take(ANSWER_MAX).read_to_end(&mut text);
-        // Whoever waited may have given up.
+        // The receiver may have timed out.
         let _ = sender.send(read.map(|_| text));
     };
     std::thread::Builder::new().stack_size(256 << 10).spawn(read).map_err(failed)?;
@@ -94,7 +94,7 @@ pub(crate) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touc
                 .map_err(|error| NoAnswer::Failed(error.to_string()))
         }
         Err(_) => {
-            // It ends now or when what it waits for comes; nobody waits for that.
+            // The child ends now or when its system call returns; nothing waits for that.
             let _ = child.kill();
             Err(NoAnswer::Hangs)
         }
@@ -102,7 +102,7 @@ pub(crate) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touc
 }
 
 impl Touch {
-    /// The child's part: touches and says what it found.
+    /// Runs in the child: touches the file and returns the result as text.
     pub(crate) fn perform(self, path: &Path, settings: &Settings) -> String {
         let touched = match self {
             Self::Mount => mount(path),
@@ -142,7 +142,8 @@ fn mount(path: &Path) -> Touched {
             .map_err(failed("opendir"))?
             .take(1)
             .try_for_each(|entry| entry.map(drop).map_err(failed("readdir")))?;
-        // What the kernel knows it answers by itself; this it has to ask for. That there is none is an answer too.
+        // The kernel answers other requests from its cache; this one reaches the daemon. An absent attribute is an
+        // answer too.
         let mut value = [0; 256];
         match rustix::fs::getxattr(path, "user.fqrn", &mut value[..]) {
             Ok(_) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),

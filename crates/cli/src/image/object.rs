@@ -21,7 +21,7 @@ pub(super) struct ObjectImage {
     offset: u64,
     len: u64,
     reads: Arc<Reads>,
-    /// What it is read from; closed with it.
+    /// Repository that it is read from; closed with it.
     _browsed: Browsed,
 }
 
@@ -92,7 +92,7 @@ struct UnderWay {
     before: Option<Instant>,
 }
 
-/// One of them, and what tells when bytes that it waits for last arrived.
+/// An object, and the progress of the transfers that it waits for.
 #[derive(Default)]
 struct Read(Mutex<Vec<Progress>>);
 

@@ -40,7 +40,7 @@ struct Target {
     base: String,
     /// The last part.
     file: String,
-    /// What follows a question mark, with it.
+    /// Query with its question mark.
     query: String,
 }
 
@@ -145,7 +145,7 @@ fn list(
 }
 
 impl RemoteImage {
-    /// A block: from the cache, or fetched by one of those who want it.
+    /// Returns a block: from the cache, or fetched once for all readers.
     fn block(&self, number: u64) -> io::Result<Vec<u8>> {
         let start = number * self.block;
         let end = (start + self.block).min(self.file.whole().len);
@@ -155,7 +155,7 @@ impl RemoteImage {
         }
         let _flight = match self.set_out(number) {
             Set::First(flight) => flight,
-            // Whoever was first has kept it, or failed; then it is tried again.
+            // The first reader has kept it, or failed; then it is tried again.
             Set::After(flight) => match self.parts.get(number, len) {
                 Some(content) => return Ok(content),
                 None => flight,
@@ -185,14 +185,14 @@ impl RemoteImage {
     }
 }
 
-/// Who fetches a block.
+/// Decides which reader fetches a block.
 enum Set<'i> {
     First(Flight<'i>),
-    /// Somebody else has tried before.
+    /// Another reader has tried before.
     After(Flight<'i>),
 }
 
-/// A block on its way; nobody else fetches it meanwhile.
+/// A block being fetched; other readers wait for it.
 struct Flight<'i> {
     image: &'i RemoteImage,
     number: u64,

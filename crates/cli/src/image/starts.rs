@@ -1,4 +1,4 @@
-//! What is known of how programs start from an image: what the node has seen, and what came with the image.
+//! Start-up reads of programs in an image: recorded on this node, and stored in the image.
 
 use esker_node::repository::sequences;
 use esker_prefetch::SequenceStore;
@@ -10,8 +10,8 @@ use crate::args::RepositoryArgs;
 use crate::settings::Settings;
 
 impl ImageNamed {
-    /// What the node has seen; none if the image comes from a server, of whose bytes only those that are needed should be
-    /// asked for. It isn't kept if there is no place for it.
+    /// Returns the reads recorded on this node; `None` for an image on a server, from which only needed bytes should
+    /// be fetched. Without a cache folder they aren't kept.
     pub(crate) fn sequences(
         &self,
         tree: &ImageTree,
@@ -26,7 +26,7 @@ impl ImageNamed {
     }
 }
 
-/// What came with an image: nothing if nobody has told it.
+/// Returns the reads stored in an image: empty if it has none.
 pub(crate) fn brought(image: &dyn Image, superblock: &Superblock) -> Vec<u8> {
     trailer::read(image, superblock).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What `esker status` says of a mounted image.
+//! Status of a mounted image for `esker status`.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use esker_squashfs::ImageTree;
 
 use super::Trust;
 
-/// What is known of an image now, and what failed.
+/// Returns the state of an image now, and its failures.
 pub(super) fn of(tree: &ImageTree, trust: Trust) -> (Image, Vec<Failed>) {
     let (superblock, status) = (tree.superblock(), tree.status());
     let image = Image {
@@ -30,7 +30,7 @@ pub(super) fn of(tree: &ImageTree, trust: Trust) -> (Image, Vec<Failed>) {
 }
 
 impl Trust {
-    /// By what the image is authenticated. The words are an interface.
+    /// Returns the name of the authentication. The names are an interface.
     fn word(self) -> &'static str {
         match self {
             Self::File => "file",

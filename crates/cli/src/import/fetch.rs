@@ -1,4 +1,4 @@
-//! A source that lies on a server.
+//! Fetches a source from a server.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(super) fn fetch(url: &str, settings: &Settings, patience: Duration) -> Resul
     source.fetch(
         Fetch::new(file, "the configuration", SOURCE_MAX),
         Callback::new(move |outcome| {
-            // Nobody listens any more if it took too long.
+            // After the timeout the receiver is gone.
             let _ = sender.send(outcome);
         }),
     );
@@ -44,7 +44,7 @@ pub(super) fn fetch(url: &str, settings: &Settings, patience: Duration) -> Resul
     stored.into_bytes().map_err(|error| Failure::failed(format!("{what}: {error}")))
 }
 
-/// The proxies of the environment, or of this machine's configuration, or none.
+/// Returns the proxies of the environment, or of this machine's configuration, or none.
 fn proxies(settings: &Settings) -> Result<Proxies, Failure> {
     let environment = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
     let general = configuration::load(settings, None);

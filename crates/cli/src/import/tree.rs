@@ -23,10 +23,10 @@ const FILES_MAX: usize = 2000;
 /// Most members of an archive; whole repositories of software are packed with their configuration.
 const MEMBERS_MAX: usize = 50_000;
 const PLAIN_MAX: u64 = 256 << 20;
-/// Where keys lie in folders of folders.
+/// Greatest depth of folders with keys.
 const DEPTH_MAX: usize = 4;
 
-/// What a source should be.
+/// Description of valid sources.
 pub(crate) const WANTED: &str = "a source is a configuration repository, a folder or a tar archive with domain.d/*.conf \
      and keys/ in it, or a file DOMAIN.conf or DOMAIN.toml";
 
@@ -42,12 +42,12 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// What the user named.
+    /// Returns the source as the user named it.
     pub(crate) fn source(&self) -> &str {
         &self.source
     }
 
-    /// A folder of this machine: that of a configuration repository, or the one with its files.
+    /// Reads a folder of this machine: a configuration repository, or the folder with its files.
     pub(super) fn of_folder(folder: &Path) -> Result<Self, Failure> {
         let source = folder.display().to_string();
         let roots = [folder.join("etc/cvmfs"), folder.join("etc/esker"), folder.to_owned()];
@@ -109,7 +109,7 @@ impl Tree {
         Ok(())
     }
 
-    /// An archive, or a single file of configuration, which is about `name` or what its own name says.
+    /// Reads an archive, or a single configuration file for `name` or its own name.
     pub(super) fn of_bytes(
         source: &str,
         path: &Path,
@@ -147,7 +147,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// The domains and repositories that it has files for.
+    /// Returns the domains and repositories that it has files for.
     pub(super) fn scopes(&self) -> Vec<Scope> {
         let mut found = Vec::new();
         for (folder, of) in
@@ -165,7 +165,7 @@ impl Tree {
         found
     }
 
-    /// The public keys that a path of the configuration stands for, with their places: a file, or a folder of files.
+    /// Returns the public keys at a path of the configuration, with their places: a file, or a folder of files.
     pub(super) fn keys(&self, path: &Path, domain: &str) -> io::Result<Vec<(String, Vec<u8>)>> {
         if let Some(inner) = inside(path) {
             if let Some(bytes) = self.files.get(&inner) {
@@ -202,15 +202,15 @@ fn check_name(name: &str) -> Result<(), Failure> {
         .context(Kind::Usage, format!("{name:?} can't be the name of a domain"))
 }
 
-/// Whether a file can count, by its name.
+/// True if a file can be relevant, by its name.
 fn is_wanted(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or_default();
     let kind = name.rsplit_once('.').map_or("", |(_, kind)| kind);
     matches!(kind, "conf" | "local" | "pub" | "toml") && !name.starts_with('.')
 }
 
-/// The folder of configuration among the files of an archive, with the slash behind it: the one nearest to the top, and of
-/// several as near the one that is named as on a machine.
+/// Returns the configuration folder among the files of an archive, with the slash behind it: the one nearest to the
+/// top, and of several the one named as on a machine.
 fn root_of<'p>(paths: impl Iterator<Item = &'p String>) -> Option<String> {
     let mut roots: Vec<&str> = Vec::new();
     for path in paths {
@@ -228,7 +228,7 @@ fn root_of<'p>(paths: impl Iterator<Item = &'p String>) -> Option<String> {
     Some(nearest.to_owned())
 }
 
-/// The part of a path below a folder of configuration, wherever that is said to be.
+/// Returns the part of a path below a configuration folder, wherever that is.
 fn inside(path: &Path) -> Option<String> {
     let text = path.to_str()?;
     let inner = ["/etc/cvmfs/", "/etc/esker/"]

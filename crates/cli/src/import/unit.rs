@@ -1,4 +1,4 @@
-//! What a source says of one domain or repository.
+//! Settings and keys of a source for one domain or repository.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::Tree;
 use crate::error::{Failure, chain};
 use crate::setup::{Item, OURS};
 
-/// What is taken over besides keys: where repositories are, and how they are reached.
+/// Imported parameters besides keys: servers and routes.
 const TAKEN: [&str; 6] = [
     "CVMFS_SERVER_URL",
     "CVMFS_USE_GEOAPI",
@@ -22,7 +22,7 @@ const TAKEN: [&str; 6] = [
     "CVMFS_HTTP_PROXY",
     "CVMFS_FALLBACK_PROXY",
 ];
-/// Of those, what a machine has a say in first.
+/// Parameters for which this machine's settings come first.
 const PROXIES: [&str; 2] = ["CVMFS_HTTP_PROXY", "CVMFS_FALLBACK_PROXY"];
 /// They become keys.
 const KEYS: [&str; 2] = ["CVMFS_PUBLIC_KEY", "CVMFS_KEYS_DIR"];
@@ -35,7 +35,7 @@ const KEYS_MAX: usize = 50;
 /// Files in memory take no time.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a unit is about.
+/// Domain or repository of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Scope {
     Domain(String),
@@ -49,7 +49,7 @@ impl Scope {
         }
     }
 
-    /// The file that says it, without what follows the last dot.
+    /// Returns the name of its file without extension.
     pub(super) fn file(&self) -> String {
         match self {
             Scope::Domain(name) => format!("domain.d/{name}"),
@@ -96,12 +96,12 @@ pub(crate) struct Unit {
     pub(crate) scope: Scope,
     pub(crate) settings: Vec<Taken>,
     pub(crate) keys: Vec<FoundKey>,
-    /// Whether somebody still has to say through which proxies.
+    /// True if the user has to choose proxies.
     pub(crate) wants_proxy: bool,
 }
 
 impl Unit {
-    /// Whether another unit, about a repository of this domain, says nothing new.
+    /// True if another unit, for a repository of this domain, adds nothing.
     pub(super) fn says_the_same(&self, other: &Unit) -> bool {
         let settings = |unit: &Unit| -> Vec<String> {
             unit.settings.iter().map(|taken| taken.line().replace(unit.scope.name(), "@fqrn@")).collect()
@@ -112,7 +112,7 @@ impl Unit {
         self.settings.iter().map(Taken::line).eq(settings(other)) && keys(self) == keys(other)
     }
 
-    /// The files that say it below `folder`, Esker's own.
+    /// Returns the files for it below `folder`, Esker's own.
     pub(crate) fn items(&self, folder: &Path, source: &str) -> Vec<Item> {
         let keys = folder.join("keys").join(self.scope.name());
         let file = |path: PathBuf, text: String| Item::File { path, text: text.into(), mode: 0o644 };
@@ -135,7 +135,7 @@ impl Unit {
 /// How the files of a source are evaluated.
 pub(super) struct Evaluation {
     tree: Arc<Tree>,
-    /// What this machine says, which files may refer to: whether it wants the CDN, for example.
+    /// Settings of this machine that files may refer to: the choice of the CDN, for example.
     environment: BTreeMap<String, String>,
     /// Where this machine says which proxies there are.
     proxies: Option<String>,
@@ -145,13 +145,13 @@ impl Evaluation {
     pub(super) fn new(tree: Arc<Tree>, machine: &Parameters, proxies: Option<String>) -> Self {
         let given = std::env::vars().filter(|(name, _)| name.starts_with("CVMFS_"));
         let set = machine.all().iter().map(|(name, setting)| (name.clone(), setting.value.clone()));
-        // What the source itself says of these must not be what this machine says.
+        // The source's values for these must not be this machine's.
         let is_taken = |name: &String| !TAKEN.iter().chain(&KEYS).any(|taken| taken == name);
         let environment = set.chain(given).filter(|(name, _)| is_taken(name)).collect();
         Self { tree, environment, proxies }
     }
 
-    /// What the source says; nothing if it names no servers.
+    /// Returns the unit of the source; `None` if it names no servers.
     pub(super) fn unit(&self, scope: &Scope, remarks: &mut Vec<String>) -> Result<Option<Unit>, Failure> {
         let name = match scope {
             Scope::Domain(domain) => format!("{ANY}.{domain}"),
@@ -168,7 +168,7 @@ impl Evaluation {
         };
         let parameters = request.load();
         for problem in parameters.problems() {
-            // What a sourced file sets for that file alone is of no use to anybody else.
+            // Values that a sourced file sets for itself are of no use here.
             let of_its_own = matches!(
                 problem.kind,
                 ProblemKind::ConfigRepository { .. } | ProblemKind::OnlySourced { .. }
@@ -234,7 +234,7 @@ impl Evaluation {
             settings.push(Taken { parameter, value, origin });
         }
         for (name, setting) in parameters.all() {
-            // What stands in default.conf is about the machine that the source comes from.
+            // default.conf describes the machine that the source comes from.
             let is_own = |folder: &Path| folder.ends_with("domain.d") || folder.ends_with("config.d");
             let own =
                 matches!(&setting.origin, Origin::File(place) if place.path.parent().is_some_and(is_own));
@@ -302,7 +302,7 @@ impl Evaluation {
     }
 }
 
-/// A place in the source.
+/// Returns a place in the source.
 fn shown(origin: &Origin) -> String {
     let text = origin.to_string();
     let inner = text.strip_prefix("/etc/cvmfs/").or_else(|| text.strip_prefix("/etc/esker/"));

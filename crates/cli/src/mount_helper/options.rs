@@ -22,7 +22,7 @@ const NOTHING_TO_DO: &[&str] = &[
     "uhelper",
     "helper",
     "ro",
-    // What mount(8) says where nobody said `ro`.
+    // mount(8) adds it unless `ro` is given.
     "rw",
     "exec",
     "nosuid",
@@ -98,7 +98,7 @@ const NOTHING_TO_DO: &[&str] = &[
     "gid",
 ];
 
-/// Asked for but not given, without harm.
+/// Options without effect that are harmless to ignore.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("suid", "nothing in a mount of Esker gains rights"),
     ("cvmfs_suid", "nothing in a mount of Esker gains rights"),
@@ -137,19 +137,19 @@ const REFUSED: &[(&str, &str)] = &[
 /// Options of `esker mount` that are its own business.
 const PRIVATE: [&str; 4] = ["daemon", "foreground", "source", "help"];
 
-/// What options come to.
+/// Translated options.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Translated {
     /// Arguments of `esker mount`.
     pub(super) arguments: Vec<String>,
-    /// What the user should know.
+    /// Warnings for the user.
     pub(super) warnings: Vec<String>,
     /// It may be mounted already.
     pub(super) remount: bool,
 }
 
-/// Translates the lists given with `-o`; every long option of `command` can be named, with `_` or `-`. What nobody
-/// knows is refused, and with `sloppy` passed over.
+/// Translates the lists given with `-o`; every long option of `command` can be named, with `_` or `-`. Unknown options
+/// are refused, and with `sloppy` skipped.
 ///
 /// As mount(8) does for other types of file systems, labels are left out where SELinux is not `labelled`.
 pub(super) fn translate(
@@ -185,7 +185,7 @@ pub(super) fn translate(
         } else if let Some(argument) = argument(command, name) {
             done.arguments.push(with_value(argument, name, value)?);
         } else if NOTHING_TO_DO.contains(&name) || name.starts_with("x-") || name.starts_with("X-") {
-            // Somebody else has seen to it.
+            // mount(8) or another program handles it.
         } else if sloppy {
             done.warnings.push(format!("the mount option {name} is unknown and passed over"));
         } else {
@@ -200,13 +200,13 @@ pub(super) fn translate(
     Ok(done)
 }
 
-/// Whether the kernel labels files with SELinux.
+/// True if the kernel labels files with SELinux.
 pub(super) fn has_selinux() -> bool {
     let types = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     types.lines().any(|line| line.ends_with("\tselinuxfs"))
 }
 
-/// The parts of a list: commas separate, except between double quotes.
+/// Returns the parts of a list: commas separate, except between double quotes.
 fn split(list: &str) -> Vec<&str> {
     let mut quoted = false;
     let parts = list.split(move |letter| {

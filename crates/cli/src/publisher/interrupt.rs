@@ -21,7 +21,7 @@ pub(crate) struct Interrupt {
     event: Arc<OwnedFd>,
 }
 
-/// What ended a wait.
+/// Cause of the end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Woken {
     /// The user wants the command to end.

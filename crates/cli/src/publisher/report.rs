@@ -1,4 +1,4 @@
-//! What a publish did, as text or JSON.
+//! Prints the result of a publish, as text or JSON.
 
 use esker_admin::{BundleCounts, ChangeKind, PathChange, Report};
 
@@ -8,7 +8,7 @@ use crate::output::{Output, size};
 /// Most paths that the text of a dry run lists.
 const LISTED_MAX: usize = 50;
 
-/// Prints what was done.
+/// Prints the report.
 pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     if json {

@@ -11,7 +11,7 @@ const SCHEMES: [&str; 27] = [
     "hdfs", "http", "https", "ftp", "ftps", "sftp", "ssh", "rsync", "dav", "davs", "webdav", "root", "file",
 ];
 
-/// Refuses what looks like an address of storage elsewhere, which was to be a folder.
+/// Refuses an argument that looks like an address of remote storage in the place of a folder.
 pub(crate) fn refuse_address(option: &str, folder: &Path) -> Result<(), Failure> {
     let Some(scheme) = scheme(folder.as_os_str().as_bytes()) else { return Ok(()) };
     let shown = folder.display();

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::is_name;
 use crate::error::Failure;
 
-/// What makes a folder a repository.
+/// File that identifies the folder of a repository.
 const PUBLISHED: &str = ".cvmfspublished";
 
 /// Adds to a failure how a path in a repository is written, if the user likely left out the colon.

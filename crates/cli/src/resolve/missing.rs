@@ -1,10 +1,10 @@
-//! What a name needs and the configuration does not say: all of it at once, and how to get it.
+//! Reports all missing settings of a configured repository at once, with advice.
 
 use esker_node::parameters::Parameters;
 
 use crate::error::Failure;
 
-/// Passes the keys on, unless servers, keys or proxies are missing: then says which of them, and what to do.
+/// Returns the keys, unless servers, keys or proxies are missing: then an error with all of them, and advice.
 pub(super) fn name_all<T>(parameters: &Parameters, keys: Result<T, Failure>) -> Result<T, Failure> {
     let name = parameters.name().unwrap_or_default();
     let domain = name.split_once('.').map_or("DOMAIN", |(_, domain)| domain);

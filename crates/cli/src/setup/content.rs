@@ -1,4 +1,4 @@
-//! What the files of a machine say.
+//! Content of the files that setup writes.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ pub(crate) enum With {
     Fstab,
 }
 
-/// First line of all our files, behind what begins a comment there.
+/// First line of all our files, behind the comment mark.
 pub(crate) const OURS: &str = "Written by `esker setup`; `esker setup --undo` takes it back.";
 
-/// Where the program map of the automounter lies.
+/// Path of the automounter's program map.
 pub(crate) const MAP: &str = "/etc/auto.esker";
 
-/// The automounter's map and its entry in the master map.
+/// Returns the automounter's map and its entry in the master map.
 pub(crate) fn autofs(mount_dir: &Path) -> Vec<Item> {
     let map = format!(
         "#!/bin/sh\n\
@@ -48,7 +48,7 @@ pub(crate) fn autofs(mount_dir: &Path) -> Vec<Item> {
     ]
 }
 
-/// A mount unit and an automount unit, which is switched on.
+/// Returns a mount unit and an automount unit, which is enabled.
 pub(crate) fn systemd(mount_dir: &Path, name: &str) -> Vec<Item> {
     let place = mount_dir.join(name);
     let unit = unit_name(&place);
@@ -93,19 +93,19 @@ pub(crate) fn systemd(mount_dir: &Path, name: &str) -> Vec<Item> {
     ]
 }
 
-/// The automount unit of a repository.
+/// Returns the automount unit of a repository.
 pub(crate) fn automount_unit(mount_dir: &Path, name: &str) -> String {
     format!("{}.automount", unit_name(&mount_dir.join(name)))
 }
 
-/// A line in the table of file systems, and its mount point.
+/// Returns a line for fstab, and its mount point.
 pub(crate) fn fstab(mount_dir: &Path, name: &str) -> Vec<Item> {
     let place = mount_dir.join(name);
     let text = format!("{name} {} esker nodev,nosuid,_netdev,nofail 0 0", place.display());
     vec![Item::Folder(place), Item::Line { path: "/etc/fstab".into(), text }]
 }
 
-/// The name of a unit that stands for a path, as systemd-escape(1) makes it.
+/// Returns the unit name for a path, as systemd-escape(1) makes it.
 fn unit_name(path: &Path) -> String {
     let text = path.to_string_lossy();
     let mut name = String::new();

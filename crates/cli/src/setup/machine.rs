@@ -9,10 +9,10 @@ use esker_store::{RealDisk, persist};
 
 use crate::error::{Failure, Kind};
 
-/// Where the record of what was set up lies on a machine.
+/// Path of setup's record on a machine.
 const RECORD: &str = "/var/lib/esker/setup.json";
 
-/// A root folder, or what belongs to a user of this machine.
+/// A root folder, or the files of a user of this machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     root: PathBuf,
@@ -25,12 +25,12 @@ impl Machine {
         Self { root: root.to_owned(), record: RECORD.into() }
     }
 
-    /// What belongs to a user of this machine, who has the record at `record`.
+    /// Makes the machine for a user's own files, with the record at `record`.
     pub(crate) fn of_user(record: PathBuf) -> Self {
         Self { root: "/".into(), record }
     }
 
-    /// Where the record of what was set up lies, as on that machine.
+    /// Returns the path of setup's record on that machine.
     pub(crate) fn record(&self) -> &Path {
         &self.record
     }
@@ -39,7 +39,7 @@ impl Machine {
         self.root == Path::new("/")
     }
 
-    /// Where a path of that machine lies on this one.
+    /// Returns the path on this machine of a path on that machine.
     pub(crate) fn place(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -48,13 +48,13 @@ impl Machine {
         fs::symlink_metadata(self.place(Path::new(path))).is_ok()
     }
 
-    /// Where mount(8) looks for helpers: `/sbin`, under the name that isn't a link.
+    /// Returns the folder in which mount(8) looks for helpers: `/sbin`, under the name that isn't a link.
     pub(crate) fn sbin(&self) -> PathBuf {
         let own = fs::symlink_metadata(self.place(Path::new("/sbin"))).is_ok_and(|meta| meta.is_dir());
         PathBuf::from(if own { "/sbin" } else { "/usr/sbin" })
     }
 
-    /// Whether the client of CernVM-FS is installed, told by its own files.
+    /// True if the client of CernVM-FS is installed, by its own files.
     pub(crate) fn has_reference(&self) -> bool {
         self.has("/usr/bin/cvmfs2")
             || self.has("/etc/auto.cvmfs")
@@ -69,7 +69,7 @@ impl Machine {
         }
     }
 
-    /// Writes a file whole or not at all.
+    /// Writes a file atomically.
     pub(super) fn write(&self, place: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         persist(&RealDisk::SERVED, place, bytes)?;
         self.set_mode(place, mode)

@@ -1,4 +1,4 @@
-//! What setup made, kept so that exactly that can be taken back.
+//! Record of setup's changes, to undo exactly those.
 
 use std::fs;
 use std::io;
@@ -30,7 +30,7 @@ impl Made {
         }
     }
 
-    /// Whether an entry for this would be about the same thing.
+    /// True if an entry is for the same object.
     fn is_about(&self, other: &Made) -> bool {
         match (self, other) {
             (Made::Line { path, text }, Made::Line { path: there, text: other }) => {
@@ -42,7 +42,7 @@ impl Made {
     }
 }
 
-/// The digest by which a file is known to be unchanged.
+/// Returns the digest that shows whether a file is unchanged.
 pub(super) fn digest(bytes: &[u8]) -> String {
     ContentHash::of(HashAlgorithm::Shake128, bytes).to_string()
 }
@@ -80,7 +80,7 @@ impl Record {
         self.made.contains(made)
     }
 
-    /// Adds entries beside those of earlier calls about the same things, either of which may be true for now.
+    /// Adds entries beside those of earlier calls for the same objects, either of which may be true for now.
     pub(super) fn add(&mut self, made: impl Iterator<Item = Made>) {
         for entry in made {
             if !self.has(&entry) {
@@ -89,7 +89,7 @@ impl Record {
         }
     }
 
-    /// Keeps what is true now that everything is made.
+    /// Keeps the entries that are true once everything is made.
     pub(super) fn settle(&mut self, made: impl Iterator<Item = Made>) {
         for entry in made {
             self.made.retain(|other| *other == entry || !other.is_about(&entry));
@@ -97,7 +97,7 @@ impl Record {
     }
 }
 
-/// What undoing did with one thing.
+/// Result of undoing one change.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     /// It is gone.
@@ -106,7 +106,7 @@ pub(crate) enum Left {
     Kept(PathBuf, &'static str),
 }
 
-/// Takes everything back that setup made and nobody changed since; `dry` only tells.
+/// Undoes all changes of setup that are still unchanged; `dry` only lists them.
 pub(crate) fn undo(machine: &Machine, dry: bool) -> Result<Vec<Left>, Failure> {
     let record = Record::read(machine)?;
     let mut done = Vec::new();

@@ -14,7 +14,7 @@ fn wanted(text: &str) -> Vec<Item> {
     ]
 }
 
-/// Everything below a folder, with what it says.
+/// Returns all files below a folder, with their content.
 fn everything(folder: &Path) -> Vec<(PathBuf, String)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -99,7 +99,7 @@ fn what_others_made_or_changed_stays() {
     assert_eq!(fs::read_to_string(base.path().join("etc/new/map")).expect("text"), "changed");
 }
 
-/// The record is written before anything is made: a call that died in between can be undone, and repeated.
+/// The record is written before anything is made: a call that was killed in between can be undone, and repeated.
 #[test]
 fn a_call_that_died_is_undone_and_repeated() {
     let (base, machine) = machine();
@@ -107,7 +107,7 @@ fn a_call_that_died_is_undone_and_repeated() {
     let mut plan = Plan::new(&machine, wanted("two")).expect("a plan");
     plan.record.add(plan.missing.iter().map(Item::made));
     plan.record.write(&machine).expect("recorded");
-    // Neither the old nor the new version counts as somebody else's.
+    // Neither the old nor the new version counts as a foreign file.
     Plan::new(&machine, wanted("two")).expect("a plan").apply(&machine).expect("made");
     let left = undo(&machine, false).expect("undone");
     assert!(left.iter().all(|left| matches!(left, Left::Gone(_))), "{left:?}");

@@ -1,4 +1,4 @@
-//! What needs the repository besides the cache: which objects a file or folder consists of, and fetching them.
+//! Cache commands that need the repository: listing and fetching the objects of a file or folder.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -55,7 +55,7 @@ pub(super) struct PreloadArgs {
     telling: Telling,
 }
 
-/// How it is said what is done.
+/// Options of the output.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(super) struct Telling {
     /// Print JSON
@@ -70,14 +70,14 @@ pub(super) struct Telling {
 /// Objects that are fetched at once at most; the network's own window is narrower.
 const UNDER_WAY_MAX: usize = 512;
 
-/// Objects, each once, with what they are.
+/// Objects without duplicates, with their requests.
 #[derive(Default)]
 struct Gathered {
     objects: HashMap<CacheKey, ObjectRequest>,
     files: u64,
 }
 
-/// What was brought into the cache.
+/// Result of filling the cache.
 #[derive(Default, serde::Serialize)]
 pub(super) struct Filled {
     pub(super) files: u64,
@@ -93,7 +93,7 @@ pub(super) fn pin(args: PinArgs, settings: &Settings) -> Result<(), Failure> {
     let browsed = Browsed::open(&PlaceArgs::of(args.place, args.repository), settings)?;
     let mut meter = ProgressMeter::new(args.telling.quiet);
     let gathered = Gathered::below(&browsed, &mut meter)?;
-    // First, so that what comes in last doesn't evict what came first.
+    // First, so that later objects don't evict earlier ones.
     let members: Vec<_> = gathered.objects.iter().map(|(key, wanted)| (*key, plain_len(wanted))).collect();
     open(folder.as_ref(), quota, settings)?.pin(&label, &members).map_err(|error| {
         of_store("can't pin", &error).hint("raise the limit with --quota SIZE, or unpin something")
@@ -123,7 +123,7 @@ pub(super) fn preload(args: PreloadArgs, settings: &Settings) -> Result<(), Fail
     tell_filled("in the cache", &filled, args.telling)
 }
 
-/// Evicts what a file or folder consists of.
+/// Evicts the objects of a file or folder.
 pub(super) fn evict(
     place: String,
     repository: RepositoryArgs,
@@ -143,7 +143,7 @@ fn plain_len(wanted: &ObjectRequest) -> u64 {
 }
 
 impl Gathered {
-    /// Everything at and below the path that was asked for, and the catalogs that it takes to find it.
+    /// Collects all objects at and below the requested path, and the catalogs on the way to it.
     fn below(browsed: &Browsed, meter: &mut ProgressMeter) -> Result<Self, Failure> {
         let mut gathered = Self::default();
         let walk = browsed.walk();
@@ -197,7 +197,7 @@ impl Gathered {
         self.objects.values().map(plain_len).sum()
     }
 
-    /// What doesn't fit would throw out its own beginning.
+    /// Refuses a set that is larger than the cache, because it would evict its own beginning.
     fn check_room(&self, browsed: &Browsed) -> Result<(), Failure> {
         let (bytes, quota) = (self.bytes(), browsed.store().room().quota);
         if quota == 0 || bytes <= quota {
@@ -208,7 +208,7 @@ impl Gathered {
             .hint("raise the limit with --quota SIZE, or preload less"))
     }
 
-    /// Brings all of it into the cache; what could not be prefetched is asked for as if somebody read it.
+    /// Fetches all objects into the cache; an object that could not be prefetched is requested like a read.
     fn fetch(self, browsed: &Browsed, meter: &mut ProgressMeter) -> Result<Filled, Failure> {
         let (store, errand) = (browsed.store(), CancelToken::default());
         let mut filled = Filled { files: self.files, bytes: self.bytes(), ..Filled::default() };
@@ -219,7 +219,7 @@ impl Gathered {
         loop {
             for wanted in left.by_ref().take(UNDER_WAY_MAX - under_way) {
                 let (answers, again) = (answers.clone(), wanted.clone());
-                // Whoever waits for answers outlives them.
+                // The receiver outlives the senders.
                 let done = Callback::new(move |outcome| drop(answers.send((again, outcome))));
                 under_way += 1;
                 store.warm(wanted, &errand, done);

@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     }
 }
 
-/// What was found for a repository, or for what holds for all.
+/// Findings for a repository, or for the configuration of all.
 type Checked = (Option<String>, Vec<Finding>);
 
 fn all(args: &Args, settings: &Settings) -> Result<Vec<Checked>, Failure> {

@@ -196,7 +196,7 @@ impl Args {
     }
 }
 
-/// The files that a profile has, in the order of their first reads.
+/// Returns the files of a profile in the order of their first reads.
 fn order(profile: &Path) -> Result<Vec<Vec<u8>>, Failure> {
     let shown = profile.display();
     let bytes = std::fs::read(profile).context(Kind::Usage, format!("can't read {shown}"))?;
@@ -243,7 +243,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     print(&report?, args.json)
 }
 
-/// The folder that a file is in.
+/// Returns the folder that a file is in.
 fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

@@ -49,13 +49,13 @@ enum Side {
     Folder(PathBuf),
 }
 
-/// What is compared of an entry besides its content.
+/// Facts of an entry that are compared besides its content.
 struct Facts {
     kind: NodeKind,
     size: u64,
     /// In an image.
     node: Option<Node>,
-    /// What is the same if the entries are, with what it is.
+    /// Facts that equal entries have in common, with their text.
     texts: Vec<(&'static str, String)>,
 }
 
@@ -73,7 +73,7 @@ impl Side {
         folder.join(std::ffi::OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)))
     }
 
-    /// The entries of a directory by name; the root's own under an empty name where `path` is none.
+    /// Returns the entries of a directory by name; the root's own under an empty name if `path` is `None`.
     fn list(
         &self,
         path: &[u8],
@@ -127,7 +127,7 @@ impl Side {
         }
     }
 
-    /// Up to [`PIECE`] bytes of a file from `offset`.
+    /// Reads up to [`PIECE`] bytes of a file from `offset`.
     fn read(&self, path: &[u8], node: Option<&Node>, offset: u64) -> Result<Vec<u8>, Failure> {
         match (self, node) {
             (Side::Image(opened), Some(node)) => opened.walk().read(node, path, offset, PIECE),

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What an image says of itself. Field names are an interface.
+/// Facts of an image. Field names are an interface.
 #[derive(Serialize)]
 struct Inspected {
     codec: &'static str,

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-/// What another image brings.
+/// Returns the start-up reads stored in another image.
 fn of_other(other: &str) -> Result<SequenceStore, Failure> {
     let image = ImageNamed::required(other, &ImageArgs::default())?.open_file()?;
     let tree = image::tree(Arc::clone(&image), &Options::default())?;

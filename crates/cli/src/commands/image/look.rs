@@ -119,7 +119,7 @@ pub(crate) fn cat(args: &CatArgs, settings: &Settings) -> Result<(), Failure> {
 pub(super) struct Visited(HashSet<NodeKey>);
 
 impl Visited {
-    /// None but the root.
+    /// Starts with the root alone.
     pub(super) fn at(root: &Node) -> Self {
         Self(HashSet::from([root.key]))
     }

@@ -60,7 +60,7 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         Some(output) => output.clone(),
         None => default_output(&args.command)?,
     };
-    // The command may change what a relative path leads to.
+    // The command may change the directory of a relative path.
     let output = std::path::absolute(&output).context(Kind::Usage, "can't write the profile")?;
     let checked = ResolvedRepository::new(&args.url, &args.repository, settings)?;
     let name = RepositoryName::parse(&checked.address.name).context(Kind::Usage, "can't use this name")?;
@@ -73,7 +73,7 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         // At one revision, so that every name is from the same tree.
         view: ViewOptions { pin: Some(Pin::Head), ..view_options(settings) },
         session: session_options(&args.repository, None),
-        // What an overlay answers from the kernel's memory would not be seen.
+        // Reads that an overlay answers from the page cache would not be recorded.
         shield: false,
         // And what somebody else has read, neither.
         replay: false,

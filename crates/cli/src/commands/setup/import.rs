@@ -1,4 +1,4 @@
-//! `esker setup --import`: shows what is to be trusted, asks, and writes it.
+//! `esker setup --import`: shows the keys to be trusted, asks for consent, and writes the files.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::Path;
@@ -35,7 +35,7 @@ fn fingerprint(text: &str) -> Result<String, String> {
     Err("a fingerprint has 64 hexadecimal digits".into())
 }
 
-/// What is to be taken over.
+/// Units to import, and the options.
 pub(super) struct Given<'a> {
     pub(super) source: &'a str,
     pub(super) names: &'a [String],
@@ -83,7 +83,7 @@ pub(super) fn run(given: &Given<'_>, target: &Target<'_>, settings: &Settings) -
     out.finish()
 }
 
-/// Shows what would be trusted, and with what.
+/// Shows the settings and keys of a unit.
 fn show(unit: &Unit, out: &mut Output) -> Result<(), Failure> {
     match &unit.scope {
         Scope::Domain(name) => out.line(format!("the domain {name}"))?,
@@ -101,7 +101,7 @@ fn show(unit: &Unit, out: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the user trusts the keys.
+/// Returns an error unless the user trusts the keys.
 fn agreed(units: &[Unit], consent: &Consent) -> Result<(), Failure> {
     let mut found: Vec<&str> =
         units.iter().flat_map(|unit| &unit.keys).map(|found| found.key.fingerprint.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Mounts of other users: all that they tell to root, and of root's mounts what everybody may know.
+//! Mounts of other users: for root all that they report, and of root's mounts what every user may know.
 
 use std::path::Path;
 use std::thread::{Scope, ScopedJoinHandle};
@@ -16,7 +16,7 @@ use crate::doctor::{Touch, Touched, touch};
 /// Mounts asked at the same time; of further ones only the registered facts are shown.
 const ASKED_MAX: usize = 256;
 
-/// Whether a user has registered the mount of this line.
+/// True if a user has registered the mount of this line.
 pub(super) fn is_registered(line: &MountLine, registered: &[UserMount]) -> bool {
     let is_it = |one: &UserMount| line.user == Some(one.user) && one.entry.mountpoint == line.mountpoint;
     registered.iter().any(is_it)
@@ -40,7 +40,7 @@ pub(super) fn ask_users<'scope, 'env>(
     all.iter().enumerate().map(|(at, one)| ask(at, one)).collect()
 }
 
-/// What is shown of a user's mount. All texts are what that user says.
+/// Returns the output for a user's mount. All texts are that user's statements.
 fn shown(one: &UserMount, answer: Result<Response, String>) -> Option<Shown> {
     let entry = &one.entry;
     if !one.alive && entry.command.is_some() {
@@ -63,18 +63,18 @@ fn shown(one: &UserMount, answer: Result<Response, String>) -> Option<Shown> {
     Some(Shown { user: Some(one.user), mount })
 }
 
-/// What is shown of a user's mount of which no registry tells.
+/// Returns the output for a user's mount without a registry entry.
 pub(super) fn unregistered(line: &MountLine) -> Mount {
     let mountpoint = plain(&line.mountpoint.to_string_lossy());
     Mount::Unregistered { mountpoint, source: plain(&line.source_text()) }
 }
 
-/// A text without what a terminal would obey.
+/// Removes control characters from a text.
 fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// A status whose texts are plain.
+/// Removes control characters from the texts of a status.
 fn plain_status(status: &MountStatus) -> Option<MountStatus> {
     let mut value = serde_json::to_value(status).ok()?;
     make_plain(&mut value);
@@ -90,7 +90,7 @@ fn make_plain(value: &mut Value) {
     }
 }
 
-/// Asks mounts of root for what they show to everybody: their attributes.
+/// Reads the public attributes of root's mounts.
 pub(super) fn ask_shared<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     lines: &'env [MountLine],
@@ -109,7 +109,7 @@ pub(super) fn ask_shared<'scope, 'env>(
     lines.iter().take(ASKED_MAX).map(ask).collect()
 }
 
-/// The name at the end of a URL or a path: what is before it, or behind a `?`, may not be for everybody.
+/// Returns the name at the end of a URL or a path: the part before it, or behind a `?`, may be confidential.
 fn last_part(source: &str) -> String {
     let path = source.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
     Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()

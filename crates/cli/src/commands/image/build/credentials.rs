@@ -1,7 +1,7 @@
-//! Credentials for registries, where `docker login` and `podman login` leave them.
+//! Credentials for registries, from the files of `docker login` and `podman login`.
 //!
-//! Files are asked in the order in which podman and Docker know them, and in each file a program for this registry
-//! (`credHelpers`), then what the file itself has, the most specific name first, then its program for all (`credsStore`).
+//! Files are searched in the order of podman and Docker, and in each file a program for this registry (`credHelpers`),
+//! then the file's own entries, the most specific name first, then its program for all (`credsStore`).
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,12 +19,12 @@ use crate::error::warn;
 
 /// No file with credentials is longer.
 const LONGEST: u64 = 4 << 20;
-/// What Docker calls its hub where it asks programs.
+/// Docker's name of its hub in requests to credential programs.
 const HUB_URL: &str = "https://index.docker.io/v1/";
 /// The user's name with which programs mark a token.
 const TOKEN_USER: &str = "<token>";
 
-/// What shows a registry who asks. It is never shown to anybody else.
+/// Credentials for a registry. They are sent to that registry alone.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Login {
     Password {
@@ -42,7 +42,7 @@ impl fmt::Debug for Login {
 }
 
 impl Login {
-    /// The value of the field `Authorization`, if it can be shown so.
+    /// Returns the value of the field `Authorization` for basic authentication, if the login has one.
     pub(super) fn basic(&self) -> Option<String> {
         match self {
             Self::Password { user, password } => {
@@ -83,7 +83,7 @@ struct Entry {
     identity: String,
 }
 
-/// What a program answers.
+/// Reply of a credential program.
 #[derive(Deserialize)]
 struct Answer {
     #[serde(rename = "Username")]
@@ -92,7 +92,7 @@ struct Answer {
     secret: String,
 }
 
-/// Where credentials may be.
+/// Returns the files that may have credentials.
 pub(super) fn usual_files(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let folder = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(file) = folder("REGISTRY_AUTH_FILE") {
@@ -139,7 +139,7 @@ fn read(file: &Path) -> Result<Option<Config>, String> {
             if text.iter().all(u8::is_ascii_whitespace) {
                 return Ok(None);
             }
-            // What JSON says of an error may repeat a part of the file.
+            // The text of a JSON error may repeat a part of the file.
             let config = serde_json::from_slice(&text).map_err(|error| {
                 failed(&format!("it is not in the form that docker login writes (line {})", error.line()))
             })?;
@@ -170,7 +170,7 @@ impl Config {
     }
 }
 
-/// The names under which a file may have the login for an image, the most specific first.
+/// Returns the names under which a file may have the login for an image, the most specific first.
 fn names(reference: &Reference) -> Vec<String> {
     let mut name = format!("{}/{}", reference.registry, reference.name);
     let mut names = vec![name.clone()];
@@ -182,7 +182,7 @@ fn names(reference: &Reference) -> Vec<String> {
 }
 
 impl Entry {
-    /// The login, if there is one; `None` if it can't be read.
+    /// Returns the login, if there is one; `None` if it can't be read.
     fn login(&self) -> Option<Option<Login>> {
         if !self.identity.is_empty() {
             return Some(Some(Login::Identity(self.identity.clone())));
@@ -200,8 +200,8 @@ impl Entry {
     }
 }
 
-/// Asks the program `docker-credential-HELPER`. A registry may give to everybody what is asked for, so a program that doesn't
-/// answer is no reason to stop.
+/// Asks the program `docker-credential-HELPER`. A program without a reply is no error, because the image may be
+/// public.
 fn ask(helper: &str, registry: &str) -> Option<Login> {
     let is_name = !helper.is_empty()
         && helper.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
@@ -223,7 +223,8 @@ fn ask(helper: &str, registry: &str) -> Option<Login> {
     None
 }
 
-/// What a program has for a server. It is told by its standard input, which no list of processes shows.
+/// Returns a program's credentials for a server. The server is written to its standard input, which no list of
+/// processes shows.
 fn answer(program: &str, server: &str) -> io::Result<Option<Answer>> {
     let mut command = Command::new(program);
     command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -253,7 +254,7 @@ mod tests {
         Login::Password { user: user.into(), password: password.into() }
     }
 
-    /// What a file with this text has for an image.
+    /// Returns the login for an image in a file with this text.
     fn found(text: &str, image: &str) -> Result<Option<Login>, String> {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("auth.json");

@@ -1,4 +1,4 @@
-//! What an image is made of, as the command line names it.
+//! Sources of an image, as the command line names them.
 
 use std::fs;
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use crate::output::size;
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
-/// What an image is made of.
+/// Source of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum From {
     /// An archive on standard input.
@@ -33,7 +33,7 @@ pub(super) enum From {
     Layout(PathBuf, Option<String>),
     /// An archive that `docker save` made.
     Docker(PathBuf, Option<String>),
-    /// An image in a registry: what follows `docker://`.
+    /// An image in a registry: the text behind `docker://`.
     Registry(String),
     /// A folder of a repository.
     Repository(String),
@@ -46,7 +46,7 @@ const HINT: &str = "name a folder, a tar archive, - for one on standard input, o
                     docker-archive:FILE, docker://NAME:TAG or a folder of a repository (URL:/path)";
 
 impl From {
-    /// Reads the argument. What begins with the name of a form has it, even if a file is called so: that is `./oci:…`.
+    /// Parses the argument. A prefix of a form always counts, even if a file has that name: that is `./oci:…`.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         if text == "-" {
             return Ok(Self::Stdin);
@@ -77,7 +77,7 @@ impl From {
     }
 }
 
-/// Tells a path from the name of an image after it: what is there is a path.
+/// Splits a path from the name of an image behind it: the longest existing path counts.
 fn path_and_tag(text: &str) -> Result<(PathBuf, Option<String>), Failure> {
     let there = |path: &str| !path.is_empty() && Path::new(path).exists();
     if there(text) {
@@ -89,7 +89,7 @@ fn path_and_tag(text: &str) -> Result<(PathBuf, Option<String>), Failure> {
     }
 }
 
-/// What opening needs to know.
+/// Parameters for opening a source.
 pub(super) struct Opening<'o> {
     pub(super) repository: &'o RepositoryArgs,
     pub(super) settings: &'o Settings,
@@ -100,14 +100,14 @@ pub(super) struct Opening<'o> {
     /// Whether http is spoken with registries.
     pub(super) insecure: bool,
     pub(super) meter: &'o mut ProgressMeter,
-    /// Files that are no part of a folder, because they are what is made of it.
+    /// Files that are not part of a folder, because they are the output.
     pub(super) leave_out: Vec<fs::Metadata>,
 }
 
 /// An input that is open.
 pub(super) struct Source {
     input: Box<dyn Input>,
-    /// What has to stay open while it is read.
+    /// Must stay open while the source is read.
     _browsed: Option<Browsed>,
 }
 

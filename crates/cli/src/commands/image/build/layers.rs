@@ -1,4 +1,4 @@
-//! The layers of a container image, merged, as what an image is made of.
+//! Merges the layers of a container image into the source of an image.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -20,18 +20,18 @@ use crate::args::{RepositoryArgs, servers};
 use crate::error::{Failure, chain, of_store};
 use crate::log;
 
-/// What a manifest may be: those of OCI, and of Docker before.
+/// Accepted types of a manifest: those of OCI, and older ones of Docker.
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
                          application/vnd.docker.distribution.manifest.list.v2+json, \
                          application/vnd.docker.distribution.manifest.v2+json";
 /// The longest answer of a server for tokens.
 const TOKEN_MAX: u64 = 256 << 10;
-/// What programs call themselves that get tokens for a token.
+/// Client id in requests that exchange a token for another.
 const CLIENT: &str = "esker";
-/// How often it is looked whether somebody wants the end.
+/// Interval of checks for an interruption.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Opens the image that is named by what follows `docker://`.
+/// Opens the image named by the text behind `docker://`.
 pub(super) fn open(name: &str, insecure: bool, opening: &Opening<'_>) -> Result<Image, Failure> {
     let what = format!("docker://{name}");
     let reference = Reference::parse(name).map_err(|error| Failure::usage(chain(&error)))?;
@@ -67,7 +67,7 @@ struct Web {
     insecure: bool,
     stop: Arc<AtomicBool>,
     spool: Arc<Beside>,
-    /// What the registry is shown since it asked who asks.
+    /// Authorization that the registry accepted.
     authorization: Mutex<Option<String>>,
 }
 
@@ -113,7 +113,7 @@ impl Web {
         })
     }
 
-    /// What a refusal means that comes in spite of a token or a password.
+    /// Adds an explanation to a refusal in spite of a token or a password.
     fn explained(&self, error: StoreError, login: Option<&Found>) -> io::Error {
         let Reference { registry, name, .. } = &self.reference;
         if !matches!(error.cause(), Cause::Unauthorized { .. } | Cause::Status(401 | 403)) {
@@ -171,13 +171,13 @@ impl Web {
         token(&answer.into_bytes()?).map_err(io::Error::other)
     }
 
-    /// Waits for an answer, or until somebody wants the end.
+    /// Waits for a reply or an interruption.
     fn wait(&self, source: &dyn Source, fetch: Fetch) -> Result<Stored, Problem> {
         let (sender, receiver) = sync_channel(1);
         source.fetch(
             fetch,
             Callback::new(move |outcome| {
-                // Nobody listens any more if the end was wanted.
+                // After an interruption the receiver is gone.
                 let _ = sender.send(outcome);
             }),
         );
