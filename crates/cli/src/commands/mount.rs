@@ -245,7 +245,7 @@ fn serve(
             }
             let (repository, view) = checked.open(&view)?;
             let warning = offline_warning(&view.status());
-            // Anything else would ask in the name of root, whoever asks it.
+            // Any other file system would send requests as root, whichever user reads.
             let may_be = args.view.pin().is_some() && plan.session.xattr_guard.is_none();
             let usual = Presentation::Overlay;
             let shown_with = if may_be { args.access.shown_with(usual) } else { Presentation::Fuse };
@@ -267,20 +267,20 @@ fn serve(
     };
     let mounted = Arc::new(mounted.map_err(|error| of_mounted(&what, &error))?);
     if ready(warning).is_err() {
-        // Whoever asked for the mount is gone; a mount that nobody knows of would stay for ever.
+        // The starter is gone; an unknown mount would stay for ever.
         stop.end(&mounted);
     }
     stop.serve(&mounted);
     let all_came_back = mounted.wait();
     let outcome = stop.outcome();
     if !all_came_back {
-        // Nobody waits for the threads that are left.
+        // The remaining threads are not joined.
         std::process::exit(outcome.map_or_else(|failure| failure.code().into(), |()| 0));
     }
     outcome
 }
 
-/// What is to be mounted, checked as far as that is possible without opening it.
+/// Object to mount, checked as far as possible without opening it.
 enum MountSource {
     Repository(Box<ResolvedRepository>),
     Image(ImageNamed),
@@ -304,7 +304,7 @@ impl MountSource {
     }
 }
 
-/// How anything is mounted: that of something that may change, and tells nobody.
+/// Makes the plan of any mount: for a tree that may change, without notifications.
 fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> MountPlan {
     let replayer = (!args.view.no_prefetch).then(|| replay::command(&mountpoint));
     MountPlan {
@@ -331,7 +331,7 @@ fn failed_on(named: &Path, why: &str) -> Failure {
     Failure::failed(format!("can't mount on {}: {why}", named.display()))
 }
 
-/// The mount point with its links resolved.
+/// Returns the mount point with its links resolved.
 fn canonical(named: &Path) -> Result<PathBuf, Failure> {
     mounts::canonical(named).map_err(|error| failed_on(named, &error.to_string()))
 }
@@ -356,8 +356,8 @@ fn directory(named: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Unmounts what a killed daemon of this user left at a mount point. A mount whose daemon lives, that another user made,
-/// or that is of another file system stays.
+/// Unmounts the mount of a killed daemon of this user. A mount that is alive, that another user made, or of another
+/// file system stays.
 fn remove_dead(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
     let found =
         registry::find(&settings.runtime, mountpoint).context(Kind::Failed, "can't look up mounts")?;
@@ -367,7 +367,7 @@ fn remove_dead(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
     };
     let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
     let me = rustix::process::geteuid().as_raw();
-    // What lies above a mount of ours is root's, and does not tell.
+    // A file system above a mount of ours is root's, and doesn't report its user.
     let Some(line) = line.filter(|line| line.is_ours() && line.user.unwrap_or(0) == me) else {
         return Ok(());
     };

@@ -1,4 +1,4 @@
-//! Archives of the corpus, and what is expected of them.
+//! Archives of the corpus, and the expected result of each.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct Case {
     pub(crate) plain: Vec<u8>,
     /// With its compression, if it has one.
     pub(crate) packed: Option<Vec<u8>>,
-    /// The program that GNU tar needs to be told of to read it.
+    /// Compression program that GNU tar must be given to read it.
     pub(crate) program: Option<&'static str>,
     pub(crate) expected: Expected,
     /// Whether only root can extract it.
@@ -26,7 +26,7 @@ pub(crate) struct Case {
     pub(crate) python_agrees: bool,
 }
 
-/// What is expected of the uses.
+/// Expected result.
 #[derive(Clone, Debug)]
 pub(crate) enum Expected {
     /// The tree that GNU tar extracts, or a refusal if it fails.
@@ -76,7 +76,7 @@ impl Case {
         self
     }
 
-    /// The archive as it is stored.
+    /// Returns the archive as it is stored.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.packed.as_deref().unwrap_or(&self.plain)
     }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::cases::Case;
 
-/// A compression: its name, the command that makes it, and the program that GNU tar must be told of.
+/// A compression: its name, the command that makes it, and the program that GNU tar must be given.
 const CODECS: [(&str, &[&str], Option<&str>); 8] = [
     ("gzip", &["gzip", "-1"], None),
     ("bzip2", &["bzip2", "-1"], None),
@@ -18,7 +18,7 @@ const CODECS: [(&str, &[&str], Option<&str>); 8] = [
 ];
 /// Forms that have one part alone.
 const SINGLE: [&str; 1] = ["lzma"];
-/// Archives that are compressed: what is read, and what is refused only behind what is read.
+/// Archives to compress: valid ones, and ones that are invalid only behind valid members.
 const BASES: [&str; 5] = [
     "sparse 1.0 of many regions",
     "pax path with a newline",
@@ -27,7 +27,7 @@ const BASES: [&str; 5] = [
     "garbage behind the end",
 ];
 
-/// Returns what a program makes of bytes, if it is installed.
+/// Returns the output of a program for these bytes, if it is installed.
 fn piped(command: &[&str], input: &[u8]) -> Option<Vec<u8>> {
     let started = Command::new(command[0])
         .args(&command[1..])

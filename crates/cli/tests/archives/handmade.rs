@@ -12,7 +12,7 @@ fn file() -> Raw {
     Raw::file(b"f", b"hi")
 }
 
-/// What follows the headers that a case is about: it is not read if those before it are not understood.
+/// Member behind the headers under test: it is not read if those before it are not parsed.
 fn next() -> Raw {
     Raw::file(b"next", b"data")
 }
@@ -184,7 +184,7 @@ fn plain(path: &str) -> Entry {
 }
 
 fn directory() -> Entry {
-    // Changed after any archive was made, so that what it says otherwise isn't compared.
+    // Changed after any archive was made, so that its time isn't compared.
     Entry { mode: 0o040_755, mtime_ns: i64::MAX, size: None, sha256: None, ..plain("f") }
 }
 

@@ -12,11 +12,11 @@ use serde_json::Value;
 
 use crate::cases::{Case, Tree};
 
-/// What GNU tar made of an archive.
+/// Result of GNU tar for an archive.
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Read(Tree),
-    /// What it said.
+    /// Its message.
     Failed(#[allow(dead_code, reason = "shown by Debug")] String),
 }
 
@@ -62,7 +62,7 @@ pub(crate) fn gnu_tar(corpus: &[Case], folder: &Path) -> Vec<Verdict> {
     })
 }
 
-/// When the test began, in nanoseconds since the epoch: what is younger was not in an archive.
+/// Returns the start of the test, in nanoseconds since the epoch: younger files were not in an archive.
 pub(crate) fn started() -> i64 {
     static STARTED: OnceLock<i64> = OnceLock::new();
     *STARTED.get_or_init(|| {
@@ -101,7 +101,7 @@ pub(crate) fn difference(expected: &Tree, found: &Tree, exact_times: bool) -> Op
     })
 }
 
-/// Reads all archives in one process, and prints for each what it is, or why it can't be read.
+/// Reads all archives in one process, and prints the content of each, or the error.
 const PYTHON: &str = r#"
 import hashlib, json, os, sys, tarfile
 for name in sys.stdin.read().split():
@@ -120,7 +120,7 @@ for name in sys.stdin.read().split():
     print(json.dumps([found, why]))
 "#;
 
-/// What Python says of an archive.
+/// Python's result for an archive.
 pub(crate) struct Said {
     /// Digests of content by path, whether it is a directory, and whether it is a symlink.
     entries: BTreeMap<Vec<u8>, (Option<String>, bool, bool)>,

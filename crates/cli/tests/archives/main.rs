@@ -20,7 +20,7 @@ use cases::{Case, Expected};
 use judge::Verdict;
 use uses::Use;
 
-/// Where archives of the corpus come from, with the least number of them, and whether every machine must have the program.
+/// Sources of the corpus, with their least number of archives, and whether every machine must have the program.
 const SOURCES: [(&str, usize, bool); 13] = [
     ("hand", 250, true),
     ("GNU tar", 30, true),
@@ -120,7 +120,7 @@ fn corpus(folder: &Path) -> Vec<Case> {
     by_source.into_iter().flat_map(|(_, cases)| cases).collect()
 }
 
-/// The program itself, for some of the corpus.
+/// The program itself reads some of the corpus.
 #[test]
 fn the_program_reads_and_refuses_archives() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -200,7 +200,7 @@ fn the_program_says_how_to_name_container_images() {
     });
     image.write_docker_archive(&folder.path().join("docker.tar"), "it:1");
     image.write_layout_archive(&folder.path().join("oci.tar"), "latest");
-    // What tells a compression is its first bytes.
+    // Compression is detected by the first bytes.
     std::fs::write(folder.path().join("oci.tar.zst"), b"\x28\xb5\x2f\xfd and more").expect("written");
     std::fs::write(folder.path().join("oci.tar.xz"), b"\xfd7zXZ\0 and more bytes").expect("written");
     let build = |from: &str, stdin: Option<&str>| {
@@ -235,7 +235,7 @@ fn the_program_says_how_to_name_container_images() {
     }
 }
 
-/// The paths of all files below a folder.
+/// Returns the paths of all files below a folder.
 fn walk(folder: &Path) -> Vec<String> {
     let entries = esker_testkit::listing::of_folder(folder);
     entries.iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned()).collect()

@@ -57,7 +57,7 @@ pub(crate) fn cases(folder: &Path) -> Vec<(&'static str, Vec<Case>)> {
     all
 }
 
-/// The archives in a folder.
+/// Returns the archives in a folder.
 fn of_folder(folder: &Path, by: &str) -> Vec<Case> {
     let mut found: Vec<Case> = fs::read_dir(folder)
         .expect("a folder")
@@ -72,7 +72,8 @@ fn of_folder(folder: &Path, by: &str) -> Vec<Case> {
     found
 }
 
-/// What a program writes, if it is installed. It may complain of what the format can't hold, and leaves that out.
+/// Returns the output of a program, if it is installed. It may complain about entries that the format can't hold, and
+/// leave them out.
 fn output(program: &str, options: &[&str], tree: &Path) -> Option<Vec<u8>> {
     let mut command = Command::new(program);
     command.args(options).arg("-C").arg(tree).args(["-c", "-f", "-", "."]).env("LC_ALL", "C.UTF-8");
@@ -141,7 +142,7 @@ fn make(top: &Path) {
             rustix::fs::chown(at(path), id(owner).0, id(owner).1).expect("an owner");
         }
     }
-    // Directories last, since what is made in them changes them.
+    // Directories last, since new entries change them.
     let output = Command::new("find")
         .arg(top)
         .args(["-depth", "-exec", "touch", "-h", "-d", "2001-02-03 04:05:06.25 UTC", "{}", "+"])
@@ -207,7 +208,7 @@ fn gnu_tar() -> Vec<Vec<&'static str>> {
     all
 }
 
-/// The volumes of an archive that has several.
+/// Returns the volumes of an archive that has several.
 fn volumes(folder: &Path, tree: &Path) -> Vec<Case> {
     let mut cases = Vec::new();
     for format in ["gnu", "posix"] {
@@ -237,7 +238,7 @@ fn bsdtar() -> Vec<Vec<&'static str>> {
         all.push(vec!["--format", format]);
         all.push(vec!["--format", format, "--no-read-sparse", "--numeric-owner"]);
     }
-    // Formats of other programs, and what an archive of tar may be taken for.
+    // Formats of other programs that could be mistaken for tar.
     for format in ["zip", "newc", "odc", "7zip", "xar", "shar", "cpio", "mtree", "warc"] {
         all.push(vec!["--format", format]);
     }

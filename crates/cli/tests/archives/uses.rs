@@ -88,7 +88,7 @@ impl Use {
                 }
             }
             Self::Image(folder) => {
-                // What is compressed is read as a stream anyway.
+                // A compressed archive is read as a stream anyway.
                 let forms: &[bool] = if case.packed.is_some() { &[false] } else { &[false, true] };
                 for is_stream in forms.iter().copied() {
                     fs::create_dir_all(&*folder).expect("a folder");
@@ -131,7 +131,7 @@ impl Use {
         }
     }
 
-    /// Compares what can only be seen at the end.
+    /// Compares results that are complete only at the end.
     pub(crate) fn finish(&mut self, corpus: &[Case], complaints: &mut Vec<String>) {
         let Self::Ingest { folder, keys, read } = self else { return };
         assert!(!read.is_empty());
@@ -153,7 +153,7 @@ impl Use {
     }
 }
 
-/// Every refusal says what is wrong: more than that something failed.
+/// Checks that every refusal states the cause, and not just a failure.
 fn told(error: &str, by: &str, complain: &mut impl FnMut(String)) {
     if error.len() < 25 {
         complain(format!("is refused by {by} without a reason: {error}"));
@@ -168,7 +168,7 @@ fn target(number: usize) -> Vec<u8> {
     format!("/case-{number:03}").into_bytes()
 }
 
-/// An error with its causes.
+/// Returns an error with its causes.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
@@ -231,7 +231,7 @@ fn tree_of_image(image: &Path) -> Tree {
         }
         let target = || Reply::wait(|reply| image.link_target(&node, reply)).expect("a target");
         let names = match Reply::wait(|reply| image.xattr_names(&node, reply)) {
-            // The image has none at all.
+            // The image has no attributes.
             Err(error) if error.kind == ErrorKind::Unsupported => Vec::new(),
             names => names.expect("names"),
         };
@@ -261,7 +261,7 @@ fn tree_of_image(image: &Path) -> Tree {
     tree(found)
 }
 
-/// The tree of a container image whose one layer is the archive.
+/// Returns the tree of a container image whose one layer is the archive.
 fn layer(folder: &Path, case: &Case) -> Result<Tree, String> {
     let config =
         serde_json::json!({"os": "linux", "rootfs": {"diff_ids": [digest(&case.plain)]}}).to_string();

@@ -20,7 +20,7 @@ const FIXTURE: Fixture = fixture::RMD;
 /// Resident memory of a mount at rest, in KiB.
 const AT_REST_MAX: u64 = 30 << 10;
 
-/// A broker that is run by whoever runs the tests.
+/// A broker that runs as the user of the tests.
 pub(crate) struct Broker {
     process: Child,
     socket: PathBuf,
@@ -51,7 +51,7 @@ impl Broker {
         Self { process, socket }
     }
 
-    /// What to say for it to be used, and by a mount of another user to be trusted.
+    /// Returns the options of a mount that uses it and, as another user, trusts it.
     pub(crate) fn options(&self) -> [String; 4] {
         let uid = TestUser::myself().uid.to_string();
         ["--broker".into(), self.socket.display().to_string(), "--broker-user".into(), uid]
@@ -72,7 +72,7 @@ impl Drop for Broker {
     }
 }
 
-/// A file of the repository in a mount.
+/// Returns the path of a repository's file in a mount.
 fn at(mount: &Mounted<'_>, path: &[u8]) -> PathBuf {
     mount.path("").join(OsStr::from_bytes(&path[1..]))
 }
@@ -83,7 +83,7 @@ fn resident_kib(pid: u64) -> u64 {
     rss.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// What is configured to lie below the cache is for who writes a cache; a broker that is named is used all the same.
+/// Configured lower folders are for the writer of a cache; a broker on the command line is used all the same.
 #[test]
 fn a_broker_that_is_named_wins_over_configured_tiers() {
     let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
@@ -112,7 +112,8 @@ fn a_broker_that_is_named_wins_over_configured_tiers() {
     assert!(through(&[]).is_null());
 }
 
-/// A broker that is started by root and becomes another user serves as before: mounts trust it, and the cache is that user's.
+/// A broker that root starts and that becomes another user serves as before: mounts trust it, and the cache is that
+/// user's.
 #[test]
 fn a_broker_becomes_the_user_that_is_named() {
     let me = TestUser::myself();

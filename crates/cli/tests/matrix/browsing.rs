@@ -211,7 +211,7 @@ fn names_that_are_no_text_can_be_asked_for() {
     assert!(found.split(|byte| *byte == b'\n').any(|path| path == entry.path), "{}", found.escape_ascii());
 }
 
-/// Whoever publishes chooses names; they don't get to speak to the terminal of whoever lists them.
+/// Publishers choose names; those names must not control the terminal of a user who lists them.
 #[test]
 fn names_say_nothing_to_a_terminal() {
     let bad = "a\u{1b}]0;title\u{7}\u{9b}31m\nb";
@@ -240,7 +240,7 @@ fn names_say_nothing_to_a_terminal() {
     }
 }
 
-/// Returns what a command writes to a terminal.
+/// Returns the output of a command to a terminal.
 fn on_a_terminal(command: &mut Command) -> Vec<u8> {
     let (mut outside, inside) = crate::sys::terminal();
     let mut child = command.stdout(inside).spawn().expect("running esker");
@@ -248,7 +248,7 @@ fn on_a_terminal(command: &mut Command) -> Vec<u8> {
     command.stdout(Stdio::null());
     let mut shown = Vec::new();
     match outside.read_to_end(&mut shown) {
-        // What a terminal says when nobody is left at its other end.
+        // A terminal's error after its other end is closed.
         Err(error) if error.raw_os_error() == Some(libc::EIO) => {}
         read => drop(read.expect("reading from a terminal")),
     }

@@ -1,4 +1,4 @@
-//! `esker cache`: with and without somebody who writes the cache.
+//! `esker cache`: with and without a process that writes the cache.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -35,7 +35,7 @@ fn number(value: &Value, field: &str) -> u64 {
     value[field].as_u64().unwrap_or_else(|| panic!("no {field} in {value}"))
 }
 
-/// A file that is stored as one object, its content and the object's place in the cache.
+/// Returns a file that is stored as one object, its content and the object's path in the cache.
 fn a_file(world: &TestEnv) -> (String, PathBuf) {
     let contents = world.repository.contents("v3");
     let entries =
@@ -62,7 +62,7 @@ fn with_suffix(place: &Path) -> PathBuf {
         .unwrap_or_else(|| panic!("{} is not in the cache", place.display()))
 }
 
-/// A folder that was named by mistake isn't made a cache of by looking at it.
+/// Looking at a folder doesn't make it a cache.
 #[test]
 fn a_folder_that_is_no_cache_is_left_as_it_is() {
     let world = TestEnv::new(TestUser::ordinary(), FIXTURE);

@@ -1,4 +1,4 @@
-//! Configuration as it lies on sites.
+//! Configuration files as sites have them.
 
 mod acls;
 mod acting;
@@ -31,7 +31,7 @@ pub(crate) fn write_files(world: &TestEnv, files: &[(&str, &str)]) {
     }
 }
 
-/// A call of `esker` on a machine with these files.
+/// Returns a call of `esker` on a machine with these files.
 pub(crate) fn configured(world: &TestEnv, arguments: &[&str]) -> Command {
     let mut command = world.esker(arguments);
     // The configuration says where the cache is.
@@ -43,7 +43,7 @@ fn call(world: &TestEnv, arguments: &[&str]) -> Output {
     configured(world, arguments).output().expect("running esker")
 }
 
-/// `config show` prints values with their lines, and warns of what has no effect.
+/// `config show` prints values with their lines, and warns of lines without effect.
 #[test]
 fn what_is_configured_is_shown_with_its_lines() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -142,7 +142,7 @@ impl Site {
         call(&self.world, arguments)
     }
 
-    /// Lists the repository by its name; what was said on stderr, if that worked.
+    /// Lists the repository by its name, which must succeed; returns stderr.
     #[track_caller]
     fn lists(&self, options: &[&str]) -> String {
         let output = self.call(&[&["ls", "full"], options].concat());
@@ -151,7 +151,7 @@ impl Site {
         String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
-    /// Lists it in vain; the words.
+    /// Lists it, which must fail; returns the message.
     #[track_caller]
     fn refuses(&self, options: &[&str]) -> String {
         let output = self.call(&[&["ls", "full"], options].concat());
@@ -160,7 +160,7 @@ impl Site {
     }
 }
 
-/// What comes with the reference client, as far as it sets something.
+/// Settings in the files of the reference client's package.
 const DEFAULT_CONF: &str = "\
 CVMFS_CLIENT_PROFILE=
 CVMFS_CACHE_BASE=/var/lib/cvmfs
@@ -189,7 +189,7 @@ if [ \"x$CVMFS_BASE_ENV\" = \"x\" ]; then
 fi
 ";
 
-/// A name is enough where CernVM-FS is configured: servers, proxies, keys, cache and quota come from there.
+/// A name is enough where CernVM-FS is configured: servers, proxies, keys, cache and quota are read from there.
 #[test]
 fn a_name_is_enough_where_cernvm_fs_is_configured() {
     for person in TestUser::all() {
@@ -215,7 +215,7 @@ fn a_name_is_enough_where_cernvm_fs_is_configured() {
     }
 }
 
-/// With both proxies and the first server gone, the fallback proxy and the second server are used.
+/// With both proxies and the first server down, the fallback proxy and the second server are used.
 #[test]
 fn configured_fallbacks_are_used() {
     let site = Site::new(TestUser::ordinary());
@@ -231,7 +231,7 @@ fn configured_fallbacks_are_used() {
     assert!(!site.second.requests().is_empty());
 }
 
-/// `auto` among the proxies stands for the one that the environment names; no other of its variables is looked at.
+/// `auto` among the proxies is the environment's proxy; none of its other variables counts.
 #[test]
 fn auto_stands_for_the_proxy_of_the_environment() {
     let site = Site::new(TestUser::ordinary());
@@ -244,7 +244,7 @@ fn auto_stands_for_the_proxy_of_the_environment() {
     assert!(output.status.success() && output.stderr.is_empty(), "{}", words(&output));
     assert!(!own.requests().is_empty());
     assert!(site.world.mirror.requests().is_empty() && site.second.requests().is_empty(), "around the proxy");
-    // Without it `auto` is told and left out, and what else is configured is used.
+    // Without it `auto` is reported and left out, and the other configured proxies are used.
     let line = format!("CVMFS_HTTP_PROXY='auto;{}'\n", named(configured));
     site.write("/etc/cvmfs/config.d/full.test.local", &line);
     let output = configured_with(&site, &[("https_proxy", nobody), ("HTTP_PROXY", nobody)]);
@@ -265,7 +265,7 @@ fn configured_with(site: &Site, variables: &[(&str, &str)]) -> Output {
     command.envs(variables.iter().copied()).output().expect("running esker")
 }
 
-/// The command line goes before the configuration.
+/// The command line overrides the configuration.
 #[test]
 fn the_command_line_overrules_the_configuration() {
     let site = Site::new(TestUser::ordinary());
@@ -294,7 +294,7 @@ fn the_command_line_overrules_the_configuration() {
     assert!(!site.second.requests().is_empty());
 }
 
-/// A configured revision is shown in place of the newest: by name, date or hash, or the one found when mounting.
+/// A configured revision is mounted in place of the newest: by name, date or hash, or the newest at mount time.
 #[test]
 fn a_configured_revision_is_shown() {
     let site = Site::new(TestUser::ordinary());
@@ -319,7 +319,7 @@ fn a_configured_revision_is_shown() {
     }
 }
 
-/// Where something is missing or forbidden, the parameter, its line and the mend are named.
+/// A missing or forbidden setting is reported with its parameter, line and advice.
 #[test]
 fn what_is_missing_for_a_name_is_named() {
     let site = Site::new(TestUser::ordinary());

@@ -1,4 +1,4 @@
-//! `esker image build` from container images: layers merged, digests checked, and what they say of running them kept.
+//! `esker image build` from container images: layers are merged, digests checked, and settings for running kept.
 
 mod hub;
 
@@ -17,7 +17,7 @@ use crate::containers::rootfs::Rootfs;
 use crate::test_env::{TestEnv, complaint, printed, words};
 use crate::test_user::TestUser;
 
-/// A person who builds images.
+/// A user who builds images.
 struct Builder {
     world: TestEnv,
 }
@@ -61,7 +61,7 @@ impl Builder {
     }
 }
 
-/// Three layers that take away, replace and link what those below have.
+/// Returns three layers that remove, replace and link entries of those below.
 fn layered(packing: [Packing; 3]) -> ContainerImage {
     let [base, middle, top] = packing;
     ContainerImage::new(json!({"Env": ["A=b"], "User": "1000:1000"}))
@@ -170,7 +170,7 @@ fn hostile_and_damaged_container_images_are_refused() {
     }
     assert!(!builder.home("refused.sqfs").exists());
     assert!(!builder.world.path("escaped").exists() && !builder.home("escaped").exists());
-    // What a link leads to is a place of the image, never one of this machine.
+    // A link's target is a path of the image, never one of this machine.
     let image = ContainerImage::new(json!({})).layer(Packing::Plain, |layer| {
         layer.symlink("up", "../../../..").file("up/etc/inside", 0o644, "inside");
     });
@@ -201,7 +201,7 @@ fn blob(layout: &Path, name: &str) -> PathBuf {
     layout.join("blobs/sha256").join(name.trim_start_matches("sha256:"))
 }
 
-/// Writes what a registry has of an image: by its tag an index for several machines, by digests the rest.
+/// Writes an image as a registry has it: by its tag an index for several machines, by digests the rest.
 fn store(image: &ContainerImage, folder: &Path) -> String {
     let place = |path: &str| folder.join("v2/app/tool").join(path);
     for name in ["manifests", "blobs"] {
@@ -225,7 +225,7 @@ fn store(image: &ContainerImage, folder: &Path) -> String {
     name
 }
 
-/// A registry that wants a token, has blobs elsewhere, and sends whoever shows the token there away.
+/// Starts a registry with tokens that redirects blobs to a host that refuses the token.
 fn registry(image: &ContainerImage, (certificate, key): &(PathBuf, PathBuf)) -> (Web, String) {
     let name = std::cell::OnceCell::new();
     let web = Web::nginx(2, |folder, ports| {
@@ -285,7 +285,7 @@ fn an_image_in_a_registry_is_fetched_and_checked() {
     refused(":v2", 3, "no such object");
     refused(&format!("@{}", digest(b"another")), 3, "no such object");
     refused(":../v1", 2, "no name of an image");
-    // An authority that nobody knows.
+    // An unknown authority.
     complaint(&mut builder.command(&["image", "build", "refused.sqfs", &format!("{place}:v1")]), 3);
 }
 

@@ -1,4 +1,4 @@
-//! `esker run` with a root directory of its own: what a command in a container sees, and what it leaves.
+//! `esker run` with its own root directory: the command's view of the container, and its remains.
 
 mod apart;
 mod binding;
@@ -36,7 +36,7 @@ impl Site {
         Site { world, root }
     }
 
-    /// A call of `esker run` with the system as root directory, from the person's home directory.
+    /// Returns a call of `esker run` with the system as root directory, from the user's home directory.
     fn run(&self, options: &[&str], command: &[&str]) -> Command {
         let mut call = self.world.esker(&["run"]);
         call.arg(self.root.path()).args(options).current_dir(self.home());
@@ -50,13 +50,13 @@ impl Site {
         self.world.path("home")
     }
 
-    /// What the command prints; it has to succeed.
+    /// Returns the output of the command, which must succeed.
     #[track_caller]
     fn says(&self, options: &[&str], command: &[&str]) -> String {
         printed(&mut self.run(options, command)).trim_end().to_owned()
     }
 
-    /// What is said when it doesn't start.
+    /// Returns the error of a command that must not start.
     #[track_caller]
     fn refused(&self, options: &[&str], code: i32) -> String {
         complaint(&mut self.run(options, &["true"]), code)
@@ -80,7 +80,7 @@ fn a_command_in_a_container_is_at_home() {
         site.says(&["--pwd", "/tmp"], &["sh", "-c", "pwd; ls ~/written"]),
         format!("/tmp\n{home}/written")
     );
-    // Not below home, and seen through what is shown anyway (the temporary folder) or bound for it.
+    // Not below home, and visible through a default bind (the temporary folder) or an explicit one.
     let elsewhere = site.world.path("root");
     let mut call = site.run(&[], &["pwd"]);
     assert_eq!(printed(call.current_dir(&elsewhere)).trim_end(), elsewhere.display().to_string());
@@ -109,7 +109,7 @@ fn images_are_not_written() {
         site.run(&[], &["sh", "-c", "echo x > /made-for-this-test"]).output().expect("running esker");
     assert!(!refused.status.success() && words(&refused).contains("ead-only"), "{}", words(&refused));
     site.says(&[], &["sh", "-c", "ls /proc/self/fd /sys /dev/null /etc/hosts && echo x > /dev/null"]);
-    // Whoever owns the directory, a directory of others is no more writable in a namespace than outside.
+    // Whatever its owner, a directory of another user is no more writable in a namespace than outside.
     site.root.give_to(site.world.person);
     let script =
         "echo new > /made-for-this-test && mkdir -p /deep/er && cat /made-for-this-test && ls -d /deep/er";
@@ -148,7 +148,7 @@ fn binds_show_what_they_name() {
     assert_eq!(told, "/\n0");
 }
 
-/// What was asked for counts, wherever the command is started.
+/// Requested binds count, wherever the command is started.
 #[test]
 fn the_current_directory_covers_nothing_that_was_asked_for() {
     let site = Site::of(TestUser::myself());
@@ -203,7 +203,7 @@ fn variables_follow_rules() {
     assert!(site.refused(&[], 4).contains("/.esker/config.json"));
 }
 
-/// An image that Apptainer has built runs by its own script and variables.
+/// An image built by Apptainer runs with its own script and variables.
 #[test]
 fn images_of_apptainer_are_understood() {
     let site = Site::new();
@@ -240,7 +240,7 @@ fn what_is_asked_for_beats_scripts_of_an_image() {
     assert_eq!(shown(&options), format!("script|wished|ruled|host|/script|{before}:/asked|one word"));
 }
 
-/// What rules name is shown; that nothing was found is told.
+/// Parts of the host that match the rules are mounted; a rule without a match is reported.
 #[test]
 fn hooks_show_what_the_host_has() {
     let site = Site::new();

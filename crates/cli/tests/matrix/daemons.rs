@@ -1,4 +1,4 @@
-//! The processes behind mounts: what they leave, how they end, what happens when they are killed.
+//! Daemons of mounts: their remains, their end, and recovery when they are killed.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -89,7 +89,8 @@ fn a_runtime_folder_that_is_not_there_or_of_somebody_else_is_no_obstacle() {
     }
 }
 
-/// The folder for sockets goes with the last session of a user, daemons stay; and a job has another one than a login.
+/// The runtime folder is removed with the last session of a user, daemons stay; and a job has another one than a
+/// login.
 #[test]
 fn a_mount_of_another_session_is_shown_and_unmounted() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -155,7 +156,7 @@ fn a_mount_leaves_no_process_mount_or_file() {
     }
 }
 
-/// Whoever reads what `esker mount` and its neighbours write must not wait until the repository is unmounted.
+/// A reader of the output of `esker mount` and similar commands must not wait until the repository is unmounted.
 #[test]
 fn a_daemon_holds_nothing_of_its_callers() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -213,7 +214,7 @@ fn a_mount_in_use_is_not_unmounted_but_can_be_detached() {
         let mut content = Vec::new();
         mounted.does(|| open.read_to_end(&mut content)).expect("a detached mount is still read");
         assert_eq!(Some(esker_testkit::object::sha256(&content)), big.sha256);
-        // The place is free for another mount, and what is unmounted at the end is that one.
+        // The mount point is free for another mount, which is the one unmounted at the end.
         let again = world.mount(&[]);
         drop(open);
         wait_until_gone(pid);
@@ -245,7 +246,7 @@ fn a_killed_daemon_is_shown_and_cleaned_up() {
     }
 }
 
-/// A service with `Restart=on-failure` comes back: what its killed daemon left is unmounted first.
+/// A service with `Restart=on-failure` restarts: the mount of its killed daemon is unmounted first.
 #[test]
 fn a_killed_daemon_is_replaced() {
     for person in TestUser::all() {
@@ -279,14 +280,14 @@ fn a_killed_daemon_is_replaced() {
     }
 }
 
-/// The registry is gone with the session in which the daemon was killed: the connection says that it is dead.
+/// The registry is gone with the session in which the daemon was killed: the connection shows that it is dead.
 #[test]
 fn a_killed_daemon_of_another_session_is_replaced() {
     let person = TestUser::ordinary();
     let world = TestEnv::new(person, fixture::RMD);
     let mounted = world.mount(&[]);
     let pid = daemon_of(&world, &mounted);
-    // While it lives it is in nobody's way, and nobody is in its.
+    // While the daemon lives, neither mount affects the other.
     let over = |runtime: &Path| {
         let mut command = world.esker(&["mount", &world.url()]);
         command
@@ -310,7 +311,7 @@ fn a_killed_daemon_of_another_session_is_replaced() {
     assert!(!world.is_mounted());
 }
 
-/// The entry of a killed daemon says nothing of what another session mounts at that place afterwards.
+/// The entry of a killed daemon says nothing of a later mount by another session.
 #[test]
 fn a_living_mount_is_not_taken_for_what_a_killed_daemon_left() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -332,7 +333,7 @@ fn a_living_mount_is_not_taken_for_what_a_killed_daemon_left() {
     assert!(!world.is_mounted());
 }
 
-/// What another user or another program mounted stays, dead or not.
+/// A mount of another user or another program stays, dead or not.
 #[test]
 fn a_mount_of_others_is_never_unmounted() {
     let (Some(root), ordinary) = (TestUser::root(), TestUser::ordinary()) else {
@@ -366,7 +367,7 @@ fn a_mount_of_others_is_never_unmounted() {
     unmount(world.mountpoint(), UnmountFlags::empty()).expect("unmounting");
 }
 
-/// Whose mount is in use only by another mount isn't sent to look for programs.
+/// A mount that is busy only because of another mount is reported as that, not as used by programs.
 #[test]
 fn a_mount_in_a_mount_is_named() {
     let Some(person) = TestUser::root() else { skip!("only root can mount in a mount") };
@@ -425,7 +426,7 @@ fn a_mount_in_the_foreground_ends_with_its_signal_or_umount() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     for (ending, code) in [(Signal::TERM, 0), (Signal::INT, 130)] {
         let mut child = in_foreground(&world);
-        // A signal ends what was opened and takes back what was mounted, whenever it comes.
+        // A signal at any moment closes and unmounts everything.
         signal(child.id(), ending);
         assert_eq!(child.wait().expect("esker ends").code(), Some(code), "{ending:?}");
         assert!(!world.is_mounted());

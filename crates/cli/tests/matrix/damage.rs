@@ -15,7 +15,7 @@ use esker_testkit::skip;
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
-/// The ways in which a file on a server is wrong, apart from being well signed and still wrong.
+/// Returns the ways in which a file on a server is wrong, except well signed and still wrong.
 fn faults() -> [(&'static str, Fault); 5] {
     [
         ("flipped byte", Fault::FlipByte(77)),
@@ -46,7 +46,7 @@ fn a_damaged_head_is_not_mounted() {
     for (word, file) in needed_for_a_mount(&world.repository) {
         for (name, fault) in faults() {
             let path = format!("/full.test/{file}");
-            // What an earlier case has fetched well would not be asked for again.
+            // Otherwise objects of an earlier case would not be fetched again.
             world.empty_cache();
             let rule = world.mirror.fault(move |asked| asked == path, fault);
             let output = world.try_mount(&[]).err().unwrap_or_else(|| panic!("mounted with a {name} {word}"));
@@ -67,8 +67,7 @@ fn a_damaged_head_is_not_mounted() {
     drop(world.mount(&[]));
 }
 
-/// Heads that are well formed and signed, by somebody, and still must not be believed. Each is refused in words of
-/// its own.
+/// Heads that are well formed and signed by some key, and must still be refused. Each has its own error.
 #[test]
 fn a_forged_head_is_not_mounted() {
     let repository = fixture::FULL.unpack();
@@ -130,7 +129,7 @@ fn a_forged_head_is_not_mounted() {
     drop(world.mount(&[]));
 }
 
-/// Reads a file from start to end in pieces and returns what was delivered before the first error.
+/// Reads a file from start to end in pieces and returns the pieces before the first error.
 fn delivered(file: &File, size: usize) -> (Vec<(usize, Vec<u8>)>, Vec<io::Error>) {
     let (mut pieces, mut errors) = (Vec::new(), Vec::new());
     let mut piece = vec![0; 16 * 1024];
@@ -143,7 +142,7 @@ fn delivered(file: &File, size: usize) -> (Vec<(usize, Vec<u8>)>, Vec<io::Error>
     (pieces, errors)
 }
 
-/// Objects behind a mounted tree: what reads them, and the file that is read.
+/// Returns objects of a mounted tree: their readers, and a file whose read needs them.
 fn needed_for_reading(repository: &Repository) -> Vec<(&'static str, String, &'static str)> {
     let contents = repository.contents("v3");
     let chunks = contents.chunks("/data/random.bin");
@@ -162,7 +161,7 @@ fn damaged_objects_are_never_delivered() {
     damaged_objects_are_refused(TestUser::ordinary(), &[]);
 }
 
-/// What EROFS reads it reads from the same tree.
+/// EROFS reads from the same tree.
 #[test]
 fn damaged_objects_are_never_delivered_through_erofs() {
     let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
@@ -235,8 +234,7 @@ fn content_of(repository: &Repository, file: &str) -> Vec<u8> {
     paths.into_iter().flat_map(|path| object::inflate(&repository.read(path))).collect()
 }
 
-/// An object whose hash is right and whose catalog entry is wrong: the size that the signed catalog gives is part of
-/// what is promised.
+/// The hash is right and the catalog's size is wrong: the size in the signed catalog is verified, too.
 #[test]
 fn an_object_of_another_size_than_its_catalog_says_is_an_error() {
     let repository = fixture::FULL.unpack();

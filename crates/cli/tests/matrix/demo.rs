@@ -1,4 +1,4 @@
-//! `make demo`: its script with a small folder. It shows what it promises and leaves nothing, however it ends.
+//! `make demo`: its script with a small folder. It shows the promised steps and leaves nothing, however it ends.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -30,7 +30,7 @@ impl Stage {
         let world = TestEnv::new(person, fixture::RMD);
         let stage = Self { world };
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
-        // The source tree may lie where only its owner can reach it.
+        // Other users may be unable to reach the source tree.
         let copies = stage.world.path("scripts");
         fs::create_dir(&copies).expect("a folder");
         for name in ["demo.sh", "demo-inside.sh", "demo-table.awk"] {
@@ -53,7 +53,7 @@ impl Stage {
         self.world.path("home").join(name)
     }
 
-    /// Returns the demo of a command; `via` is what it mounts with.
+    /// Returns the demo of a command; `via` is its way to mount.
     fn demo(&self, via: &str, command: &str) -> Command {
         let mut demo = self.world.person.command(self.world.path("scripts/demo.sh"));
         demo.arg(self.world.program())
@@ -70,7 +70,7 @@ impl Stage {
             .current_dir("/")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            // A file, because whoever stays behind would keep a pipe open, and the test waiting.
+            // A file, because a remaining process would keep a pipe open, and the test waiting.
             .stderr(File::create(self.errors()).expect("a file"))
             .process_group(0);
         demo
@@ -80,12 +80,12 @@ impl Stage {
         self.world.path("errors")
     }
 
-    /// Returns what a demo said, its errors last.
+    /// Returns the output of a demo, its errors last.
     fn words(&self, output: &Output) -> String {
         words(output) + &fs::read_to_string(self.errors()).expect("its errors")
     }
 
-    /// Everything below the folders that a demo could write to.
+    /// Returns all files below the folders that a demo could write to.
     fn files(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.world.path("home"), self.world.path("run")];
@@ -102,7 +102,7 @@ impl Stage {
         found
     }
 
-    /// No mount, no process and no file is there that was not there `before`.
+    /// Asserts that no mount, process or file is left that was not there `before`.
     #[track_caller]
     fn assert_nothing_left(&self, before: &[PathBuf], after_what: &str) {
         assert_eq!(self.files(), before, "files after {after_what}");
@@ -122,7 +122,7 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// The numbers in the line of the table that begins so.
+/// Returns the numbers in the line of the table that begins with `title`.
 #[track_caller]
 fn row(output: &str, title: &str) -> Vec<f64> {
     let line = output.lines().find(|line| line.starts_with(title));
@@ -131,7 +131,8 @@ fn row(output: &str, title: &str) -> Vec<f64> {
     cells.map(|cell| cell.parse().unwrap_or_else(|_| panic!("{cell:?} in {line:?}"))).collect()
 }
 
-/// Everybody and every way to mount: root's own ways are `mount` only, since root needs no namespace of its own.
+/// Returns all users with their ways to mount: root's own way is `mount` only, since root needs no namespace of its
+/// own.
 fn ways() -> impl Iterator<Item = (TestUser, &'static str)> {
     TestUser::all().into_iter().flat_map(|person| {
         let ways: &[&str] = if person.is_root() { &["mount"] } else { &["mount", "run"] };
@@ -160,7 +161,7 @@ fn the_demo_shows_times_and_what_was_fetched() {
     }
 }
 
-/// A command that fails, here or only in the mount, ends the demo with its exit code and its words.
+/// A command that fails, here or only in the mount, ends the demo with its exit code and its error.
 #[test]
 fn a_command_that_fails_is_told() {
     for (person, way) in ways() {
@@ -187,7 +188,7 @@ fn a_command_that_fails_is_told() {
 }
 
 /// Starts a demo, and interrupts it once it has written a line that begins with `step`, to its output or to `also`.
-/// Ctrl-C reaches the whole process group, as from a terminal; what comes of that is the same everywhere.
+/// Ctrl-C reaches the whole process group, as from a terminal; the outcome is always the same.
 #[track_caller]
 fn interrupt_at(step: &str, stage: &Stage, mut demo: Command, before: &[PathBuf], also: Option<PathBuf>) {
     let mut demo = demo.spawn().expect("the demo");
@@ -196,7 +197,7 @@ fn interrupt_at(step: &str, stage: &Stage, mut demo: Command, before: &[PathBuf]
         let sender = sender.clone();
         thread::spawn(move || {
             for line in BufReader::new(source).lines() {
-                // Nobody wants to hear the rest.
+                // The receiver needs only one line.
                 let _ = sender.send(line.expect("a line"));
             }
         })
@@ -236,7 +237,7 @@ fn ctrl_c_leaves_nothing_at_any_step() {
         for step in ["$ esker repo create", "$ esker serve", &format!("$ esker {way}")] {
             interrupt_at(step, &stage, stage.demo(way, "bin/program"), &before, None);
         }
-        // The command waits in the mount for what never comes.
+        // The command waits in the mount for an object that never comes.
         let command = format!(
             "case $PWD in */tree) ;; *) echo reached >{}; exec cat {}; esac",
             reached.display(),
@@ -246,7 +247,7 @@ fn ctrl_c_leaves_nothing_at_any_step() {
     }
 }
 
-/// `make demo` says how long its build takes before it begins, and ends if the first call of rustc fails, even if the
+/// `make demo` prints the duration of its build beforehand, and ends if the first call of rustc fails, even if the
 /// next one would not.
 #[test]
 fn make_says_how_long_it_takes_and_needs_rustc() {

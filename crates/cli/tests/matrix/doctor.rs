@@ -16,7 +16,7 @@ use crate::served::Served;
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
-/// What is promised, and time for the machine to start a process when it is busy.
+/// Promised time limit, and time for a busy machine to start a process.
 const PROMISED: Duration = Duration::from_secs(10 + 10);
 
 struct Examined {
@@ -24,7 +24,7 @@ struct Examined {
     report: Value,
 }
 
-/// Calls the doctor, who must be done in time whatever is broken.
+/// Runs the doctor, which must finish in time whatever is broken.
 fn examine(world: &TestEnv) -> Examined {
     let began = Instant::now();
     let output = world.esker(&["doctor", "--json"]).output().expect("running esker");
@@ -35,7 +35,7 @@ fn examine(world: &TestEnv) -> Examined {
 }
 
 impl Examined {
-    /// The finding of a check about the mount or cache of this world; there may be others on the machine.
+    /// Returns the finding of a check about this test's mount or cache; there may be others on the machine.
     #[track_caller]
     fn finding(&self, check: &str, object: &str) -> &Value {
         let all = self.report["findings"].as_array().expect("a list");
@@ -45,7 +45,7 @@ impl Examined {
         found.unwrap_or_else(|| panic!("nothing is said of {check} {object}: {:#}", self.report))
     }
 
-    /// That the check finds it broken, says what it is and how it is mended.
+    /// Asserts that the check finds it broken, with this description and advice.
     #[track_caller]
     fn assert_broken(&self, check: &str, object: &str, found: &str, mend: &str) {
         let finding = self.finding(check, object);
@@ -93,7 +93,7 @@ fn a_mount_that_was_left_behind_is_named_and_mended() {
         wait_until_gone(pid);
         examine(&world).assert_broken("mount", &place, "left behind", &format!("esker umount {place}"));
         if !person.is_root() {
-            // Somebody else, or its owner without the registry, sees it too.
+            // Another user, or its owner without the registry, sees it too.
             fs::remove_dir_all(world.path("run/esker")).expect("losing the registry");
             examine(&world).assert_broken("mount", &place, "left behind", "esker umount");
         }
@@ -172,7 +172,7 @@ fn a_missing_device_is_named() {
     blind.assert_broken("device", "/dev/fuse", "/dev/fuse", "");
 }
 
-/// A cache whose disk is full, and one at whose place there is a read-only disk.
+/// A cache whose disk is full, and one on a read-only disk.
 #[test]
 fn a_cache_on_a_broken_disk_is_named() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);

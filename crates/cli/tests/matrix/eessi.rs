@@ -15,10 +15,10 @@ use crate::test_env::{PATIENCE, TestEnv, hide_configuration, words};
 use crate::test_user::TestUser;
 
 const NAME: &str = "software.eessi.test";
-/// Where the proxy comes from. The server lets nobody else in; tests come from 127.0.0.1.
+/// Address of the proxy. The server admits no other; tests use 127.0.0.1.
 const PROXY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// What users source: finds out what machine this is, and what the host adds.
+/// Script that users source: detects this machine, and the host's additions.
 const INIT: &str = r#"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export EESSI_VERSION=${here##*/} EESSI_CPU_FAMILY=$(uname -m)
@@ -27,7 +27,7 @@ export EESSI_SOFTWARE=$here/software/linux/$EESSI_CPU_FAMILY/generic
 export PATH=$EESSI_SOFTWARE/software/Tool/1.0/bin:$EESSI_COMPAT/usr/bin:$PATH
 "#;
 
-/// Two architectures, and that of this machine if it is another.
+/// Returns two architectures, and that of this machine if it is another.
 fn architectures() -> Vec<&'static str> {
     let mut all = vec!["x86_64", "aarch64", std::env::consts::ARCH];
     all.sort_unstable();
@@ -52,7 +52,7 @@ fn make_tree(top: &Path) {
     symlink("$(EESSI_HOST_INJECTIONS:-/opt/eessi)", top.join("host_injections")).expect("a link");
 }
 
-/// A person, and what is at the other end: a publisher, and the two processes on the way. Neither runs as root.
+/// A user, a publisher, and the server and proxy in between. Neither runs as root.
 struct Site {
     world: TestEnv,
     server: Process,
@@ -88,7 +88,7 @@ impl Site {
         });
     }
 
-    /// What the person's own settings are, besides what is imported.
+    /// Writes the user's own settings, besides imported ones.
     fn configure(&self, text: &str) {
         let own = if self.is_root() { "root/etc/esker/esker.toml" } else { ".config/esker/esker.toml" };
         self.write(own, text);
@@ -133,7 +133,7 @@ impl Site {
     }
 }
 
-/// Without the proxy there is no way.
+/// Without the proxy there is no route.
 fn asked_directly(server: &Process) -> String {
     let mut stream = TcpStream::connect(server.address).expect("connecting");
     stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
@@ -143,7 +143,7 @@ fn asked_directly(server: &Process) -> String {
     answer
 }
 
-/// An environment as EESSI's works from an import alone, for root and for a user, with only a proxy that reaches it.
+/// An environment like EESSI's works from an import alone, for root and for a user, with only a proxy as route.
 #[test]
 fn a_stand_in_for_eessi_works_behind_a_proxy() {
     let workshop = Workshop::with(TestUser::ordinary(), make_tree);

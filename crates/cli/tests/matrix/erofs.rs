@@ -1,4 +1,5 @@
-//! What never changes, shown by the kernel's EROFS. Only root may mount what isn't FUSE for all to see.
+//! Trees that never change, presented by the kernel's EROFS. Only root may mount file systems other than FUSE for all
+//! users.
 
 use std::fs;
 use std::io::Read;
@@ -59,7 +60,7 @@ fn its_source_is_what_was_mounted() {
 fn a_daemon_that_is_gone_leaves_what_is_known() {
     let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
     let world = TestEnv::new(root, fixture::FULL);
-    // Whoever asks ahead may come to know names before the end.
+    // A prefetch might look up names before the end.
     let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
     let known = fs::read(mounted.path("data/exactly64k")).expect("reading");
     let mut open = fs::File::open(mounted.path("data/random.bin")).expect("opening");
@@ -106,7 +107,7 @@ fn who_waits_can_be_killed() {
     }
 }
 
-/// As elsewhere (P5, D2): what can't be told waits, what can is told, and both are tried again.
+/// As elsewhere (P5, D2): a page fault waits, a lookup fails, and both are retried.
 #[test]
 fn a_page_fault_outlasts_a_server_that_fails_and_a_name_does_not() {
     let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
@@ -140,7 +141,7 @@ fn a_page_fault_outlasts_a_server_that_fails_and_a_name_does_not() {
     });
 }
 
-/// Where the kernel is too old, or refuses for whatever reason, there is the next best.
+/// Where the kernel is too old, or refuses for any reason, an overlay is used.
 #[test]
 fn what_erofs_can_not_show_is_shown_below_an_overlay() {
     let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };

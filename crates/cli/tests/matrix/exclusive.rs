@@ -15,12 +15,12 @@ fn running() -> MutexGuard<'static, Running> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Somebody inside: one of many, or the only one.
+/// A running test: one of many, or the only one.
 pub(crate) struct Pass {
     alone: bool,
 }
 
-/// Comes in among others. Whoever is inside already may come in again, so nobody waits for those who want to be alone.
+/// Starts beside other tests. A test that runs already may start again, so it doesn't wait for exclusive ones.
 pub(crate) fn among_others() -> Pass {
     let mut running =
         LEFT.wait_while(running(), |running| running.alone).unwrap_or_else(PoisonError::into_inner);
@@ -28,7 +28,7 @@ pub(crate) fn among_others() -> Pass {
     Pass { alone: false }
 }
 
-/// Comes in once nobody else is there, and stays alone.
+/// Starts once no other test runs, and keeps others from starting.
 pub(crate) fn alone() -> Pass {
     let others = |running: &mut Running| running.alone || running.tests > 0;
     let mut running = LEFT.wait_while(running(), others).unwrap_or_else(PoisonError::into_inner);

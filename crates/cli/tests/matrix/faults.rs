@@ -25,17 +25,17 @@ use crate::exclusive;
 const TIMEOUT: &str = "0.5";
 /// So long after it was left it is looked at again.
 const RESET: &str = "0.2";
-/// Nothing takes longer where a good way is left: what is slow is slow by a few timeouts and the machine.
+/// Time limit of any operation while a good route is left: a few timeouts and the load of the machine.
 const SWITCHED: Duration = Duration::from_secs(20);
 
-/// What goes wrong.
+/// Fault to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Killed; connections are refused.
     Stopped,
     /// Stopped by a signal: connections are accepted by the kernel, and nothing more happens.
     Frozen,
-    /// Somebody else listens and says nothing.
+    /// Another process listens and never replies.
     Mute,
     /// A hundred bytes a second.
     Slow,
@@ -140,7 +140,7 @@ const HEAD: &str = "# Faults of proxies, servers and disks\n\n\
     from the end of the fault, without a remount, while uncached files are read. Kept again: likewise, until \
     the read files are in the cache again; a mount on an unwritable disk is refused with the name of the folder.\n\n";
 
-/// Every fault of the one that is used first, with a good one to go to.
+/// Applies every fault to the route used first, with a good one to fail over to.
 fn every_fault(client: &Client, mount: &Mount<'_>, broken: &mut Process, second: &Mount<'_>) -> Vec<Line> {
     let mut lines = Vec::new();
     for fault in FAULTS {
@@ -202,7 +202,7 @@ fn a_server_that_fails_in_any_way_is_replaced() {
     report("A server fails behind squid, another is good", &lines);
 }
 
-/// A proxy that is killed in the middle of an answer costs a retry, not the file.
+/// Killing a proxy in the middle of a reply costs a retry, not the file.
 #[test]
 fn a_proxy_that_is_killed_in_the_middle_of_an_answer() {
     let _pass = exclusive::among_others();
@@ -210,7 +210,7 @@ fn a_proxy_that_is_killed_in_the_middle_of_an_answer() {
     let mut broken = client.nginx("bad-proxy", None);
     let good = client.squid("good-proxy");
     let origin = client.nginx("origin", Some(&client.storage()));
-    // The name that nobody has is left at once; so is the port that nobody listens at.
+    // The unknown name is given up at once, and so is the closed port.
     let proxies = format!("http://no-such-proxy.invalid:3128|{};{}", broken.url(), good.url());
     let options = ["--proxy", &proxies, "--timeout", TIMEOUT, "--reset-after", RESET];
     let mount = client.at("first", &origin, &options);

@@ -103,7 +103,7 @@ fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
         let url = workshop.published();
         let mounted = root.does(|| {
             if !may_map {
-                // What a container may lack: without it nobody says who is known in a user namespace.
+                // A container may lack this capability: without it a user namespace can't map users.
                 rustix::thread::remove_capability_from_bounding_set(CapabilitySet::SETUID)
                     .expect("fewer rights");
             }
@@ -121,7 +121,7 @@ fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
     }
 }
 
-/// The overlay, or EROFS, is all there is to see, and whatever ends it ends the daemon.
+/// Only the overlay or EROFS is visible, and unmounting it ends the daemon.
 #[test]
 fn a_fixed_mount_ends_however_it_is_unmounted() {
     // Only root may put overlays over the mounts of all.
@@ -155,7 +155,7 @@ fn a_fixed_mount_ends_however_it_is_unmounted() {
     }
 }
 
-/// What the overlay remembers must not keep the cache from evicting.
+/// Dentries of the overlay must not keep the cache from evicting.
 #[test]
 fn a_cache_below_an_overlay_keeps_its_quota() {
     // As root, the overlay of the second is of a user namespace: it has no extended attributes.
@@ -171,8 +171,8 @@ fn a_cache_below_an_overlay_keeps_its_quota() {
     }
 }
 
-/// Inside `esker run` nobody may make the overlay let go: then what does not fit is read past the cache, without
-/// waiting for room each time.
+/// In `esker run` the overlay can't be made to drop dentries: then objects beyond the quota are read without caching,
+/// and without waiting for room each time.
 #[test]
 fn a_command_below_an_overlay_reads_more_than_the_cache_holds() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);

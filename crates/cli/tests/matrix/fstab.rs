@@ -65,7 +65,7 @@ fn a_line_in_fstab_is_enough() {
     }
 }
 
-/// mount(8) passes the helper's code on: 1 for a wrong call, 32 for a mount that failed.
+/// mount(8) returns the helper's code: 1 for a wrong call, 32 for a mount that failed.
 #[test]
 fn helpers_end_with_the_codes_of_mount() {
     let Some(world) = root() else { return };

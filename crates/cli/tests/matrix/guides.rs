@@ -1,4 +1,4 @@
-//! What the guides and `--help` tell people to type, typed.
+//! Runs the commands of guides and `--help`.
 //!
 //! A box that begins with three backticks and `sh` is run by a shell. `sh server` is run until it serves, and then
 //! stopped. `sh elsewhere: REASON` is not run; few may be like that.
@@ -39,7 +39,7 @@ fn source_tree() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A person with the guide's files, who can reach the guide's server.
+/// A user with the guide's files, who can reach the guide's server.
 struct Reader {
     world: TestEnv,
     server: Child,
@@ -73,7 +73,7 @@ impl Reader {
         self.world.path("home").join(name).display().to_string()
     }
 
-    /// A shell that does what a guide says: with places and addresses of this machine in place of the guide's.
+    /// Returns a shell that runs a guide's commands, with paths and addresses of this machine in place of the guide's.
     fn shell(&self, text: &str) -> Command {
         let places = [
             ("http://server", self.url.clone()),
@@ -122,7 +122,7 @@ impl Reader {
         assert!(server.wait().expect("its end").success(), "{what}");
     }
 
-    /// Asks for what is wrong on this machine. Other tests break mounts of theirs at the same time, and that is told, too.
+    /// Runs the doctor. Other tests break mounts of theirs at the same time, which it reports, too.
     #[track_caller]
     fn examine(&self, text: &str) {
         let output = self.shell(text).output().expect("a shell");
@@ -132,7 +132,8 @@ impl Reader {
         assert!(!broken.any(|line| !line.contains("mount ") || line.contains(&self.home(""))), "{said}");
     }
 
-    /// Guides leave nothing mounted. What other tests have mounted as the same user or as root is told, too.
+    /// Checks that a guide leaves nothing mounted. Mounts of other tests of the same user or of root are reported,
+    /// too.
     #[track_caller]
     fn finish(&self, what: &str) {
         let output = self.follow(what, "esker status --json");
@@ -169,7 +170,7 @@ fn started(command: &mut Command) -> (Child, String) {
     (server, url.trim_end_matches('/').to_owned())
 }
 
-/// What the guides build, and what the repository holds that they use.
+/// Makes the guides' source files, and the repository's content for them.
 fn make_files(home: &Path) {
     let write = |name: &str, text: &str, mode: u32| {
         let path = home.join(name);
@@ -236,7 +237,7 @@ fn the_guides_work_as_they_are_written() {
     assert!(all_left_out * 3 <= all_done, "{all_done} boxes are run, {all_left_out} are not");
 }
 
-/// Every document with commands in boxes is tested as a guide, and no command stands where this test doesn't look.
+/// Every document with commands in boxes is tested as a guide, and no command is outside of a box.
 #[test]
 fn no_document_has_commands_that_nobody_tries() {
     let names = ["docs", "docs/guides"].into_iter().flat_map(|folder| {
@@ -253,7 +254,7 @@ fn no_document_has_commands_that_nobody_tries() {
     }
 }
 
-/// The example in each command's help does what it says, in the order in which people would try them.
+/// The example in each command's help works, in the order in which users would try them.
 #[test]
 fn the_examples_of_help_work() {
     let reader = Reader::new();

@@ -1,4 +1,4 @@
-//! What the kernel asks when it knows everything already.
+//! Requests of the kernel when everything is in its caches.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,8 +16,8 @@ use crate::test_user::TestUser;
 const FORBIDDEN: [&str; 8] =
     ["LOOKUP", "GETATTR", "OPEN", "RELEASE", "FLUSH", "OPENDIR", "RELEASEDIR", "ACCESS"];
 
-/// These must not come either, but what answers them lies in pages, and a kernel drops a clean page here and there
-/// without any pressure and without counting it (seen with ext4 just the same). So they must be absent from some pass.
+/// These must not come either, but their answers are in pages, and a kernel drops a clean page here and there without
+/// any pressure and without counting it (seen with ext4 just the same). So they must be absent from some pass.
 const FORBIDDEN_WITH_ITS_PAGE: [&str; 4] = ["READ", "READDIR", "READDIRPLUS", "READLINK"];
 
 /// The longest name of a file.
@@ -42,8 +42,8 @@ fn pass(root: &Path, as_root: bool) -> u64 {
                     let _ = fs::metadata(&path);
                 }
             } else if meta.is_file() && (as_root || meta.mode() & 0o400 != 0) {
-                // Before the kernel denies anything it asks for the attributes once more, so what may not be read
-                // is not opened here.
+                // Before the kernel denies access it requests the attributes once more, so unreadable files are not
+                // opened here.
                 let file = File::open(&path).expect("opening");
                 let content = fs::read(&path).expect("reading");
                 if !content.is_empty() {

@@ -12,12 +12,12 @@ use crate::hot::requests;
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
-/// An image of a small folder, behind `before` bytes of something else.
+/// Builds an image of a small folder, behind `before` other bytes.
 fn image(world: &TestEnv, before: usize) -> String {
     image_with(world, before, |_| ())
 }
 
-/// One of which something more is done to the folder before.
+/// Builds an image after a change to the folder.
 fn image_with(world: &TestEnv, before: usize, and: impl FnOnce(&Path)) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("sub")).expect("a folder");
@@ -119,7 +119,7 @@ fn a_hot_image_asks_nobody() {
     }
 }
 
-/// Somebody may have packed what was the layer of another overlay. Its marks are for that one.
+/// The packed folder may have been the layer of another overlay. Its marks are for that one.
 #[test]
 fn marks_of_an_overlay_in_an_image_mean_nothing_to_the_one_above_it() {
     let Some(root) = TestUser::root() else { skip!("only root sets marks of overlays") };

@@ -71,7 +71,8 @@ impl Studio {
     }
 }
 
-/// What is in a folder, with times in whole seconds, as an image has them; and without owners, which only root gives.
+/// Returns the entries of a folder, with times in whole seconds, as in an image; and without owners, which only root
+/// sets.
 fn shown(folder: &Path) -> Vec<String> {
     let entry = |found: esker_testkit::tree_scan::Found| {
         let entry = found.entry;
@@ -119,7 +120,7 @@ fn the_same_input_makes_the_same_image() {
     let read = |path: &str| fs::read(path).expect("an image");
     assert!(read(&one) == read(&other));
     assert!(studio.refused(2, &["build", &one, &from]).contains("--force"));
-    // Times are what differs between a folder and a copy of it.
+    // A folder and a copy of it differ in times.
     let built = |image: &str, epoch: &str| {
         let mut build = studio.command(&["build", image, &from, "--force"]);
         printed(build.env("SOURCE_DATE_EPOCH", epoch));
@@ -272,7 +273,7 @@ fn a_directory_in_itself_is_a_fault_and_no_way_without_end() {
         Command::new("mksquashfs").args([&folder, &image]).args(["-noI", "-quiet", "-no-progress"]).output();
     assert!(made.expect("mksquashfs").status.success());
     let mut bytes = fs::read(&image).expect("the image");
-    // Where its inode lies (2 bytes) and its number (2); that it is a directory, the length of its name less one, the name.
+    // Position of its inode (2 bytes) and its number (2); type directory, the length of its name less one, the name.
     let is_it = |found: &[u8]| found.starts_with(&[0, 0]) && found.ends_with(b"\x01\0\0\0c");
     let at = bytes.windows(9).position(is_it).expect("the entry of c in b");
     // Of 32 bytes each: c, b, a, the root.
@@ -313,7 +314,7 @@ fn whoever_interrupts_a_build_keeps_what_was_there() {
     };
     assert_eq!(parts(), 1);
     kill_process(Pid::from_child(&build), Signal::INT).expect("a signal");
-    // Whoever is interrupted reads no further than the piece that is under way.
+    // After an interruption only the current piece is read.
     let deadline = Instant::now() + Duration::from_secs(20);
     let status = loop {
         let _ = pipe.write_all(&[7; 4096]);

@@ -1,4 +1,4 @@
-//! `esker setup --import`: servers and keys of domains, from wherever they come and whoever made them.
+//! `esker setup --import`: servers and keys of domains, from sources of any kind and origin.
 
 use std::fs;
 use std::io::Write;
@@ -14,14 +14,14 @@ use crate::test_user::TestUser;
 /// SHA-256 of the DER form of full.test's master key, as openssl has it.
 const FINGERPRINT: &str = "e7154be1a9ab8985823e38ff73621492e13aacf1ec849c353f10041b224a87be";
 
-/// Who imports what, into their own configuration: root's below a folder that stands for `/`.
+/// A user who imports into their own configuration: root's is below a folder that stands for `/`.
 struct Site {
     world: TestEnv,
     source: PathBuf,
 }
 
 impl Site {
-    /// With a source that is laid out like a configuration repository.
+    /// Makes a site with a source like a configuration repository.
     fn new(person: TestUser) -> Site {
         hide_configuration();
         let world = TestEnv::new(person, fixture::FULL);
@@ -47,7 +47,7 @@ impl Site {
         fs::write(path, text).expect("writing");
     }
 
-    /// Everything that `setup` could have changed.
+    /// Returns all files that `setup` could have changed.
     fn changed(&self) -> Vec<PathBuf> {
         let mut found = Vec::new();
         for folder in ["root", "home/.config", "home/.local"] {
@@ -67,7 +67,7 @@ impl Site {
         command.stdin(Stdio::null()).output().expect("running esker")
     }
 
-    /// What `esker` says of the repository.
+    /// Lists the repository with `esker`.
     fn ls(&self) -> Output {
         let mut command = self.world.esker(&["ls", "full.test"]);
         if !self.world.person.is_root() {
@@ -77,7 +77,7 @@ impl Site {
         command.output().expect("running esker")
     }
 
-    /// Esker's own folder of this person.
+    /// Returns Esker's own folder of this user.
     fn own(&self) -> PathBuf {
         let name = if self.world.person.is_root() { "root/etc/esker" } else { "home/.config/esker" };
         self.world.path(name)
@@ -91,7 +91,7 @@ impl Site {
         assert_eq!(self.changed(), Vec::<PathBuf>::new(), "{arguments:?}");
     }
 
-    /// The source as an archive.
+    /// Returns the source as an archive.
     fn archive(&self) -> Vec<u8> {
         let mut archive = tar::Builder::new(Vec::new());
         archive.append_dir_all("config-1.0", &self.source).expect("packing");
@@ -107,8 +107,8 @@ fn list(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// From nothing to a repository: what is missing is named with the next step, nothing is trusted unasked, and all of it
-/// can be taken back.
+/// From nothing to a repository: missing settings are reported with the next step, no key is trusted without consent,
+/// and everything can be undone.
 #[test]
 fn a_domain_is_imported_used_and_taken_back() {
     for person in TestUser::all() {
@@ -163,7 +163,7 @@ fn a_domain_is_imported_used_and_taken_back() {
     }
 }
 
-/// A folder, an archive, a single file of either kind, and a URL come to the same.
+/// A folder, an archive, a single file of either kind, and a URL have the same result.
 #[test]
 fn sources_of_every_kind_come_to_the_same() {
     let site = Site::new(TestUser::ordinary());
@@ -204,7 +204,7 @@ fn sources_of_every_kind_come_to_the_same() {
     assert!(all.iter().all(|one| *one == all[0] && one.1 == 1), "{all:#?}");
 }
 
-/// What comes from outside may be anything. Nothing of it is written, and nothing hangs.
+/// A source may be anything. Nothing of a hostile one is written, and nothing hangs.
 #[test]
 fn hostile_sources_change_nothing() {
     let site = Site::new(TestUser::ordinary());
@@ -295,7 +295,7 @@ fn hostile_servers_change_nothing() {
     faults.iter().for_each(esker_testkit::mirror::Rule::assert_hit);
 }
 
-/// On a terminal somebody is asked, and what is not agreed to isn't done.
+/// On a terminal the user is asked, and nothing is done without consent.
 #[test]
 fn whoever_is_there_is_asked() {
     let site = Site::new(TestUser::ordinary());

@@ -1,5 +1,5 @@
-//! A machine of a test's own: namespaces with a root directory in which everything may be changed, for what only an
-//! administrator does to a whole machine. Nothing of it outlives the script that runs there.
+//! A machine for one test: namespaces with a root directory in which everything may be changed, for administrative
+//! changes to a whole machine. Nothing of it outlives its script.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Makes the root directory in `$1` and runs the script in `$2` there.
 ///
-/// All of this machine is there to be read but for its CernVM-FS. `/etc` is a copy without what sites configure;
-/// `/usr/bin` and `/usr/sbin` can be changed; `/run`, `/var/lib`, `/var/spool`, `/srv` and `/cvmfs` are empty.
+/// All of this machine is readable but for its CernVM-FS. `/etc` is a copy without site configuration; `/usr/bin` and
+/// `/usr/sbin` can be changed; `/run`, `/var/lib`, `/var/spool`, `/srv` and `/cvmfs` are empty.
 const PRELUDE: &str = r#"
 set -eu
 root=$1
@@ -92,7 +92,7 @@ impl<'w> Machine<'w> {
         command
     }
 
-    /// Runs a script that must succeed; returns what it printed.
+    /// Runs a script that must succeed; returns its output.
     #[track_caller]
     pub(crate) fn run(&self, text: &str) -> String {
         let output = self.output(text);

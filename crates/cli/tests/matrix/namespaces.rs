@@ -1,4 +1,4 @@
-//! `esker run`: what a command inherits, how it ends, and what is said where it can't be run.
+//! `esker run`: the command's inherited state, its end, and errors where it can't be run.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -250,7 +250,7 @@ fn run_where(world: &TestEnv, obstacle: &str) -> Output {
             &format!("{obstacle} && exec \"$@\""),
             "sh",
         ])
-        // Root of a user namespace that may not mount is as ordinary as anybody.
+        // Root of a user namespace that may not mount is like an ordinary user.
         .args(["setpriv", "--bounding-set=-sys_admin"])
         .arg(run.get_program())
         .args(run.get_args())

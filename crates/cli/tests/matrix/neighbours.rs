@@ -1,4 +1,4 @@
-//! Honest readers beside a hostile user, a hostile server, a slow link and a disk that is full now and then.
+//! Honest readers beside a hostile user, a hostile server, a slow link and a disk that is full at times.
 
 mod broker;
 mod evil;
@@ -25,9 +25,9 @@ use self::evil::{Evil, Held};
 use self::hostile::Hostile;
 use self::readers::{File, Readers, Stop};
 
-/// What the broker is told to keep its cache below: half of what honest users read.
+/// Quota of the broker's cache: half of the honest users' data.
 const QUOTA: u64 = 16 << 20;
-/// What the promise allows to a cache of that quota.
+/// Promised limit of a cache with that quota.
 const BOUND: u64 = {
     let (half_more, more) = (QUOTA + QUOTA / 2, QUOTA + QUOTA / 4 + (64 << 20));
     if half_more > more { half_more } else { more }
@@ -44,7 +44,7 @@ const THREADS: usize = 2;
 const READS_A_ROUND: u64 = 24;
 const SMALL: usize = 100;
 const LARGE: usize = 40;
-/// Files that nobody but the hostile user reads.
+/// Files that only the hostile user reads.
 const FLOOD: usize = 300;
 const FLOOD_LEN: usize = 256 << 10;
 /// Files that a server withholds.
@@ -112,7 +112,7 @@ fn good(seed: u64) -> (Repository, Vec<File>) {
     (repository, files)
 }
 
-/// What was seen of the cache.
+/// Samples of the cache's size.
 #[derive(Default)]
 struct Samples {
     count: u64,
@@ -120,7 +120,7 @@ struct Samples {
     longest_pause: Duration,
 }
 
-/// Measures what the objects of the cache take, every half second until it is over.
+/// Measures the objects of the cache, every half second until the end.
 fn watch(broker: &NodeBroker, over: &Receiver<()>) -> Samples {
     let mut samples = Samples::default();
     let mut last = Instant::now();
@@ -138,7 +138,7 @@ fn watch(broker: &NodeBroker, over: &Receiver<()>) -> Samples {
     }
 }
 
-/// Asserts that nobody and nothing is left of a world once its mounts and its broker are gone.
+/// Asserts that no process or file of a test is left once its mounts and its broker are gone.
 fn assert_nothing_is_left(folder: &str, cache: PathBuf) {
     assert!(
         !mountinfo().lines().any(|line| line.contains(folder) && line.contains("fuse")),

@@ -27,7 +27,7 @@ fn revision(world: &TestEnv, place: &str, options: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON from esker")
 }
 
-/// A second of the tag's publication, as `--date` takes it.
+/// Returns a second of the tag's publication, in the form of `--date`.
 fn date_of(listed: &Value, tag: &str) -> String {
     let tags = listed["tags"].as_array().expect("a list");
     let found = tags.iter().find(|known| known["name"] == tag).expect("a tag of the fixture");
@@ -61,7 +61,7 @@ fn a_pinned_mount_shows_the_revision_that_was_named() {
     }
 }
 
-/// What is looked at without a mount can be pinned likewise.
+/// Commands without a mount can pin a revision, too.
 #[test]
 fn commands_that_do_not_mount_show_the_revision_that_was_named() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);

@@ -1,5 +1,5 @@
-//! Profiles: what a command reads is recorded, published as bundles, and comes ahead of its use. So does what was read
-//! before on this machine.
+//! Profiles: a command's reads are recorded, published as bundles, and prefetched. So are earlier reads on this
+//! machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,10 +14,11 @@ use crate::publishing::{NAME, Workshop};
 use crate::test_env::{Mounted, TestEnv, words};
 use crate::test_user::TestUser;
 
-/// What the tool reads after itself, in this order. The endings differ, so that no file is a guess from another.
+/// Files that the tool reads after itself, in this order. The endings differ, so that no file is a candidate because
+/// of another.
 const READ: [&str; 4] = ["data/z.one", "nested/deep/a.two", "lib/m.three", "large.four"];
 
-/// A program that reads files all over the tree, among others that it doesn't read.
+/// Makes a program that reads files all over the tree, among others that it doesn't read.
 fn make_tree(top: &Path) {
     for folder in ["bin", "data", "nested/deep", "lib", "other"] {
         fs::create_dir_all(top.join(folder)).expect("folders");
@@ -65,7 +66,7 @@ impl Shop {
         self.workshop.home(&format!("keys/{NAME}.pub"))
     }
 
-    /// Records what a command reads.
+    /// Records the reads of a command.
     fn record(&self, file: &str, options: &[&str], command: &[&str]) -> Output {
         let (url, key, cache) = (self.mirror.url(NAME), self.key(), self.workshop.home("cache"));
         let arguments = ["profile", "record", &url, "--public-key", &key, "--cache", &cache, "-o", file];
@@ -74,7 +75,7 @@ impl Shop {
     }
 }
 
-/// The profile says which files were read, in order, and the command's output and exit code are its own.
+/// The profile has the files in the order of their reads, and the command's output and exit code are its own.
 #[test]
 fn what_a_command_reads_is_recorded() {
     for person in TestUser::all() {
@@ -95,7 +96,7 @@ fn what_a_command_reads_is_recorded() {
             profile["reads"].as_array().expect("reads").iter().filter(|read| read["file"] == 4).collect();
         assert_eq!(large[0]["range"], serde_json::json!([0, 3_000_000]), "{profile:#}");
 
-        // What is cached is seen all the same, and so is the exit code.
+        // Reads from the cache are recorded, too, and the exit code is kept.
         let failing =
             shop.record(&file, &["--trigger", "/data/z.one"], &["sh", "-c", &format!("{tool}; exit 7")]);
         assert_eq!(failing.status.code(), Some(7), "{}", words(&failing));
@@ -169,8 +170,8 @@ fn read(mounted: &Mounted<'_>, file: &str) {
     mounted.does(|| fs::read(&path)).unwrap_or_else(|error| panic!("reading {file}: {error}"));
 }
 
-/// Waits until what was asked for ahead is in the cache. A read that came before would have to wait for it, and what must be
-/// waited for has others guessed around it (A3).
+/// Waits until the prefetched objects are in the cache. An earlier read would have to wait for them, and demanded
+/// objects cause more prefetches (A3).
 fn is_kept(mounted: &Mounted<'_>) {
     mounted.wait_until("what was prefetched in the cache", |status| {
         status["fetched"]["prefetches_queued"].as_u64() == Some(0)
@@ -182,7 +183,7 @@ fn is_content(path: &str) -> bool {
     path.contains("/data/") && !path.ends_with(['C', 'H', 'X'])
 }
 
-/// The contents that were asked for.
+/// Returns the requested file contents.
 fn contents(mirror: &Mirror) -> BTreeSet<String> {
     mirror.requests().into_iter().map(|request| request.path).filter(|path| is_content(path)).collect()
 }
@@ -221,7 +222,7 @@ fn the_read_of_a_trigger_brings_its_bundle() {
     }
 }
 
-/// Empties the cache but for what was learned.
+/// Empties the cache but for learned sequences.
 fn forget_objects(world: &TestEnv) {
     let (trails, aside) = (world.cache().join("trails"), world.path("home/trails"));
     world.person.does(|| fs::rename(&trails, &aside)).expect("what was learned, beside the cache");
@@ -273,7 +274,7 @@ fn a_bundle_in_the_source_is_used_as_far_as_it_makes_sense() {
     shop.mounted(&[], |mounted, mirror| {
         read(mounted, "bin/tool");
         read(mounted, "other/0.five");
-        // The two, their specifications, and what makes sense in those: one file and two.
+        // The two, their specifications, and the valid entries of those: one file and two.
         let expected = 4 + 3;
         mirror.wait_for(expected, is_content);
         is_kept(mounted);

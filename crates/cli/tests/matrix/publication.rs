@@ -1,4 +1,4 @@
-//! Revisions are published while many processes read, map and execute what changes.
+//! Publishes revisions while many processes read, map and execute the changed files.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -63,7 +63,7 @@ fn write(tree: &Path, version: u64) {
     for file in FILES {
         fs::write(tree.join(file), content(version)).expect("a file");
     }
-    // A file that nobody executes meanwhile: a program can't be written to while it runs.
+    // A file that is not executed meanwhile: a running program can't be written to.
     fs::write(tree.join("program"), program(version)).expect("a file");
     fs::set_permissions(tree.join("program"), fs::Permissions::from_mode(0o755)).expect("a mode");
 }
@@ -78,14 +78,14 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Starts a process of the person who mounted.
+/// Starts a process of the mounting user.
 fn start(mounted: &Mounted<'_>, workshop: &Workshop, script: &str, file: &str) -> Child {
     let mut command: Command = workshop.world.person.command(Path::new("/bin/sh"));
     command.args(["-c", script]).env("FILE", mounted.path(file)).env("STOP", workshop.home("stop"));
     command.current_dir("/").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process")
 }
 
-/// The version of a mapped file, all of whose lines must be the same.
+/// Returns the version of a mapped file, all of whose lines must be the same.
 fn version_of(mapped: &Mapped) -> u64 {
     let text = std::str::from_utf8(mapped.bytes()).expect("text");
     let first = text.get(..7).expect("a line");
@@ -110,7 +110,7 @@ fn map(path: &Path, stop: &Path) -> u64 {
             break;
         }
     }
-    // What was mapped is what it was.
+    // A mapped file never changes.
     kept.iter().for_each(|(version, mapped)| assert_eq!(version_of(mapped), *version));
     last
 }
@@ -138,7 +138,7 @@ fn soak_everybody_sees_whole_files_of_one_revision_while_others_are_published() 
     let revisions = std::thread::scope(|scope| {
         let mapping = || scope.spawn(|| world.person.does(|| map(&path, Path::new(&stop))));
         let mappers: Vec<_> = (0..MAPPERS).map(|_| mapping()).collect();
-        // However this ends, nobody goes on for ever.
+        // However this ends, no process goes on for ever.
         let stopped = Stop(Path::new(&stop));
         let mut version = 1;
         while soak.goes_on_until(REVISIONS) {

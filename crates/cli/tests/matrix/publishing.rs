@@ -19,7 +19,7 @@ use crate::test_user::TestUser;
 
 pub(crate) const NAME: &str = "made.test";
 
-/// Folders for a publisher, who works in their own home.
+/// Folders of a publisher, who works in their own home.
 pub(crate) struct Workshop {
     pub(crate) world: TestEnv,
 }
@@ -44,7 +44,7 @@ impl Workshop {
         self.home("tree")
     }
 
-    /// The URL of what is published, whose key mounts trust from now on.
+    /// Returns the URL of the published repository, whose key mounts trust from now on.
     pub(crate) fn published(&self) -> String {
         fs::copy(self.home(&format!("keys/{NAME}.pub")), self.world.path("key.pub")).expect("the key");
         format!("file://{}/{NAME}", self.home("storage"))
@@ -79,7 +79,7 @@ fn make_tree(top: &Path) {
     symlink("bin/program", top.join("link")).expect("a symlink");
 }
 
-/// What was published mounts, reads as its source does, and a program in it runs.
+/// A published tree mounts, equals its source, and a program in it runs.
 #[test]
 fn a_published_tree_mounts_as_it_was() {
     for person in TestUser::all() {
@@ -107,7 +107,7 @@ fn a_published_tree_mounts_as_it_was() {
     }
 }
 
-/// Publishing again makes a revision only of a difference, and says beforehand what it would do.
+/// Publishing again makes a revision only of a difference, and reports it beforehand.
 #[test]
 fn revisions_are_made_of_differences() {
     let workshop = Workshop::new(TestUser::ordinary());
@@ -146,7 +146,7 @@ fn revisions_are_made_of_differences() {
     assert_eq!(again["differences"]["removed"]["directories"], 4, "{again}");
 }
 
-/// Whoever has the master key says until when, and whose revisions, clients accept.
+/// The owner of the master key decides until when, and which publishers' revisions, clients accept.
 #[test]
 fn whitelists_are_signed_again() {
     let workshop = Workshop::new(TestUser::ordinary());
@@ -179,7 +179,7 @@ fn whitelists_are_signed_again() {
     assert!(words(&output).contains("accepted until"), "{}", words(&output));
 }
 
-/// An archive becomes part of a directory and leaves the rest alone.
+/// An archive is added to a directory and leaves the rest alone.
 #[test]
 fn archives_are_ingested() {
     let workshop = Workshop::new(TestUser::ordinary());
@@ -214,7 +214,7 @@ fn archives_are_ingested() {
     );
 }
 
-/// A folder that is far smaller than what is published is likely the wrong one.
+/// A folder that is far smaller than the repository is likely the wrong one.
 #[test]
 fn removing_most_of_a_repository_is_asked_or_refused() {
     let workshop = Workshop::with(TestUser::ordinary(), |top| {
@@ -301,7 +301,7 @@ fn removing_most_of_a_repository_is_asked_or_refused() {
     assert_eq!((&report["published"], &report["revision"]), (&true.into(), &4.into()));
 }
 
-/// A dry run names every path; its text ends after fifty.
+/// A dry run lists every path; its text ends after fifty.
 #[test]
 fn a_dry_run_lists_paths() {
     let workshop = Workshop::with(TestUser::ordinary(), |top| {
@@ -328,7 +328,7 @@ fn a_dry_run_lists_paths() {
     assert!(text.contains("  removed  /dir/00\n  changed  /dir/01\n") && !text.contains("/dir/02"), "{text}");
 }
 
-/// A publisher reads what they published by its name alone, also at a tag, without a server or configuration.
+/// A publisher reads their own repositories by name alone, also at a tag, without a server or configuration.
 #[test]
 fn publishers_read_their_own_repositories_by_name() {
     let workshop = Workshop::new(TestUser::ordinary());
@@ -379,14 +379,14 @@ fn publishers_read_their_own_repositories_by_name() {
     assert_eq!(misplaced.status.code(), Some(2), "{}", words(&misplaced));
 }
 
-/// A publisher waits for another, if that is asked for; else the other one is named.
+/// A publisher waits for another if requested; otherwise the error names the other one.
 #[test]
 fn another_publisher_is_waited_for() {
     let workshop = Workshop::new(TestUser::ordinary());
     workshop.create();
     let lock = workshop.home(&format!("storage/{NAME}/data/txn/esker.lock"));
     let lock = fs::File::options().read(true).write(true).open(lock).expect("the lock");
-    // What a publisher leaves there.
+    // The lock's content as a publisher writes it.
     (&lock).write_all(b"4711 far.away").expect("its holder");
     let take = || flock(&lock, FlockOperation::LockExclusive).expect("the lock");
     take();
@@ -425,7 +425,7 @@ fn another_publisher_is_waited_for() {
     assert!(report.contains(r#""revision":1"#), "{report}");
 }
 
-/// Storage elsewhere is refused by name, and no folder is made of its address.
+/// Remote storage is refused by name, and no folder is made of its address.
 #[test]
 fn storage_elsewhere_is_refused() {
     let workshop = Workshop::new(TestUser::ordinary());
@@ -458,7 +458,7 @@ fn storage_elsewhere_is_refused() {
     assert!(workshop.world.path(&format!("home/s3:/{NAME}/.cvmfspublished")).exists());
 }
 
-/// Links with variables show nothing of the environment of root's mount, which all users see; a user's own shows theirs.
+/// Variant symlinks show nothing of the environment of root's mount, which all users see; a user's own mount uses it.
 #[test]
 fn variables_of_roots_mount_are_those_of_the_configuration() {
     for person in TestUser::all() {
@@ -481,7 +481,7 @@ fn variables_of_roots_mount_are_those_of_the_configuration() {
     }
 }
 
-/// What a publisher can't do says why, and what to do next.
+/// Errors of a publisher have the cause and the next step.
 #[test]
 fn failures_name_object_cause_and_next_step() {
     let workshop = Workshop::new(TestUser::ordinary());

@@ -1,4 +1,4 @@
-//! New revisions that are told of, by those who tell the truth and by others.
+//! Notifications of new revisions, true and false ones.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -46,7 +46,7 @@ fn a_served_revision_arrives_long_before_its_time_to_live() {
     }
 }
 
-/// A server that freezes with its stream, and one that is gone, cost what is cached nothing, and unmounting neither.
+/// A server that freezes with its stream, and one that is gone, delay neither cached reads nor unmounting.
 #[test]
 fn a_frozen_server_and_one_that_is_gone_cost_nothing() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
@@ -60,7 +60,7 @@ fn a_frozen_server_and_one_that_is_gone_cost_nothing() {
     assert_eq!(mounted.does(|| fs::read(mounted.path(FILE))).expect("reading"), before);
     let status = mounted.status();
     assert_eq!((&status["revision"], &status["waiting"]), (&1.into(), &0.into()), "{status:#}");
-    // It goes on where it was: what was published meanwhile arrives.
+    // It continues where it stopped: revisions published meanwhile arrive.
     signal(server.pid(), Signal::CONT);
     wait_for_revision(&mounted, 2);
     let after = mounted.does(|| fs::read(mounted.path(FILE))).expect("reading");
@@ -83,7 +83,7 @@ impl Notifier {
         let url = format!("http://{}/api/v1", listener.local_addr().expect("an address"));
         let (sender, streams) = channel();
         std::thread::spawn(move || {
-            // Until the test is over and nobody takes a stream any more.
+            // Until the end of the test.
             while let Ok((stream, _)) = listener.accept() {
                 if subscribe(stream, repository, &sender).is_none() {
                     return;
@@ -151,13 +151,13 @@ fn a_notification_server_is_heard_and_a_liar_is_not_believed() {
     let notifier = Notifier::start(world.fixture().name());
     let mounted = world.mount(&[&TTL[..], &["--push", &notifier.url]].concat());
     let mut stream = notifier.stream();
-    // What it tells on each connection is known already.
+    // The content of each connection's event is known already.
     stream.write_all(&message(&world.repository.head_at("v1"))).expect("telling");
     publish(&world, "v2");
     stream.write_all(&message(&world.repository.head_at("v2"))).expect("telling");
     wait_for_revision(&mounted, 2);
 
-    // Lies: nonsense, another repository, and a revision that nobody can have.
+    // False events: nonsense, another repository, and an impossible revision.
     stream
         .write_all(b"data: {\"repository\":\"other.test\",\"revision\":9}\n\ndata: \xff\xfe\n\n")
         .expect("telling");
@@ -175,7 +175,7 @@ fn a_notification_server_is_heard_and_a_liar_is_not_believed() {
     wait_for_revision(&mounted, 3);
 }
 
-/// A mount by name hears of revisions where `CVMFS_NOTIFICATION_SERVER` says.
+/// A mount by name gets notifications from `CVMFS_NOTIFICATION_SERVER`.
 #[test]
 fn a_configured_notification_server_tells_of_revisions() {
     let site = Site::new(TestUser::ordinary());

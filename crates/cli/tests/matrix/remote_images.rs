@@ -21,7 +21,7 @@ const BLOCK: usize = 256 << 10;
 /// Several of the chunks in which a repository stores a file.
 const LARGE: usize = 40 << 20;
 
-/// A person who reads an image that lies on a server.
+/// A user who reads an image on a server.
 struct Reader {
     world: TestEnv,
     image: Vec<u8>,
@@ -37,7 +37,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 impl Reader {
-    /// An image of two files that are far apart, on the mirror, with its list of digests.
+    /// Serves an image of two files that are far apart, with its list of digests.
     fn new(person: TestUser) -> Reader {
         let world = TestEnv::new(person, fixture::RMD);
         let (image, list, root) = made(&world, 1);
@@ -115,7 +115,7 @@ fn an_image_is_read_in_parts_which_are_kept() {
     let verified = reader.done(&["image", "verify", &url, "--digest", &reader.root]);
     assert!(String::from_utf8_lossy(&verified).contains("0 faults"));
     assert_eq!(reader.done(&["image", "ls", &url, "--digest", &reader.root]), b"a\nsmall\nsub\n");
-    // What was damaged on disk is fetched again.
+    // Damaged blocks on disk are fetched again.
     for part in files(&reader.world.path("home/.cache/esker/images")) {
         let mut bytes = fs::read(&part).expect("a part");
         bytes.truncate(bytes.len() / 2);
@@ -206,7 +206,7 @@ fn a_mounted_image_is_of_one_version() {
     }
 }
 
-/// What comes over a slow link is no failure: the deadline counts from when bytes last arrived.
+/// A slow link causes no failure: the deadline counts from the last bytes.
 #[test]
 fn an_image_over_a_slow_link_is_read_whatever_time_it_takes() {
     let reader = Reader::new(TestUser::ordinary());
@@ -224,7 +224,7 @@ fn an_image_over_a_slow_link_is_read_whatever_time_it_takes() {
     assert!(since.elapsed().as_secs() > 4, "it was slow: {:?}", since.elapsed());
 }
 
-/// Reads a file that can be read again: what was asked for before may still fail.
+/// Reads a file until it succeeds: an earlier request may still fail.
 fn read_at_last(mounted: &Mounted<'_>, name: &str) -> Vec<u8> {
     let read = until_some(PATIENCE, || mounted.does(|| fs::read(mounted.path(name))).ok());
     read.unwrap_or_else(|| panic!("{name} can't be read again"))
@@ -245,7 +245,7 @@ fn a_server_that_is_gone_is_not_waited_for_without_end() {
     assert!(read_at_last(&mounted, "sub/b") == noise(101, 3 << 20));
 }
 
-/// A real server, with what it says of versions and ranges; and one that has none.
+/// A real server, with its validators and ranges; and one without.
 #[test]
 fn nginx_serves_images() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -297,7 +297,7 @@ fn a_command_runs_from_an_image_on_a_server() {
     assert!(words(&output).contains("not authenticated"), "{}", words(&output));
 }
 
-/// An image that is published is fetched as it is read, and authenticated by its repository; and it is a file of the mounted
+/// A published image is fetched on demand, and authenticated by its repository; and it is a file of the mounted
 /// repository like any other.
 #[test]
 fn an_image_of_a_repository_is_mounted_and_run() {

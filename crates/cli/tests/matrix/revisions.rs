@@ -18,7 +18,7 @@ use crate::test_user::TestUser;
 /// How often a mount looks for a new head in these tests.
 const TTL: &str = "0.05";
 
-/// What is said of a head that is older than the last accepted one.
+/// Error for a head that is older than the last accepted one.
 const SEEN: &str = "has been seen already";
 
 fn says_older(status: &Value) -> bool {
@@ -112,7 +112,7 @@ fn each_revision_shows_under_an_open_mount_and_older_ones_never_do() {
     }
 }
 
-/// The cache remembers the last accepted head, so an older one is refused by a new mount as well.
+/// The cache stores the last accepted head, so a new mount refuses an older one as well.
 #[test]
 fn a_new_mount_with_the_same_cache_refuses_an_older_head() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);

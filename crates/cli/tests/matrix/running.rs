@@ -92,7 +92,7 @@ fn a_command_sees_several_repositories() {
     }
 }
 
-/// A signal that was to be ignored doesn't end what comes before the command either, as under `nohup`.
+/// An ignored signal doesn't end the steps before the command either, as under `nohup`.
 #[test]
 fn a_signal_that_was_ignored_stays_so() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -123,13 +123,14 @@ pub(crate) fn processes_naming(text: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a request is for the content of a file: other objects have a letter behind their hash.
+/// True if a request is for the content of a file: other objects have a letter behind their hash.
 fn is_content(path: &str) -> bool {
     path.contains("/data/")
         && path.ends_with(|last: char| last.is_ascii_hexdigit() && !last.is_ascii_uppercase())
 }
 
-/// The status is gone with the run, so it says itself why reads failed: each cause once, and nothing where nothing failed.
+/// The status is gone with the run, so it reports the failures of reads itself: each cause once, and nothing without a
+/// failure.
 #[test]
 fn why_reads_failed_is_said_once() {
     let faults = [
@@ -158,7 +159,7 @@ fn why_reads_failed_is_said_once() {
         assert!(!warnings.is_empty() && warnings[0].contains(cause), "{fault:?}: {said}");
         let place = format!("{}:/", world.fixture().name());
         assert!(warnings.iter().all(|line| line.contains(&place)), "{fault:?}: {said}");
-        // Damage is of each object, and what a server refuses may end as a timeout, too.
+        // Damage is reported for each object, and a server's refusal may end as a timeout, too.
         if fault == Fault::Missing {
             assert_eq!(warnings.len(), 1, "{fault:?}: {said}");
             assert!(warnings[0].contains("more failures for this reason"), "{fault:?}: {said}");

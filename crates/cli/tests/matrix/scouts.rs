@@ -1,4 +1,4 @@
-//! Somebody goes ahead of a program that started before.
+//! Scouts that prefetch for starting programs.
 
 use std::fs;
 use std::process::Command;
@@ -14,7 +14,7 @@ const FILES: usize = 600;
 /// So many of them are enough to know the program by.
 const KNOWN_BY: usize = 200;
 
-/// An image of folders with a file each.
+/// Builds an image of folders with a file each.
 fn image(world: &TestEnv) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     for number in 0..FILES {
@@ -28,7 +28,7 @@ fn image(world: &TestEnv) -> String {
     path.to_str().expect("a path that is text").to_owned()
 }
 
-/// What a program does when it starts: looks for what isn't there, and reads what is.
+/// Acts like a starting program: looks up missing names, and reads existing files.
 fn start(mounted: &Mounted<'_>, files: std::ops::Range<usize>) {
     mounted.does(|| {
         for number in files {
@@ -59,10 +59,10 @@ fn a_start_that_was_seen_before_is_gone_ahead_to_its_end() {
         again.wait_until("reading ahead", |status| requests(status)["READ"] >= ask.reads);
         let before = count(&again, ask.names);
         start(&again, KNOWN_BY..FILES);
-        // What the kernel takes back is asked for once more.
+        // Dentries that the kernel drops are looked up once more.
         let asked = count(&again, ask.names) - before;
         assert!(asked < ask.reads / 10, "{asked} names were asked for that somebody had asked for");
-        // That it ends and nobody is left is proved by unmounting.
+        // Unmounting proves that it has ended.
         drop(again);
 
         let without = world.mount_of(&image, &[options, &["--no-prefetch"]].concat());
@@ -71,7 +71,7 @@ fn a_start_that_was_seen_before_is_gone_ahead_to_its_end() {
     }
 }
 
-/// What the kernel asks for while all files of the image are read.
+/// Requests of the kernel while all files of the image are read.
 #[derive(Clone, Copy)]
 struct Asks {
     /// So many READs at least.
@@ -80,7 +80,7 @@ struct Asks {
     names: &'static str,
 }
 
-/// Everybody's way to see an image, and root's other one.
+/// Returns all users' presentations of an image, and root's second one.
 fn ways() -> Vec<(TestUser, &'static [&'static str], Asks)> {
     // Of each folder one page, with all that is in it, and the file. All but a few of these are seen to come ahead.
     const EROFS: Asks = Asks { reads: 2 * FILES as u64 * 19 / 20, names: "READ" };
@@ -94,7 +94,7 @@ fn ways() -> Vec<(TestUser, &'static [&'static str], Asks)> {
     TestUser::all().into_iter().flat_map(of).collect()
 }
 
-/// What is asked in a command that has a repository for itself.
+/// Requests of a command with a repository of its own.
 const STARTS: &str = r#"
 i=0
 while [ $i -lt $1 ]; do cat /cvmfs/made.test/$i/file; i=$((i+1)); done > /dev/null
@@ -205,7 +205,7 @@ fn names_are_asked_for_ahead_of_a_program_that_nobody_knows() {
             workshop.world.empty_cache();
             let mounted = workshop.world.mount_of(&url, options);
             visit(&mounted, 0..SEEN);
-            // Of each that was not visited two listings, its own name, and the one that is looked for in vain.
+            // For each unvisited folder two listings, its own name, and the missing name.
             mounted.wait_until("going ahead", |status| {
                 let asked = requests(status);
                 let of = |name: &str| asked.get(name).copied().unwrap_or(0);

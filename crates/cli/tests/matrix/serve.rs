@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
-/// Whoever runs the tests serves, because the fixture's folder is theirs.
+/// Serves as the user of the tests, who owns the fixture's folder.
 fn serve(folder: &Path, options: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_esker"));
     command.arg("serve").arg(folder).args(options).env_clear().env("HOME", "/").stdout(Stdio::piped());
@@ -59,7 +59,7 @@ fn a_served_repository_reads_as_published_and_the_server_stops_when_told() {
     }
 }
 
-/// Started by root, the server has no privileges once it listens, and is the user who is named.
+/// Started by root, the server has no privileges once it listens, and runs as the named user.
 #[test]
 fn root_gives_its_privileges_up() {
     let repository = fixture::FULL.unpack();
@@ -111,7 +111,7 @@ fn root_gives_its_privileges_up() {
     }
 }
 
-/// As under `nohup`: who has SIGHUP ignored wants the server to outlive the terminal.
+/// As under `nohup`: with SIGHUP ignored the server outlives the terminal.
 #[test]
 fn a_hangup_that_was_ignored_stays_so() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
@@ -134,12 +134,12 @@ fn a_hangup_that_was_ignored_stays_so() {
             let mask = status.lines().find_map(|line| line.strip_prefix(field)).expect("a mask");
             u64::from_str_radix(mask.trim(), 16).expect("a number") & 1 == 1
         };
-        // What is taken over is blocked.
+        // Handled signals are blocked.
         assert_eq!([has_hangup("SigIgn:"), has_hangup("SigBlk:")], [is_ignored, !is_ignored]);
     }
 }
 
-/// Every file in a repository's folder is asked for: the publisher's state and keys, which somebody put there, don't exist
+/// Every file in a repository's folder is requested: the publisher's state and keys, if they are there, don't exist
 /// for clients.
 #[test]
 fn only_what_clients_need_can_be_reached() {

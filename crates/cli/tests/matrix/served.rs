@@ -19,7 +19,7 @@ impl Served {
         Served::start_as(TestUser::myself(), folder)
     }
 
-    /// Serves what this person may read: root gives its privileges up.
+    /// Serves as this user: root drops its privileges.
     pub(crate) fn start_as(person: TestUser, folder: &Path) -> Served {
         let mut command = person.command(env!("CARGO_BIN_EXE_esker"));
         command
@@ -37,7 +37,7 @@ impl Served {
         Served { child, url }
     }
 
-    /// Where a repository is to be had.
+    /// Returns the URL of a repository.
     pub(crate) fn url(&self, repository: &str) -> String {
         format!("{}/cvmfs/{repository}", self.url)
     }

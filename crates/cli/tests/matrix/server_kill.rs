@@ -1,5 +1,4 @@
-//! kill -9 of a server at any moment: whoever was reading gets an error or the right bytes, and the next server serves at
-//! once.
+//! kill -9 of a server at any moment: readers get an error or the right bytes, and the next server serves at once.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -24,7 +23,7 @@ use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
 const NAME: &str = "full.test";
-/// An object that takes long enough to be interrupted. Nobody asks whether it has the bytes of its name.
+/// An object large enough to be interrupted. Its bytes don't match its name, which is not checked.
 const LARGE: &str = "data/00/00000000000000000000000000000000000001";
 const LARGE_LEN: usize = 24 << 20;
 const PIECE: usize = 64 << 10;
@@ -82,7 +81,7 @@ fn served_files(root: &Path) -> Vec<Served> {
     files
 }
 
-/// What readers saw.
+/// Results of the readers.
 #[derive(Default)]
 struct Counts {
     whole: AtomicU64,
@@ -93,7 +92,7 @@ struct Counts {
     mounted_errors: AtomicU64,
 }
 
-/// What all readers share.
+/// State shared by all readers.
 struct Readers<'r> {
     address: SocketAddr,
     files: &'r [Served],
@@ -117,13 +116,13 @@ impl Readers<'_> {
         let _ = self.progress.try_send(());
     }
 
-    /// Large files more often than their number would have it: they are what a kill can cut.
+    /// Prefers large files: only they can be cut by a kill.
     fn choose(&self, random: &mut StdRng) -> &Served {
         let large = self.files.iter().find(|file| file.path == LARGE).expect("the large one");
         if random.random_ratio(1, 3) { large } else { &self.files[random.random_range(0..self.files.len())] }
     }
 
-    /// Reads as any HTTP client does: what ends before the promised length is no body.
+    /// Reads as any HTTP client does: a body shorter than its length doesn't count.
     fn raw(&self, mut random: StdRng) {
         while self.goes_on() {
             let Ok(stream) = TcpStream::connect(self.address) else {
@@ -151,7 +150,7 @@ impl Readers<'_> {
         }
     }
 
-    /// The body of a file; nothing if it was cut; an error if there was no answer.
+    /// Returns the body of a file; `None` if it was cut; an error if there was no reply.
     fn raw_file(&self, stream: &mut BufReader<TcpStream>, path: &str) -> io::Result<Option<Vec<u8>>> {
         let request = format!("GET /cvmfs/{NAME}/{path} HTTP/1.1\r\nHost: test\r\n\r\n");
         stream.get_mut().write_all(request.as_bytes())?;
@@ -180,7 +179,7 @@ impl Readers<'_> {
         Ok(Some(body))
     }
 
-    /// Reads with the client's network code, without hashes that would find what it overlooks.
+    /// Reads with the client's network code, without hashes, which would hide its mistakes.
     fn fetch(&self, source: &dyn Source, mut random: StdRng) {
         while self.goes_on() {
             let file = self.choose(&mut random);
@@ -223,7 +222,7 @@ fn read_anew(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// One attempt a request, so that an error is seen as one.
+/// One attempt per request, so that each error is visible.
 fn source(address: SocketAddr) -> std::sync::Arc<dyn Source> {
     let retry = RetryPolicy { attempts: 1, ..RetryPolicy::default() };
     let engine = Engine::start(EngineOptions { retry, ..EngineOptions::default() }).expect("an engine");

@@ -30,7 +30,7 @@ source=$(printf %s "$URL" | sed 's/:/\\:/g')
 } >/etc/auto.esker
 "#;
 
-/// A repository is there when somebody looks for it, with the real automounter, and goes when nobody uses it.
+/// A repository is mounted at first access by the real automounter, and unmounted when idle.
 #[test]
 fn a_repository_appears_at_first_access() {
     let myself = TestUser::myself();
@@ -76,7 +76,7 @@ fn a_repository_appears_at_first_access() {
     assert_eq!(lines, expected.concat(), "{said}");
 }
 
-/// What a site has for CernVM-FS: servers, proxies and keys, and its automounter's map.
+/// Settings of a site for CernVM-FS: servers, proxies and keys, and its automounter's map.
 const SITE: &str = r#"
 mkdir -p /etc/cvmfs/keys /etc/cvmfs/config.d
 cp "$KEY" "/etc/cvmfs/keys/$NAME.pub"
@@ -84,7 +84,7 @@ printf 'CVMFS_HTTP_PROXY=DIRECT\nCVMFS_KEYS_DIR=/etc/cvmfs/keys\n' >/etc/cvmfs/d
 echo "CVMFS_SERVER_URL=$URL" >"/etc/cvmfs/config.d/$NAME.conf"
 "#;
 
-/// A machine with a configuration for CernVM-FS needs no new setting, neither with our map nor with the one it has.
+/// A machine with a configuration for CernVM-FS needs no new setting, neither with our map nor with its own.
 #[test]
 fn a_configuration_for_cernvm_fs_is_enough() {
     let myself = TestUser::myself();
@@ -117,7 +117,7 @@ fn a_configuration_for_cernvm_fs_is_enough() {
     }
 }
 
-/// A site whose configuration is in a repository, which has what is said of the other one.
+/// A site whose configuration is in a repository, which has the settings of the other one.
 const CONFIG_REPOSITORY: &str = r#"
 "$ESKER" repo create config.test --storage /run/srv --keys /run/keys >/dev/null 2>&1
 mkdir -p /run/tree/etc/cvmfs/config.d /run/tree/etc/cvmfs/keys /etc/cvmfs/default.d /etc/cvmfs/config.d
@@ -129,8 +129,8 @@ echo CVMFS_HTTP_PROXY=DIRECT >/etc/cvmfs/default.local
 printf 'CVMFS_SERVER_URL=%s\nCVMFS_PUBLIC_KEY=%s\n' file:///run/srv/config.test /run/keys/config.test.pub >/etc/cvmfs/config.d/config.test.conf
 "#;
 
-/// The configuration repository is mounted before what it says something about: by mount(8) itself, and by the
-/// automounter, which mounts for nobody of its own process group.
+/// The configuration repository is mounted before the repository it configures: by mount(8) itself, and by the
+/// automounter, which ignores its own process group.
 #[test]
 fn the_configuration_repository_is_mounted_first() {
     let myself = TestUser::myself();
@@ -175,7 +175,8 @@ fn the_configuration_repository_is_mounted_first() {
     assert_eq!(said, "/cvmfs/rmd.test/.\nconfig.test\n");
 }
 
-/// Beside CernVM-FS, from its configuration: its files and its automounter's folder stay as they are, and ours goes again.
+/// Beside CernVM-FS, from its configuration: its files and its automounter's folder stay as they are, and ours are
+/// removed again.
 #[test]
 fn both_clients_can_be_set_up_beside_each_other() {
     let myself = TestUser::myself();
@@ -216,7 +217,7 @@ fn both_clients_can_be_set_up_beside_each_other() {
     assert_eq!(said.lines().collect::<Vec<_>>(), expected, "{said}");
 }
 
-/// Our map names what can be a repository, and nothing else.
+/// Our map has names that can be repositories, and no others.
 #[test]
 fn the_program_map_knows_names() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -246,7 +247,7 @@ fn staged(world: &TestEnv, arguments: &[&str]) -> std::process::Output {
     command.output().expect("running esker")
 }
 
-/// Packagers and tests set up a folder; what systemd says of the units is nothing.
+/// Packagers and tests set up a folder; systemd has no complaint about the units.
 #[test]
 fn units_are_as_systemd_wants_them() {
     for person in TestUser::all() {

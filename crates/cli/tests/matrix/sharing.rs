@@ -97,8 +97,8 @@ fn what_one_mount_fetched_the_other_reads() {
     }
 }
 
-/// The process that writes the cache goes away, by `kill -9` or by unmounting, while others wait for it: one
-/// of them takes over, and no read fails.
+/// The process that writes the cache ends, by `kill -9` or by unmounting, while others wait for it: one of them takes
+/// over, and no read fails.
 #[test]
 fn no_read_fails_when_the_writer_goes_away() {
     for (person, killed) in TestUser::all().into_iter().flat_map(|person| [(person, true), (person, false)]) {

@@ -12,7 +12,7 @@ use crate::broker::Broker;
 use crate::test_env::{Mounted, TestEnv};
 use crate::test_user::TestUser;
 
-/// What `--deadline` says in these tests: shorter than the transfers take.
+/// Value of `--deadline` in these tests: shorter than the transfers.
 const DEADLINE: Duration = Duration::from_secs(2);
 /// The deadline where requests have to be found stalled, which takes a second for each lot.
 const PATIENT: Duration = Duration::from_secs(20);
@@ -46,7 +46,7 @@ fn add(craft: &RevisionBuilder, repository: &Repository, name: &str, content: &[
     craft.add_file("/slow", name, content.len() as u64, std::array::from_fn(byte));
 }
 
-/// A repository with a large file, some smaller ones, and some that its server doesn't send.
+/// Makes a repository with a large file, some smaller ones, and some that its server withholds.
 fn repository() -> Repository {
     let repository = fixture::FULL.unpack();
     let craft = RevisionBuilder::of(&repository);

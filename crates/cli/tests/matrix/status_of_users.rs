@@ -1,4 +1,4 @@
-//! `esker status` of root and of users: who sees which mounts, and how much of them.
+//! `esker status` of root and of users: visible mounts, and their details.
 
 use serde_json::Value;
 
@@ -9,8 +9,8 @@ use crate::machine::Machine;
 use crate::test_env::TestEnv;
 use crate::test_user::TestUser;
 
-/// Mounts one repository as root and one as each of two users, one of whom has a runtime folder of a login session and
-/// one has none. Another one lays traps.
+/// Mounts one repository as root and one as each of two users, one with a runtime folder of a login session and one
+/// without. Another user lays traps.
 const MOUNTS: &str = r#"
 mkdir -p "/cvmfs/$NAME" /run/user/1/esker /run/m/one /run/m/two /run/user/3
 chown -R 1:1 /run/user/1 /run/m/one

@@ -19,7 +19,7 @@ use crate::test_user::TestUser;
 /// Whatever hangs, no command takes longer.
 const BOUND: Duration = Duration::from_secs(25);
 
-/// The kernel takes back what is asked and was not read, but not what was read: nobody can end those who wait for that.
+/// The kernel withdraws unread requests, but not those that were read: readers that wait for them can't be ended.
 struct Silent {
     place: std::path::PathBuf,
     over: Arc<AtomicBool>,
@@ -29,7 +29,7 @@ struct Silent {
 
 impl Silent {
     fn mount(place: &Path) -> Self {
-        // Whoever runs the tests mounts; the person who reads may be another.
+        // The user of the tests mounts; the reader may be another.
         let options = MountOptions {
             source: "silent".into(),
             allow_other: TestUser::myself().is_root(),
@@ -73,7 +73,7 @@ fn be_silent(mut device: File, over: &AtomicBool, asked: &AtomicUsize) {
 
 impl Drop for Silent {
     fn drop(&mut self) {
-        // Once the device is closed whoever still waits is told that there is nothing.
+        // Once the device is closed, waiting readers get an error.
         let unmounted = mount::unmount(&self.place, Unmount::Lazy);
         self.over.store(true, Ordering::SeqCst);
         let ended = self.thread.take().map(std::thread::JoinHandle::join);
@@ -108,13 +108,13 @@ fn a_configuration_repository_that_hangs_holds_up_no_command() {
         println!("{} took {took:?}", arguments[..1].join(" "));
         let said = words(&output);
         assert!(said.contains("config.test") && said.contains("does not answer"), "{arguments:?}: {said}");
-        // What the first look waits for, the kernel lets the others wait for, too.
+        // The kernel lets later lookups wait for the first one.
         assert!(silent.asked.load(Ordering::SeqCst) > 0, "{arguments:?} did not go there ({asked} before)");
         output
     };
     told(&["config", "show", name]);
     told(&["config", "check", name, "--offline"]);
-    // What is known from elsewhere is enough.
+    // Other sources of the name are enough.
     let listed = told(&["ls", &format!("{name}:/")]);
     assert!(listed.status.success(), "{}", words(&listed));
     let mounted = told(&["mount", name, &mountpoint]);

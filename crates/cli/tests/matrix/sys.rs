@@ -1,4 +1,4 @@
-//! What a test changes in a child process before it becomes another program, and the terminal that it gives one.
+//! Changes to a child process before exec, and a terminal for it.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -7,8 +7,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Gives signals their default action: a shell ignores SIGINT and SIGQUIT for its background jobs,
-/// `nohup` SIGHUP for all that follows, and a shell can't trap what was ignored when it started.
+/// Gives signals their default action: a shell ignores SIGINT and SIGQUIT for its background jobs, `nohup` SIGHUP for
+/// its command, and a shell can't trap a signal that was ignored when it started.
 pub(crate) fn with_default_signals(command: &mut Command) {
     // SAFETY: the closure only calls signal, which may be called between fork and exec.
     unsafe {
@@ -21,13 +21,13 @@ pub(crate) fn with_default_signals(command: &mut Command) {
     }
 }
 
-/// Gives the calling thread, and what it starts, a mount namespace of its own.
+/// Gives the calling thread, and its children, a mount namespace of its own.
 pub(crate) fn unshare_mounts() -> rustix::io::Result<()> {
     // SAFETY: this flag does not unshare the descriptor table, which is what could pull a descriptor from under its owner.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
 }
 
-/// Returns the two ends of a terminal: that of whoever looks at it, and that of a program. No other child gets them.
+/// Returns the two ends of a terminal: the user's, and the program's. No other child gets them.
 pub(crate) fn terminal() -> (File, File) {
     let open = |path: &str| {
         let mut options = OpenOptions::new();

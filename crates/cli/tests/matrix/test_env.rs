@@ -1,4 +1,4 @@
-//! A person's folder with a cache, keys and a mount point, and what they do with `esker`.
+//! Test environment: a user's folder with a cache, keys and a mount point, and calls of `esker`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -17,7 +17,7 @@ use crate::test_user::TestUser;
 /// Nothing a test waits for takes longer than this; whatever does is a failure, not slowness.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A fixture on a mirror, and a person who uses it.
+/// A fixture on a mirror, and a user.
 pub(crate) struct TestEnv {
     pub(crate) person: TestUser,
     pub(crate) repository: Repository,
@@ -53,7 +53,7 @@ impl TestEnv {
             |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("a mode");
         everyone(folder.path(), 0o755);
         everyone(&folder.path().join("key.pub"), 0o644);
-        // The source tree may lie where only its owner can reach it.
+        // Other users may be unable to reach the source tree.
         let built = PathBuf::from(env!("CARGO_BIN_EXE_esker"));
         let esker = if person.does(|| fs::File::open(&built).is_ok()) {
             built
@@ -121,7 +121,7 @@ impl TestEnv {
         command
     }
 
-    /// Returns what stands for `/` where configuration is read: nothing of this machine's own is.
+    /// Returns the folder that stands for `/` when configuration is read: nothing of this machine's own is.
     pub(crate) fn config_root(&self) -> PathBuf {
         self.path("root")
     }
@@ -214,7 +214,7 @@ impl Mounted<'_> {
         self.world.mountpoint().join(name)
     }
 
-    /// Returns what `esker status --json` says of this mount.
+    /// Returns the output of `esker status --json` for this mount.
     pub(crate) fn status(&self) -> Value {
         let output = self.world.esker(&["status", "--json"]).output().expect("running esker");
         assert!(output.status.success(), "esker status failed: {}", words(&output));
@@ -236,7 +236,7 @@ impl Mounted<'_> {
         held.unwrap_or_else(|| panic!("{what} did not come about: {:#}", self.status()))
     }
 
-    /// Does something with the rights of whoever mounted.
+    /// Runs a function with the rights of the mounting user.
     pub(crate) fn does<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         self.world.person.does(what)
     }
@@ -251,7 +251,7 @@ impl Drop for Mounted<'_> {
             if output.status.success() && !self.world.is_mounted() {
                 return Some(true);
             }
-            // Somebody who looks at all mounts of the machine may be looking at ours.
+            // Another test that looks at all mounts may be using ours.
             said = words(&output);
             let is_busy = ["still uses it", "busy"].iter().any(|word| said.contains(word));
             (!is_busy).then_some(false)
@@ -260,13 +260,13 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Returns what a command printed, which has to succeed.
+/// Returns the output of a command, which must succeed.
 #[track_caller]
 pub(crate) fn printed(command: &mut Command) -> String {
     String::from_utf8(printed_bytes(command)).expect("text")
 }
 
-/// The same of a command that prints what is no text.
+/// Returns the output of a command as bytes.
 #[track_caller]
 pub(crate) fn printed_bytes(command: &mut Command) -> Vec<u8> {
     let output = command.output().unwrap_or_else(|error| panic!("running {command:?}: {error}"));
@@ -274,7 +274,7 @@ pub(crate) fn printed_bytes(command: &mut Command) -> Vec<u8> {
     output.stdout
 }
 
-/// Returns what a command complained of on stderr, which has to fail with this exit code.
+/// Returns the error of a command on stderr, which must fail with this exit code.
 #[track_caller]
 pub(crate) fn complaint(command: &mut Command, code: i32) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("running {command:?}: {error}"));
@@ -282,7 +282,7 @@ pub(crate) fn complaint(command: &mut Command, code: i32) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns what a process said, for a message.
+/// Returns the output of a process, for a message.
 pub(crate) fn words(output: &Output) -> String {
     format!(
         "{}\n{}{}",

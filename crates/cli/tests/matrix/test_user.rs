@@ -1,4 +1,4 @@
-//! Who mounts and who reads.
+//! Users who mount and read.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -10,11 +10,11 @@ use rustix::process::{Gid, Uid};
 
 use crate::sys::with_default_signals;
 
-/// The ordinary user that root's tests borrow: `bin` or `daemon`, which every distribution has, because
-/// `fusermount3` wants a name for whoever calls it.
+/// The ordinary user of root's tests: `bin` or `daemon`, which every distribution has, because `fusermount3` needs a
+/// named user.
 const BORROWED: u32 = 1;
 
-/// Somebody with rights.
+/// A user and a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TestUser {
     pub(crate) uid: u32,
@@ -22,24 +22,24 @@ pub(crate) struct TestUser {
 }
 
 impl TestUser {
-    /// Returns who runs the tests.
+    /// Returns the user who runs the tests.
     pub(crate) fn myself() -> TestUser {
         TestUser { uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
     }
 
-    /// Returns an ordinary user: whoever runs the tests, unless that is root.
+    /// Returns an ordinary user: the one who runs the tests, unless that is root.
     pub(crate) fn ordinary() -> TestUser {
         let myself = TestUser::myself();
         if myself.is_root() { TestUser { uid: BORROWED, gid: BORROWED } } else { myself }
     }
 
-    /// Returns root, if root runs the tests: for what nobody else may do.
+    /// Returns root, if root runs the tests: for operations of root alone.
     pub(crate) fn root() -> Option<TestUser> {
         Some(TestUser::myself()).filter(|person| person.is_root())
     }
 
-    /// Returns everybody who can be tested here: root, if root runs the tests, and an ordinary user. The lack of root is
-    /// reported.
+    /// Returns all users that can be tested here: root, if root runs the tests, and an ordinary user. The lack of root
+    /// is reported.
     pub(crate) fn all() -> Vec<TestUser> {
         let (myself, ordinary) = (TestUser::myself(), TestUser::ordinary());
         if myself == ordinary {
@@ -78,7 +78,8 @@ impl TestUser {
         })
     }
 
-    /// Returns a command that this person will run, from wherever the tests were started: what signals do is not inherited.
+    /// Returns a command that runs as this user, independent of the tests' own start: actions of signals are not
+    /// inherited.
     pub(crate) fn command(self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         if self != TestUser::myself() {

@@ -1,4 +1,4 @@
-//! Folders below the cache: what another client left, and what nodes share.
+//! Lower cache folders: another client's, and shared ones of nodes.
 
 use std::collections::HashSet;
 use std::fs::{self, Permissions};
@@ -70,7 +70,7 @@ fn objects_fetched(world: &TestEnv) -> Vec<String> {
     requests.filter(|path| path.contains("/data/")).collect()
 }
 
-/// How many objects lie in a folder that is laid out as a cache.
+/// Returns the number of objects in a folder that is laid out as a cache.
 fn objects_below(folder: &Path) -> usize {
     let entries =
         |path: &Path| fs::read_dir(path).into_iter().flatten().map(|entry| entry.expect("an entry").path());
@@ -84,7 +84,7 @@ fn text(path: &Path) -> &str {
 /// > C20: Over the cache that a CernVM-FS client left, adopted with `--lower`, a mount with an empty cache of its own fetches only the head of the repository.
 #[test]
 fn who_changes_clients_does_not_begin_with_a_cold_node() {
-    // Every way to hash and to store, and everybody.
+    // Every hash and compression, and all users.
     let others = TestUser::all().into_iter().map(|person| (person, fixture::RMD));
     for (person, fixture) in
         [fixture::FULL, fixture::SHAKE].map(|one| (TestUser::ordinary(), one)).into_iter().chain(others)
@@ -149,8 +149,8 @@ fn nodes_share_a_folder() {
             scope.spawn(|| reads_exactly(world, mounted));
         }
     });
-    // Objects are put there when nobody wants anything else, and who unmounts before doesn't wait for that. What both
-    // fetched at once is given by one of them, or by both, one over the other.
+    // Objects are stored when the worker is idle, and unmounting doesn't wait for that. An object that both fetched at
+    // once is stored by one of them, or by both, one over the other.
     let fetched: HashSet<String> = worlds.iter().flat_map(objects_fetched).collect();
     assert!(fetched.len() > 100, "{} objects", fetched.len());
     both[0].wait_until("giving to the shared folder", |_| objects_below(&shared) + FOR_ALL > fetched.len());

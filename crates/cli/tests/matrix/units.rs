@@ -43,13 +43,13 @@ exec unshare --cgroup /bin/bash -euc '
     exec env --ignore-environment container=esker "PATH=$PATH" /lib/systemd/systemd --system --unit=judge.target'
 "#;
 
-/// Removes what is left of the groups of processes.
+/// Removes the remaining control groups.
 const CLEAN: &str = r#"
 mount -t cgroup2 none /mnt
 [ ! -d "/mnt/$GROUP" ] || find "/mnt/$GROUP" -depth -type d -exec rmdir {} +
 "#;
 
-/// What systemd mounts at first use, how it shows that, and how it takes it down.
+/// systemd's mount at first use, its state, and its unmounting.
 const JUDGE: &str = r#"
 unit=cvmfs-$NAME
 systemctl is-active $unit.automount
@@ -69,7 +69,7 @@ systemctl stop $unit.automount $unit.mount
 grep -c " /cvmfs/$NAME " /proc/mounts || :
 "#;
 
-/// The units are enough for systemd: a repository is mounted at first use, by whichever user, and taken down by systemctl.
+/// The units are enough for systemd: a repository is mounted at any user's first use, and unmounted by systemctl.
 #[test]
 fn systemd_mounts_at_first_use() {
     let myself = TestUser::myself();

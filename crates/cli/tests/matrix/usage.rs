@@ -30,7 +30,7 @@ pub(crate) fn commands(world: &TestEnv) -> Vec<String> {
     all
 }
 
-/// Returns what `--help` says of a command.
+/// Returns the output of a command's `--help`.
 pub(crate) fn help(world: &TestEnv, command: &str) -> String {
     let words_of_it = command.split(' ').filter(|word| !word.is_empty()).chain(["--help"]);
     let output = world.esker(&words_of_it.collect::<Vec<_>>()).output().expect("running esker");
@@ -55,7 +55,7 @@ fn help_has_a_sentence_and_an_example() {
     }
 }
 
-/// `docs/cli.md` is what the command line says of itself.
+/// `docs/cli.md` equals the command line's own description.
 #[test]
 fn the_reference_of_commands_is_that_of_this_build() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -68,7 +68,7 @@ fn the_reference_of_commands_is_that_of_this_build() {
     );
 }
 
-/// Shells accept the completion scripts, which have every command that help shows and none that it hides.
+/// Shells accept the completion scripts, which have all visible commands and no hidden ones.
 #[test]
 fn completions_have_all_visible_commands_and_options() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -106,7 +106,7 @@ fn every_command_has_a_man_page() {
     }
 }
 
-/// Wrong usage and configuration exit with 2 and say what is wrong.
+/// Wrong usage and configuration exit with 2 and a description of the mistake.
 #[test]
 fn wrong_usage_exits_with_2() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -136,7 +136,7 @@ fn wrong_usage_exits_with_2() {
     assert!(!world.cache().exists(), "wrong usage opened the cache");
 }
 
-/// What can't be done says on which object, why, and what to do next, each in words of its own.
+/// An error names the object, the cause, and the next step, each in words of its own.
 #[test]
 fn failures_are_told_apart() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -158,7 +158,7 @@ fn failures_are_told_apart() {
     };
     let mnt = world.mountpoint().display().to_string();
     let none = format!("{mnt}/none");
-    // Port 1 of this machine: nobody listens there.
+    // Port 1 of this machine: no process listens there.
     let away = "http://127.0.0.1:1/rmd.test";
     expect(&["mount", &url, &none, "--public-key", &key], 1, &[&none, "mkdir"]);
     expect(&["mount", &url, "/dev/null", "--public-key", &key], 1, &["/dev/null", "not a directory"]);
@@ -172,7 +172,7 @@ fn failures_are_told_apart() {
     assert!(!world.is_mounted());
 }
 
-/// Whoever asked for no network isn't sent to look after the server.
+/// Offline, the advice doesn't mention the server.
 #[test]
 fn what_was_never_seen_is_not_there_offline() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -201,7 +201,7 @@ fn commands_of_cernvm_fs_have_their_counterparts_listed() {
     }
 }
 
-/// A file that isn't there is told as that, and not as a repository that nobody has configured.
+/// A missing file is reported as missing, and not as an unconfigured repository.
 #[test]
 fn an_image_or_a_folder_that_is_not_there_is_told_so() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -225,7 +225,7 @@ fn an_image_or_a_folder_that_is_not_there_is_told_so() {
     assert!(said.contains(&whole), "the whole path isn't told: {said}");
 }
 
-/// An option that nothing comes of is refused by name, and not passed over.
+/// An option without effect is refused by name, and not ignored.
 #[test]
 fn options_that_would_mean_nothing_are_refused() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -265,7 +265,7 @@ fn options_that_would_mean_nothing_are_refused() {
     }
 }
 
-/// A reader that has seen enough makes no failure.
+/// A reader that closes the pipe early causes no failure.
 #[test]
 fn a_closed_pipe_is_success() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
@@ -283,7 +283,7 @@ fn a_closed_pipe_is_success() {
     assert!(output.status.success() && output.stderr.is_empty(), "{}", words(&output));
 }
 
-/// A path right behind a repository is told where its colon belongs.
+/// For a path right behind a repository, the error shows the place of the colon.
 #[test]
 fn a_missing_colon_is_pointed_at() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
@@ -326,7 +326,7 @@ fn named_twice(message: &str) -> Vec<String> {
     twice
 }
 
-/// The first line of a message names a path or URL once, however many layers knew it.
+/// The first line of a message names a path or URL once, however many layers added it.
 #[test]
 fn messages_name_a_path_once() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);

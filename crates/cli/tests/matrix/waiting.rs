@@ -1,4 +1,4 @@
-//! A server that does not answer, and everybody else.
+//! A silent server, and readers that don't need it.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -34,8 +34,7 @@ fn add_crowd(repository: &Repository) {
     craft.publish(repository);
 }
 
-/// A server that does not answer for the crowd's objects, until this is dropped: a failed assertion must not leave
-/// the readers waiting.
+/// Makes the server silent for some objects until dropped, so that a failed assertion doesn't leave readers waiting.
 struct Silence(Rule);
 
 impl Silence {
@@ -56,8 +55,8 @@ fn timed(what: impl FnOnce()) -> Duration {
     start.elapsed()
 }
 
-/// Of so many tries the lower quartile counts: a machine under load stops anybody for a moment now and then, and one
-/// that waits for the silent server would do so each time.
+/// Number of tries, of which the lower quartile counts: a loaded machine delays any reader now and then, and one that
+/// waits for the silent server would be delayed each time.
 const TRIES: usize = 21;
 
 fn assert_at_once(what: &str, mut attempt: impl FnMut() -> Duration) {
@@ -94,7 +93,7 @@ fn a_thousand_waiting_reads_make_nobody_else_wait() {
             let file = File::open(mounted.path("data/random.bin")).expect("opening");
             let mut buffer = vec![0; MIB];
             assert_at_once("a cached read of 1 MiB", || {
-                // Out of the kernel's memory, so that the read comes to us.
+                // Drops it from the page cache, so that the read reaches the daemon.
                 let all = std::num::NonZeroU64::new(2 * MIB as u64);
                 rustix::fs::fadvise(&file, 0, all, rustix::fs::Advice::DontNeed).expect("fadvise");
                 timed(|| file.read_exact_at(&mut buffer, 0).expect("reading"))
@@ -146,7 +145,7 @@ fn wait_in_crowd(folder: &std::path::Path) {
     });
 }
 
-/// Listing and looking at a hundred thousand names is no more work per name than with a few.
+/// Listing and looking up a hundred thousand names takes no more work per name than with a few.
 #[test]
 fn a_hundred_thousand_names_in_one_directory() {
     look_at_a_hundred_thousand_names(TestUser::ordinary(), &[]);
@@ -191,10 +190,10 @@ fn what_is_known_needs_no_server() {
     mounted.does(|| fs::metadata(&file)).expect("a file");
     std::thread::scope(|scope| {
         let silence = Silence(world.mirror.fault(|_| true, Fault::NoAnswer));
-        // Somebody waits for the server: it is asked, and it says nothing.
+        // A reader waits for the server, which has the request and is silent.
         scope.spawn(|| mounted.does(|| fs::read(&file).map(drop)));
         silence.0.wait_for_hits(1);
-        // What is known lies in catalogs; the read goes on asking for its object.
+        // Known names are in catalogs; the read goes on requesting its object.
         let asked_for_catalogs = || world.mirror.count(|path| path.ends_with('C'));
         let asked = asked_for_catalogs();
         let root = world.mountpoint();

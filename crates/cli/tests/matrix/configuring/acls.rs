@@ -9,7 +9,7 @@ use esker_testkit::revision_builder::{FLAG_FILE, NewEntry, RevisionBuilder};
 use super::Site;
 use crate::test_user::TestUser;
 
-/// Tags of entries of an access control list (acl(5)), and what an entry of the whole file is for: nobody by number.
+/// Tags of entries of an access control list (acl(5)), and the id of entries without a user or group.
 const OWNER: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP: u16 = 0x04;
@@ -18,7 +18,7 @@ const OTHERS: u16 = 0x20;
 const NOBODY: u32 = u32::MAX;
 const READ: u16 = 4;
 
-/// A list as Linux has it in an attribute.
+/// Returns a list in the form of Linux's attribute.
 fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, may, id) in entries {
@@ -29,7 +29,7 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// Publishes a file of root that its list lets this user read, and nobody else.
+/// Publishes a file of root that its list lets only this user read.
 fn publish(site: &Site, reader: u32) {
     const NAME: &[u8] = b"system.posix_acl_access";
     let repository = &site.world.repository;
@@ -54,7 +54,7 @@ fn publish(site: &Site, reader: u32) {
     craft.publish(repository);
 }
 
-/// Who a list lets in is let in, and nobody else, where that is configured; without it the permissions count alone.
+/// Access control lists are enforced where that is configured; otherwise the permissions alone count.
 #[test]
 fn access_control_lists_are_enforced_where_that_is_configured() {
     for person in TestUser::all() {
@@ -68,7 +68,7 @@ fn access_control_lists_are_enforced_where_that_is_configured() {
             let mounted = site.mounts(lines);
             let path = mounted.path("lists/shared");
             assert_eq!(mounted.does(|| fs::read(&path)).expect("whoever mounted"), b"for one user\n");
-            // Who mounted without root owns everything, and lets nobody else in.
+            // A mount without root shows all files as the mounting user's, and admits no other user.
             if person.is_root() {
                 let read = |person: TestUser| person.does(|| fs::read(&path)).map_err(|error| error.kind());
                 let expected =

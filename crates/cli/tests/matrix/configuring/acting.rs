@@ -23,7 +23,7 @@ impl Site {
         if output.status.success() { Ok(self.world.mounted()) } else { Err(output) }
     }
 
-    /// Owner, group and permissions of some entries, with these lines.
+    /// Returns owner, group and permissions of some entries, with these lines.
     #[track_caller]
     fn looks(&self, lines: &str) -> BTreeMap<PathBuf, (u32, u32, u32)> {
         self.write(LOCAL, lines);
@@ -35,7 +35,7 @@ impl Site {
         found
     }
 
-    /// What a file of the daemon in /proc says, with these lines.
+    /// Returns a file of the daemon in /proc, with these lines.
     #[track_caller]
     fn process(&self, lines: &str, file: &str) -> String {
         self.write(LOCAL, lines);
@@ -52,7 +52,7 @@ impl Site {
     }
 }
 
-/// The entries of a folder.
+/// Collects the entries of a folder.
 fn look(folder: &Path, found: &mut BTreeMap<PathBuf, (u32, u32, u32)>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let entry = entry.expect("an entry");
@@ -95,7 +95,7 @@ fn parameters_act_on_mounts() {
     }
 }
 
-/// What only members may read is shown to nobody, since nobody here can tell who is one.
+/// A repository for members is hidden from all users, since membership can't be checked here.
 #[test]
 fn a_repository_for_members_only_is_not_shown() {
     let site = Site::new(TestUser::ordinary());

@@ -38,7 +38,7 @@ impl Site {
     }
 }
 
-/// What scripts ask the reference client by its attributes, they can ask a mount.
+/// A mount has the attributes that scripts read from the reference client.
 #[test]
 fn attributes_tell_how_a_repository_is_reached_and_used() {
     for person in TestUser::all() {
@@ -84,7 +84,7 @@ fn attributes_tell_how_a_repository_is_reached_and_used() {
             assert!(key.contains(&shown) && shown.contains("PUBLIC KEY"), "{shown}");
             assert!(told("user.speed") == "n/a" || number("user.speed") > 0.0);
             assert_eq!(told("user.repo_metainfo"), METAINFO);
-            // Whatever is listed can be asked for.
+            // Every listed attribute is readable.
             let listed = names(&root);
             assert!(listed.len() > 25, "{listed:?}");
             listed.iter().for_each(|name| drop(get(&root, name).unwrap_or_else(|e| panic!("{name}: {e}"))));
@@ -138,7 +138,7 @@ fn attributes_are_listed_where_they_are_wanted() {
     }
 }
 
-/// Protected attributes do not exist for those whose group is not privileged, on whatever way they are asked for.
+/// Protected attributes do not exist for users without a privileged group, by any system call.
 #[test]
 fn protected_attributes_are_told_to_privileged_groups_only() {
     for person in TestUser::all() {

@@ -1,4 +1,4 @@
-//! Where what is read is kept, as it is configured.
+//! Cache parameters of the configuration.
 
 use std::fs::{self, OpenOptions};
 use std::io::Read;
@@ -17,7 +17,7 @@ use crate::test_env::{Mounted, words};
 use crate::test_user::TestUser;
 
 impl Site {
-    /// Requests for objects that came to anybody.
+    /// Returns the number of requests for objects at all servers.
     fn objects_asked_for(&self) -> usize {
         let mirrors = self.proxies.iter().chain([&self.world.mirror, &self.second]);
         mirrors.map(|mirror| mirror.count(|path| path.contains("/data/"))).sum()
@@ -43,7 +43,7 @@ fn read_anew(mounted: &Mounted<'_>, path: &str) -> Vec<u8> {
     })
 }
 
-/// A file with content of its own.
+/// Returns a file with content of its own.
 fn large(site: &Site) -> String {
     let listing = site.world.fixture().listing(TAGS[2]);
     let large = listing.iter().find(|entry| entry.sha256.is_some() && entry.size > Some(10_000));
@@ -67,7 +67,7 @@ fn a_cache_in_memory_leaves_no_file() {
         assert_eq!(cache["quota"].as_u64(), Some(50 << 20), "{cache}");
         assert!(cache["objects"].as_u64() > Some(50), "{cache}");
         assert_eq!(site.caches(), 0, "in the folder of caches");
-        // It is one: what was read is not fetched again.
+        // It works: read objects are not fetched again.
         let (file, before) = (large(&site), site.objects_asked_for());
         let bytes = read_anew(&mounted, &file);
         assert_eq!(read_anew(&mounted, &file), bytes);
@@ -128,8 +128,8 @@ fn files_below(folder: &Path) -> usize {
     paths.map(|path| if path.is_dir() { files_below(&path) } else { 1 }).sum()
 }
 
-/// Waits until what was fetched lies in the lower tier: it is put there when nobody wants anything else, and who unmounts
-/// before doesn't wait for that.
+/// Waits until fetched objects are in the lower tier: they are stored when the worker is idle, and unmounting doesn't
+/// wait for that.
 fn until_given(mounted: &Mounted<'_>, fetched: usize) {
     let given = |status: &serde_json::Value| status["cache"]["lower"]["given"].as_u64().unwrap_or(0);
     mounted.wait_until("giving to the lower tier", |status| given(status) >= fetched as u64);
@@ -163,7 +163,7 @@ fn named_caches_are_where_they_are_configured() {
     fs::create_dir(&far).expect("a folder");
     std::os::unix::fs::chown(&far, Some(site.world.person.uid), Some(site.world.person.gid))
         .expect("an owner");
-    // Read-only it is left as it is; otherwise it gets what was fetched, and saves the next mount from fetching.
+    // A read-only tier stays as it is; otherwise it gets the fetched objects, and the next mount doesn't fetch them.
     for (read_only, filled) in [("yes", false), ("no", true)] {
         site.write(LOCAL, &format!("{tiers}CVMFS_CACHE_both_LOWER_READONLY={read_only}\n"));
         let before = site.objects_asked_for();

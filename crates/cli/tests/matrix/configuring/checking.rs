@@ -13,7 +13,7 @@ use crate::test_env::words;
 use crate::test_user::TestUser;
 
 impl Site {
-    /// Checks the repository; whether that is clean, and what was said.
+    /// Checks the repository; returns whether that is clean, and the output.
     fn checks(&self) -> (bool, String) {
         let output = self.call(&["config", "check"]);
         let clean = match output.status.code() {
@@ -25,7 +25,7 @@ impl Site {
     }
 }
 
-/// A complete configuration is clean, for root and for others.
+/// A complete configuration is clean, for root and for other users.
 #[test]
 fn a_complete_configuration_is_clean() {
     for person in TestUser::all() {
@@ -43,7 +43,7 @@ fn a_complete_configuration_is_clean() {
     }
 }
 
-/// Lines that break the configuration, what is said then, and the mend.
+/// Returns lines that break the configuration, with their message and advice.
 fn broken_lines(site: &Site) -> Vec<(String, &'static str, &'static str)> {
     let first = site.world.mirror.url("full.test");
     let proxy = format!("http://127.0.0.1:{}", site.proxies[0].port());
@@ -142,7 +142,7 @@ fn broken_lines(site: &Site) -> Vec<(String, &'static str, &'static str)> {
     ]
 }
 
-/// Each mistake is named with its place, and with what to do about it.
+/// Each mistake is reported with its place and advice.
 #[test]
 fn broken_configurations_are_named_with_their_mend() {
     let site = Site::new(TestUser::ordinary());
@@ -160,7 +160,7 @@ fn broken_configurations_are_named_with_their_mend() {
         assert_eq!(output.status.code(), Some(2), "{lines}: {said}");
         assert!(said.contains(told) && said.contains(mend), "{lines}: {told:?} or {mend:?} is not in {said}");
     }
-    // What works, but not as it is written.
+    // Lines that work, but not as written.
     for (lines, told, mend) in [
         (
             "CVMFS_HTTP_PROXYS=x",
@@ -181,7 +181,7 @@ fn broken_configurations_are_named_with_their_mend() {
     }
 }
 
-/// Wrong permissions of files and folders are named, and so are those on the network who answer wrongly.
+/// Wrong permissions of files and folders are reported, and so are servers with wrong replies.
 #[test]
 fn broken_surroundings_are_named_with_their_mend() {
     let site = Site::new(TestUser::ordinary());

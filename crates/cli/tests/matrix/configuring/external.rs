@@ -1,4 +1,4 @@
-//! Files whose content lies outside of the repository.
+//! Files with external data.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn digest(bytes: &[u8]) -> [u8; 20] {
     unhex(&Algorithm::Sha1.hash(bytes)).try_into().expect("twenty bytes")
 }
 
-/// Publishes a revision with two external files, and puts their content where a server of their own has it.
+/// Publishes a revision with two external files, and puts their content on a server of its own.
 fn publish(site: &Site, outside: &Path) {
     let repository = &site.world.repository;
     let craft = RevisionBuilder::of(repository);
@@ -58,8 +58,8 @@ fn publish(site: &Site, outside: &Path) {
     fs::write(outside.join("outside/chunked"), chunked).expect("a file");
 }
 
-/// Content outside of the repository is fetched by path from servers of its own, in parts where its catalog says so, and
-/// verified like all other.
+/// External data is fetched by path from its own servers, in chunks where the catalog has them, and verified like all
+/// other data.
 #[test]
 fn content_outside_of_the_repository_comes_from_where_it_is_configured() {
     let site = Site::new(TestUser::ordinary());
@@ -93,7 +93,7 @@ fn content_outside_of_the_repository_comes_from_where_it_is_configured() {
         !log.contains(".cvmfspublished") && !log.contains("/data/"),
         "the repository is elsewhere: {log}"
     );
-    // What is cached is not fetched again; the proxies of the repository never were asked.
+    // Cached content is not fetched again; the proxies of the repository are never used.
     assert!(cat("chunked", "some", &[]).status.success());
     assert_eq!(web.log().lines().count(), 4);
     for proxy in &site.proxies {
@@ -112,7 +112,7 @@ fn content_outside_of_the_repository_comes_from_where_it_is_configured() {
     site.write(local, "CVMFS_HTTP_PROXY=DIRECT\nCVMFS_FALLBACK_PROXY=\n");
     let output = cat("chunked", "said", &["--external", &url]);
     assert!(output.status.success() && output.stdout == content(2 * CHUNK + 7, 2), "{}", words(&output));
-    // Wrong bytes are no content, whoever has them.
+    // Wrong bytes are refused from any server.
     fs::write(folder.join("outside").join(WHOLE), content(10_000, 9)).expect("a file");
     let output = cat(WHOLE, "damaged", &["--external", &url]);
     assert!(!output.status.success() && output.stdout.is_empty(), "{}", words(&output));

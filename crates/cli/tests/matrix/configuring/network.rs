@@ -24,7 +24,7 @@ impl Site {
     }
 }
 
-/// The values that requests for objects had in this field.
+/// Returns the values of this field in requests for objects.
 fn told(proxies: &[Mirror], field: &str) -> BTreeSet<String> {
     let all = proxies.iter().flat_map(Mirror::requests);
     all.filter_map(|request| request.header(field).map(str::to_owned)).collect()
@@ -50,11 +50,11 @@ fn network_parameters_act_on_the_requests_of_mounts() {
         assert_eq!(told(&site.proxies, "x-cvmfs-rack"), ["7".to_owned()].into());
     }
     redirects();
-    // Which proxy has what depends on their ports: now and then one of them has all of the few objects.
+    // The distribution depends on the ports: at times one proxy has all of the few objects.
     assert!((0..10).any(|_| shards()), "one proxy has everything");
 }
 
-/// A server that sends its clients elsewhere for an object.
+/// A server that redirects requests for an object.
 fn redirects() {
     let site = Site::new(TestUser::ordinary());
     let object = site.world.repository.contents("v3").whole("/perm/m0644").to_owned();
@@ -68,7 +68,7 @@ fn redirects() {
     assert_eq!(site.second.count(|path| path.ends_with(&object)), 1);
 }
 
-/// Two proxies that share the work: no object is asked of both. Whether both were asked for some.
+/// Two proxies share the objects: none is requested from both. Returns whether both were used.
 fn shards() -> bool {
     let site = Site::new(TestUser::ordinary());
     site.reads("CVMFS_PROXY_SHARD=yes\nCVMFS_FALLBACK_PROXY=\n", &FILES);

@@ -1,4 +1,4 @@
-//! Lists of proxies from configuration files, with names that a name server of the test's own knows, and passwords.
+//! Lists of proxies from configuration files, with names on the test's own name server, and passwords.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -37,7 +37,7 @@ impl Site {
 fn configured_lists_of_names_are_used_in_their_order() {
     let names = NameServer::start(3600);
     names.tell("good.test", NameAnswer::At(vec![Ipv4Addr::LOCALHOST]));
-    // Nobody listens at the first one.
+    // No process listens at the first one.
     names.tell("both.test", NameAnswer::At(vec![[127, 0, 0, 99].into(), Ipv4Addr::LOCALHOST]));
     names.tell("silent.test", NameAnswer::Silence);
     // Groups by names and the numbers of proxies; the fallback; the proxy that does all the work, or `None` for the servers.
@@ -75,14 +75,14 @@ fn configured_lists_of_names_are_used_in_their_order() {
     }
 }
 
-/// The command lines of all processes.
+/// Returns the command lines of all processes.
 fn command_lines() -> String {
     let processes = fs::read_dir("/proc").expect("the processes").flatten();
     let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
     lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " ") + "\n").collect()
 }
 
-/// A password for a proxy is sent, and shown nowhere: whether it stands in the configuration or on the command line.
+/// The password of a proxy is sent, and shown nowhere, whether it is in the configuration or on the command line.
 #[test]
 fn passwords_for_proxies_are_sent_and_never_shown() {
     for (person, on_the_command_line) in

@@ -8,7 +8,7 @@ use super::{Site, configured};
 use crate::test_env::words;
 use crate::test_user::TestUser;
 
-/// Lists the repository with these variables; what came of it, with a cache of its own.
+/// Lists the repository with these variables, with a cache of its own; returns the output.
 fn lists(site: &Site, variables: &[(&str, &str)], options: &[&str], cache: usize) -> Output {
     let cache = site.world.path(&format!("home/cache-{cache}")).display().to_string();
     let arguments = [&["ls", "full", "--cache", &cache], options].concat();
@@ -17,8 +17,8 @@ fn lists(site: &Site, variables: &[(&str, &str)], options: &[&str], cache: usize
     command.output().expect("running esker")
 }
 
-/// Configuration, environment and command line say by whose word a server is who it says; without it the server is not
-/// asked, and what to do is said.
+/// Configuration, environment and command line name certificate authorities; a server without a trusted one gets no
+/// request, and the error has advice.
 #[test]
 fn authorities_are_those_of_the_configuration_and_the_environment() {
     let site = Site::new(TestUser::ordinary());

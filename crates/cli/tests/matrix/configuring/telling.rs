@@ -1,4 +1,4 @@
-//! What a mount tells others, as they are used to hear it from the reference: counters, lines of the system's log, answers.
+//! Reports of a mount in the form of the reference client: counters, lines of the system's log, `cvmfs_talk`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -14,7 +14,7 @@ use super::acting::LOCAL;
 use crate::test_env::{PATIENCE, words};
 use crate::test_user::TestUser;
 
-/// A line as InfluxDB takes it: what it is of, its values, its time.
+/// Parses a line of InfluxDB: its metric, its values, its time.
 fn line(text: &str) -> (String, BTreeMap<String, f64>, u128) {
     let parts: Vec<&str> = text.split(' ').collect();
     let [of, values, time] = parts[..] else { panic!("{text}") };
@@ -85,7 +85,7 @@ fn what_cannot_be_sent_is_told_and_holds_up_nothing() {
     }
 }
 
-/// A proxy that is left is a line of the system's log, as sites have it from the reference.
+/// A proxy that is marked down is a line of the system's log, as in the reference client.
 #[test]
 fn fail_overs_are_told_to_the_log_of_the_system() {
     for person in TestUser::all() {
@@ -181,7 +181,7 @@ fn what_cvmfs_talk_asks_is_answered() {
         assert_eq!(mode, 0o660);
         drop(mounted);
         assert!(!socket.exists(), "it is gone with the mount");
-        // Where somebody else answers, they go on to.
+        // A socket of another process is left alone.
         let other = person.does(|| UnixListener::bind(&socket).expect("another's socket"));
         drop(site.mounts(&lines));
         assert!(socket.exists());

@@ -1,5 +1,5 @@
-//! Docker Hub and registries that want to know who asks. Nothing real is asked: a proxy on the loopback interface stands
-//! for every host, and tells which one was meant.
+//! Docker Hub and registries with authentication. No real one is used: a proxy on the loopback interface stands for
+//! every host, and records which one was meant.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -94,7 +94,7 @@ fn serve(stream: &TcpStream, log: &Mutex<Vec<Asked>>, answers: &Answers) {
     let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body));
 }
 
-/// What the registry has: by path below the image's name.
+/// Returns the registry's files: by path below the image's name.
 fn contents(image: &ContainerImage) -> BTreeMap<String, Vec<u8>> {
     let mut all: BTreeMap<String, Vec<u8>> =
         image.blobs().into_iter().map(|(name, bytes)| (format!("blobs/{name}"), bytes)).collect();
@@ -111,7 +111,7 @@ fn image() -> ContainerImage {
     ContainerImage::new(json!({})).layer(Packing::Gzip, |layer| _ = layer.file("a", 0o644, "a"))
 }
 
-/// A registry that gives what it has for a token, which its server gives for what `may_have` accepts.
+/// Makes a registry with tokens, which its server gives for requests that `may_have` accepts.
 fn with_tokens(name: &'static str, may_have: impl Fn(&Asked) -> bool + Send + Sync + 'static) -> Proxy {
     let has = contents(&image());
     Proxy::new(move |asked| {
@@ -269,7 +269,7 @@ fn a_password_stays_with_its_registry_and_out_of_messages() {
         "{asked:?}"
     );
 
-    // Not for another registry, whoever asks.
+    // Never to another registry.
     let told = complaint(&mut call("docker://two.example/a/tool"), 3);
     assert!(
         told.contains("two.example wants a user and a password") && told.contains("docker login two.example"),

@@ -11,7 +11,8 @@ use super::Site;
 use crate::test_env::{printed, words};
 use crate::test_user::TestUser;
 
-/// Lists the names of processes, and tries to read the file that `$1` names through the root and working directory of every process, and to trace it.
+/// Lists the names of processes, and tries to read the file `$1` through the root and working directory of every
+/// process, and to trace it.
 const ATTACK: &str = "for p in /proc/[0-9]*; do echo $p $(cat $p/comm);\n\
                         for at in root cwd root/.esker-old-root cwd/.esker-old-root; do cat $p/$at$1 2>/dev/null; done\n\
                         for fd in $p/fd/*; do cat $fd$1 2>/dev/null; done\n\
@@ -56,7 +57,7 @@ fn a_hostile_image_does_not_leave_through_the_processes_that_keep_it() {
     }
 }
 
-/// The command has process ids of its own, and ends as any other.
+/// The command has process ids of its own, and ends like any other.
 #[test]
 fn a_contained_command_ends_as_it_would_elsewhere() {
     for person in TestUser::all() {
@@ -68,7 +69,7 @@ fn a_contained_command_ends_as_it_would_elsewhere() {
         assert_eq!(output.status.signal(), Some(libc::SIGTERM), "{}", words(&output));
         let output = site.run(&["--contain"], &["no-such-program"]).output().expect("running esker");
         assert_eq!(output.status.code(), Some(127), "{}", words(&output));
-        // Signals reach it, and what it leaves running goes on.
+        // Signals reach it, and its background processes go on.
         let mut child = run("trap 'echo caught; kill $!; exit 7' TERM; sleep 1000 & echo ready; wait")
             .stdout(Stdio::piped())
             .spawn()

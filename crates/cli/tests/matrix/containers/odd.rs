@@ -1,4 +1,4 @@
-//! Images and places that are not as expected: the command runs, or is told what is wrong and how to mend it.
+//! Unusual images and paths: the command runs, or the error has advice.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -75,7 +75,7 @@ fn files_of_the_host_take_the_place_of_what_an_image_has_in_their_way() {
 #[test]
 fn what_can_not_be_shown_is_left_out_with_a_warning() {
     let site = Site::new();
-    // The link leads into what is the host's, where nothing is created.
+    // The link leads to a folder of the host, where nothing is created.
     let etc = site.root.path().join("etc");
     fs::remove_dir_all(&etc).expect("removed");
     symlink("/tmp/none/of/the/host", &etc).expect("a link");
@@ -115,7 +115,7 @@ fn a_directory_that_the_user_can_not_enter_is_no_start() {
     assert_eq!(output.status.code(), Some(1));
     assert!(words(&output).contains(&format!("can't change to {closed}")), "{}", words(&output));
 
-    // What the image's configuration names may be missing.
+    // A directory of the image's configuration may be missing.
     site.root.configure(r#"{"config":{"WorkingDir":"/srv/none"}}"#);
     let output = site.run(&["--contain"], &["pwd"]).output().expect("running esker");
     assert!(
@@ -171,7 +171,7 @@ fn a_device_that_can_not_be_opened_is_explained() {
     assert!(said.contains("chmod 0666 /dev/fuse") && said.contains("image extract"), "{said}");
     let said = complaint(&mut with(&file, &image), 1);
     assert!(said.contains("can't open /dev/fuse: it is no device"), "{said}");
-    // What is advised works.
+    // The advice works.
     let folder = site.root.path().display().to_string();
     assert_eq!(printed(&mut with(&device, &folder)), "runs\n");
 }

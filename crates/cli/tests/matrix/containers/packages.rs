@@ -38,7 +38,7 @@ const PROGRAMS: [&str; 23] = [
     "stat",
 ];
 
-/// A site whose system has apt, dpkg and a repository with one package; `None` where this machine has no apt.
+/// Makes a site whose system has apt, dpkg and a repository with one package; `None` where this machine has no apt.
 fn site_with_apt(person: TestUser) -> Option<Site> {
     if let Some(none) = ["apt-get", "dpkg-deb", "useradd"].iter().find(|name| found(name).is_none()) {
         skip!("this machine has no {none}");
@@ -111,7 +111,7 @@ fn make_package(from: &Path, repository: &Path) {
     fs::write(repository.join("Packages"), index).expect("an index");
 }
 
-/// What a package manager and its scripts do.
+/// Typical operations of a package manager and its scripts.
 const INSTALL: &str = "set -e\n\
     apt-get $APT -qq update\n\
     apt-get $APT -qq install -y tool > /dev/null\n\
@@ -123,7 +123,7 @@ const INSTALL: &str = "set -e\n\
     id -u ada; id -u eve; grep -c localhost /etc/hosts > /dev/null && echo renamed";
 
 const INSTALLED: &str = "installed\n1234\n1235\nrenamed\n";
-/// What needs more users than root.
+/// Operations that need more users than root.
 const GIVE: &str = "chown mail:mail /opt/tool/file && stat -c '%u %g' /opt/tool/file";
 
 /// Runs a script with these ranges of subordinate ids in `/etc/subuid` and `/etc/subgid`, which only it sees.

@@ -94,7 +94,7 @@ impl Rootfs {
         }
     }
 
-    /// All paths in it.
+    /// Returns all paths in it.
     pub(crate) fn listing(&self) -> BTreeSet<PathBuf> {
         let mut found = BTreeSet::new();
         let mut left = vec![self.0.clone()];
@@ -118,7 +118,7 @@ pub(crate) fn found(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&search).chain(usual).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
-/// The libraries that a program is loaded with, and what loads it.
+/// Returns the libraries of a program, and its loader.
 fn needed(program: &Path) -> BTreeSet<PathBuf> {
     let output = Command::new("ldd").arg(program).output().expect("running ldd");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -22,7 +22,7 @@ use crate::test_user::TestUser;
 /// A person with a small system, in an image file or a repository.
 struct Images {
     world: TestEnv,
-    /// What `esker run` is given.
+    /// Image argument of `esker run`.
     image: String,
     options: Vec<String>,
 }
@@ -45,9 +45,9 @@ impl Waiting {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let mut line = String::new();
-            // Byte by byte: what comes later is for others to read.
+            // Byte by byte, so that later lines stay unread.
             let read = BufReader::with_capacity(1, &mut output).read_line(&mut line);
-            // Nobody listens if it took too long.
+            // After the timeout the receiver is gone.
             let _ = sender.send((read.map(|_| line), output));
         });
         let mut waiting = Waiting { child, line: String::new() };
@@ -77,7 +77,7 @@ impl Images {
         Images::with(|_| ())
     }
 
-    /// With more in the image than a small system.
+    /// Makes an image with more than a small system.
     fn with(more: impl FnOnce(&Rootfs)) -> Images {
         Images::of(TestUser::ordinary(), more)
     }
@@ -143,7 +143,7 @@ impl Images {
         String::from_utf8_lossy(&line).contains(&*self.image)
     }
 
-    /// Nothing is left: no process, no socket, no log.
+    /// Asserts that no process, socket or log is left.
     #[track_caller]
     fn is_released(&self) {
         let left = || (self.keepers(), fs::read_dir(self.world.path("run/esker")).is_ok());
@@ -178,7 +178,7 @@ fn commands_of_a_job_share_one_mount() {
     drop(waiting);
     images.is_released();
 
-    // What stays behind reads from the image after everybody else has gone.
+    // The background process reads from the image after all others have ended.
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let script = "exec 3<&0; (read go <&3; cat /made-for-this-test) & echo left";
     let (behind, go) = std::io::pipe().expect("a pipe");
@@ -191,7 +191,7 @@ fn commands_of_a_job_share_one_mount() {
     images.is_released();
 }
 
-/// All users see command lines: the keeper gets the password of a proxy another way, and uses it.
+/// All users see command lines: the keeper gets a proxy's password another way, and uses it.
 #[test]
 fn a_keeper_shows_no_password_of_a_proxy() {
     let mut images = Images::new();
@@ -218,7 +218,7 @@ fn a_keeper_shows_no_password_of_a_proxy() {
     images.is_released();
 }
 
-/// A scheduler's signals to a whole job are for the command; it has its files until it ends.
+/// A scheduler's signals to a whole job are for the command, which keeps its files until it ends.
 #[test]
 fn a_keeper_outlives_the_warnings_of_a_scheduler() {
     let images = Images::new();
@@ -234,7 +234,7 @@ fn a_keeper_outlives_the_warnings_of_a_scheduler() {
     images.is_released();
 }
 
-/// Many start at the same moment, and one mount is made.
+/// Many commands start at the same moment, and one mount is made.
 #[test]
 fn a_rush_makes_one_mount() {
     let images = Images::new();
@@ -259,7 +259,7 @@ fn a_rush_makes_one_mount() {
 struct Job(PathBuf);
 
 impl Job {
-    /// None where this process may make none.
+    /// Makes a job; `None` where this process may make none.
     fn new(name: &str) -> Option<Job> {
         let own = fs::read_to_string("/proc/self/cgroup").expect("control groups");
         let unified =
@@ -354,7 +354,7 @@ fn somebody_goes_ahead_of_a_command_whose_start_was_seen() {
     is_gone_ahead_of(&Images::published(start), LETTERS.into());
 }
 
-/// `stored` is what each file of the start takes, at least.
+/// Checks that a scout prefetches. `stored` is the least size of each file of the start.
 #[track_caller]
 fn is_gone_ahead_of(images: &Images, stored: u64) {
     let (all, known_by) = STARTS_WITH;
@@ -363,7 +363,7 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
         let command = ["sh", "-c", script, &count.to_string()];
         Waiting::new(&mut images.run_with(options, &command))
     };
-    // What the process that keeps the system has read, of which nearly all is the system.
+    // Returns the bytes read by the process that keeps the system, nearly all of them of the system.
     let has_read = || -> u64 {
         let keepers = images.keepers();
         let [keeper] = keepers[..] else { panic!("{keepers:?}") };
@@ -388,7 +388,7 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
     images.is_released();
 }
 
-/// Somebody may have packed or published what was the layer of another overlay. Its marks are for that one.
+/// The packed or published tree may have been the layer of another overlay. Its marks are for that one.
 #[test]
 fn marks_of_another_overlay_mean_nothing_below_a_command() {
     let Some(person) = TestUser::root() else { skip!("only root sets marks of overlays") };
@@ -407,7 +407,7 @@ fn marks_of_another_overlay_mean_nothing_below_a_command() {
     assert_eq!(printed(&mut around), "seen\n");
 }
 
-/// Images of containers are called with a colon, and nobody forbids the rest.
+/// Names of container images have colons, and other characters are allowed, too.
 #[test]
 fn a_folder_may_be_called_as_options_of_overlays_are_written() {
     let images = Images::published_as("a:latest,b\\", TestUser::ordinary(), |_| ());
@@ -415,7 +415,8 @@ fn a_folder_may_be_called_as_options_of_overlays_are_written() {
     assert_eq!(printed(&mut images.run_with(&["--writable-tmpfs"], &["sh", "-c", script])), "new\n");
 }
 
-/// Who keeps an image finds what the command's user named, and is found by whoever names the same in another way.
+/// A keeper finds the paths of the command's user, and another command that names the same image in another way finds
+/// the keeper.
 #[test]
 fn paths_are_those_of_the_directory_that_the_command_is_started_in() {
     let mut images = Images::published(|_| ());

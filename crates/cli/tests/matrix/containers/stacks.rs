@@ -27,7 +27,7 @@ fn an_image_is_shown_at_a_path_of_the_host() {
             };
             let path = format!("{new}/made-for-this-test");
             assert_eq!(printed(&mut run(&["--at", new], &["cat", &path])), "a system\n");
-            // All else is the host's, and the person is who they are.
+            // Everything else is the host's, including the user.
             let script =
                 "pwd; id -u; echo $PATH; [ -d /esker-none/deep ] && ls /esker-none/deep; ls -d /etc/hostname";
             let path = std::env::var("PATH").expect("PATH");

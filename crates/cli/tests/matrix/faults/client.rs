@@ -21,12 +21,12 @@ use crate::test_user::TestUser;
 const FILES: usize = 300;
 const LARGE: usize = 2 << 20;
 
-/// A person with a repository, and what they have read of it.
+/// A user with a repository, and the files they have read of it.
 pub(super) struct Client {
     workshop: Workshop,
     /// Where everything of theirs runs, if not among us.
     pub(super) namespace: Option<Namespace>,
-    /// The file to read next, and the one that was read last.
+    /// Next file to read; the one before it was read last.
     next: AtomicUsize,
     last: AtomicUsize,
 }
@@ -40,7 +40,7 @@ pub(super) struct Mount<'c> {
     options: Vec<String>,
 }
 
-/// The content of a file: bytes that don't compress, and are nobody else's.
+/// Returns the content of a file: unique bytes that don't compress.
 fn content(number: usize, len: usize) -> Vec<u8> {
     let mut state = number as u64 + 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -91,7 +91,7 @@ impl Client {
         client
     }
 
-    /// A command where everything of theirs runs.
+    /// Wraps a command to run in the client's namespaces.
     fn there(&self, command: Command) -> Command {
         match &self.namespace {
             Some(namespace) => namespace.enter(&command),
@@ -116,7 +116,7 @@ impl Client {
         command.spawn().unwrap_or_else(|error| panic!("{program}: {error}; scripts/needs.sh installs it"))
     }
 
-    /// Whether a program of the system does something there, and how long that takes.
+    /// Runs a program of the system there; returns whether it succeeds, and its duration.
     pub(super) fn tries(&self, limit: Duration, program: &str, arguments: &[&Path]) -> (bool, Duration) {
         let mut command = self.workshop.world.person.command(program);
         command.args(arguments);
@@ -128,7 +128,7 @@ impl Client {
         PathBuf::from(self.workshop.home(name))
     }
 
-    /// What a web server serves.
+    /// Returns the folder that a web server serves.
     pub(super) fn storage(&self) -> PathBuf {
         self.place("storage")
     }
@@ -142,12 +142,12 @@ impl Client {
         Process::squid(self.workshop.world.person, self.place(name))
     }
 
-    /// A squid that servers see come from an address of its own.
+    /// Starts a squid with its own source address.
     pub(super) fn squid_from(&self, name: &str, from: Ipv4Addr) -> Process {
         Process::squid_from(self.workshop.world.person, self.place(name), from)
     }
 
-    /// A broker of the person's own, and what a mount has to say to use it.
+    /// Starts a broker of the user's own; returns the options of mounts for it, too.
     pub(super) fn broker(&self) -> (Child, [String; 4]) {
         let folder = self.place("broker");
         self.run("mkdir", &["-p".as_ref(), &folder]);
@@ -163,7 +163,7 @@ impl Client {
         (broker, ["--broker".into(), socket.display().to_string(), "--broker-user".into(), uid])
     }
 
-    /// The repository on a server.
+    /// Returns the URL of the repository on a server.
     pub(super) fn url(&self, server: &Process) -> String {
         format!("{}/{NAME}", server.url())
     }
@@ -175,7 +175,7 @@ impl Client {
         Mount { client: self, cache: folder.join("cache"), folder, url: self.url(server), options }
     }
 
-    /// Reads a file that nobody has read before.
+    /// Reads a file that was not read before.
     pub(super) fn try_new(&self, mount: &Mount<'_>) -> io::Result<()> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         assert!(number < FILES, "all files were read");
@@ -215,7 +215,7 @@ impl Client {
     pub(super) fn read_old(&self, mount: &Mount<'_>) {
         let known = self.last.load(Ordering::Relaxed);
         let from = format!("if={}", mount.mountpoint().join(format!("file-{known}")).display());
-        // Out of the kernel's memory, so that the read comes to us.
+        // Drops it from the page cache, so that the read reaches the daemon.
         self.run("dd", &[from, "iflag=nocache".into(), "count=0".into()].each_ref().map(Path::new));
         self.read(mount, known).expect("reading what is cached");
     }
@@ -227,7 +227,7 @@ impl Client {
         assert!(took < limit, "it took {took:?}");
     }
 
-    /// How often something was left.
+    /// Returns the number of fail-overs.
     pub(super) fn left(&self, mount: &Mount<'_>) -> u64 {
         let route = mount.route();
         let get = |name: &str| route[name].as_u64().expect("a counter");
@@ -288,7 +288,7 @@ impl Mount<'_> {
         self.cache.clone()
     }
 
-    /// Runs a command of esker's where the mount is, with the mount point as the last argument if it is wanted.
+    /// Runs a command of esker's in the mount's namespaces, with the mount point as the last argument if `here`.
     pub(super) fn esker(&self, arguments: &[&str], here: bool, limit: Duration) -> (Output, Duration) {
         let mut command = self.client.workshop.world.esker(arguments);
         command.args(here.then(|| self.mountpoint()));
@@ -324,7 +324,7 @@ impl Mount<'_> {
         (refused.is_none(), took)
     }
 
-    /// Tries to mount with the cache as it is; what it was refused with.
+    /// Tries to mount with the present cache; returns the error.
     pub(super) fn try_mount(&self, limit: Duration) -> (Option<String>, Duration) {
         let (output, took) = ended(self.call(), limit);
         ((!output.status.success()).then(|| words(&output)), took)
@@ -358,12 +358,12 @@ impl Mount<'_> {
         all["mounts"][0].clone()
     }
 
-    /// What the daemon wrote.
+    /// Returns the daemon's log.
     pub(super) fn log(&self) -> String {
         self.client.workshop.world.logs()
     }
 
-    /// Who is asked, and what failed.
+    /// Returns servers and proxies, and their failures.
     pub(super) fn route(&self) -> Value {
         self.status()["network"]["route"].clone()
     }

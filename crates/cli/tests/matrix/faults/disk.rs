@@ -1,4 +1,4 @@
-//! The disk of a cache fails, and whoever shares it stops.
+//! Failing disks of a cache, and stopped processes that share it.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use super::{SWITCHED, add_to_report};
 use crate::exclusive;
 use crate::test_env::PATIENCE;
 
-/// What goes wrong with a disk.
+/// Fault of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// The folder is removed; nobody makes another.
+    /// The folder is removed, and not made again.
     Removed,
     /// No byte is left.
     Full,
@@ -27,7 +27,7 @@ enum Fault {
 const FAULTS: [Fault; 4] = [Fault::Removed, Fault::Full, Fault::ReadOnly, Fault::Failing];
 
 impl Fault {
-    /// What begins it, with the disk at `$1` and the cache at `$2`.
+    /// Returns the script that begins it, with the disk at `$1` and the cache at `$2`.
     fn begin(self) -> &'static str {
         match self {
             Fault::Removed => "rm -rf $2",
@@ -61,10 +61,10 @@ fn number(mount: &Mount<'_>, name: &str) -> u64 {
     mount.status()["cache"][name].as_u64().expect("a counter")
 }
 
-/// Reads until what is read is kept again.
+/// Reads until objects are cached again.
 fn wait_until_kept(client: &Client, mount: &Mount<'_>) -> Duration {
     let start = Instant::now();
-    // A cache that is made anew counts anew.
+    // A new cache starts its counters at zero.
     let count = || ["objects", "unkept", "disk_errors"].map(|name| number(mount, name));
     loop {
         let before = count();

@@ -13,13 +13,13 @@ use super::{SWITCHED, add_to_report};
 use crate::exclusive;
 use crate::test_env::{PATIENCE, words};
 
-/// A disk that a program serves.
+/// Starts a disk that a program serves.
 fn disk(client: &Client) -> Owned {
     let (behind, disk) = (client.place("behind"), client.place("disk"));
     client.run("mkdir", &["-p".as_ref(), &behind, &disk]);
     let serving = Owned(client.start("bindfs", &["-f".as_ref(), &behind, &disk]));
     let start = Instant::now();
-    // It tells nobody when it serves; each look is a process.
+    // It doesn't report that it serves; each check is a process.
     while !client.tries(SWITCHED, "mountpoint", &["-q".as_ref(), &disk]).0 {
         assert!(start.elapsed() < PATIENCE, "bindfs does not mount");
     }
@@ -53,11 +53,11 @@ fn a_folder_below_that_hangs_is_left_for_the_server() {
     mount.umount();
 }
 
-/// As many readers as are told of: more than there are workers at first.
+/// As many readers as are reported: more than there are workers at first.
 const READERS: usize = 24;
 /// When a read that waits for the disk ends.
 const DEADLINE: &str = "2";
-/// How long a disk may say nothing until it is given up on, beside what a command does otherwise.
+/// Time until a silent disk is given up, besides the command's usual duration.
 const GIVEN_UP: Duration = Duration::from_secs(40);
 
 fn number(mount: &Mount<'_>, name: &str) -> u64 {
@@ -75,7 +75,7 @@ fn read_all(client: &Client, mount: &Mount<'_>, numbers: std::ops::Range<usize>)
     })
 }
 
-/// What is asked while files are read that wait for the disk: each in its time, and what the kernel or memory knows, well.
+/// Measures requests while reads wait for the disk: each in time, and those answered by kernel or memory succeed.
 fn asked_meanwhile(client: &Client, mount: &Mount<'_>) -> [Duration; 5] {
     let top = mount.mountpoint();
     let file = top.join("file-0");
@@ -155,7 +155,7 @@ fn a_cache_on_a_disk_that_hangs() {
     ];
     text.extend(rows.map(|(what, time)| format!("| {what} | {time} |\n")));
     add_to_report(&text);
-    // What the daemon left behind has let go of the cache by then.
+    // The daemon's remaining threads have released the cache by then.
     mount.mount(SWITCHED);
     client.read_new(&mount, SWITCHED);
     mount.umount();

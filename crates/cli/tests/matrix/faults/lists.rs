@@ -1,4 +1,4 @@
-//! Lists of proxies through real mounts and squids, with requests counted at the server by the address they come from.
+//! Lists of proxies through real mounts and squids, with requests counted at the server by their source address.
 //! `store/tests/it/proxy_lists.rs` has the whole table.
 
 use std::net::Ipv4Addr;
@@ -15,8 +15,8 @@ const DIRECT: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 21);
 const SECOND: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 22);
 
-/// A list, and who asks the server while all are up, and while the first squid is down. `P` and `Q` are squids, `p` is
-/// the first one by a name, `x` a name that nobody has.
+/// A list, and the sources of requests at the server while all are up, and while the first squid is down. `P` and `Q`
+/// are squids, `p` is the first one by a name, `x` an unknown name.
 const ROWS: [(&str, &[Ipv4Addr], &[Ipv4Addr]); 9] = [
     ("P;DIRECT", &[FIRST], &[DIRECT]),
     ("p;DIRECT", &[FIRST], &[DIRECT]),
@@ -70,7 +70,7 @@ fn lists_of_proxies_are_used_in_their_order_by_mounts() {
             .collect();
         let told = format!("{} {down}: {asked:?}, {:#}", ROWS[number].0, mount.route());
         assert!(asked.iter().all(|(address, _)| expected.contains(address)), "{told}");
-        // One member of a group does all the work. What another mount fetched lies in a squid's cache.
+        // One member of a group does all the work. Objects that another mount fetched are in a squid's cache.
         assert!(asked.len() == 1 && asked[0].1 >= READS, "{told}");
         mount.umount();
     };
@@ -83,7 +83,7 @@ fn lists_of_proxies_are_used_in_their_order_by_mounts() {
     }
 }
 
-/// A proxy that is down is shown by `status`, as text and as JSON, by the doctor and in the log, and so is that it is back.
+/// A proxy that is down is shown by `status`, as text and as JSON, by the doctor and in the log, and so is its return.
 #[test]
 fn a_proxy_that_is_down_is_seen() {
     let _pass = exclusive::among_others();

@@ -36,7 +36,7 @@ impl Namespace {
         namespace
     }
 
-    /// Has the shell do something, which must succeed; what it opens stays open.
+    /// Runs a script in the shell, which must succeed; its open files stay open.
     #[track_caller]
     pub(super) fn does(&self, script: &str) {
         let mut pipe = self.shell.stdin.as_ref().expect("a pipe");
@@ -52,7 +52,7 @@ impl Namespace {
         let target = self.shell.id().to_string();
         inside.args(["--user", "--mount", "--preserve-credentials", "--target", &target, "--"]);
         inside.arg(command.get_program()).args(command.get_args()).current_dir(Path::new("/"));
-        // A command of esker's has no environment but what it says; one of the system's has ours.
+        // A command of esker's has only its own environment; one of the system's inherits ours.
         if command.get_envs().next().is_some() {
             inside.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         }
@@ -62,7 +62,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // What it holds open ends with it; the disks go when the last process in the namespace is gone.
+        // Its open files are closed with it; the disks go when the last process in the namespace ends.
         let _ = self.shell.kill();
         let _ = self.shell.wait();
     }

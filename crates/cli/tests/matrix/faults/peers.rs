@@ -13,11 +13,11 @@ use super::{SWITCHED, add_to_report};
 use crate::exclusive;
 use crate::test_env::PATIENCE;
 
-/// A process that owes an answer is asked for a sign of life after ten seconds, and has ten for it; the kernel asks for a
-/// page a second time after its read-ahead failed.
+/// A process that owes a reply is pinged after ten seconds, and has ten to answer; the kernel requests a page a second
+/// time after its read-ahead failed.
 const SILENT: Duration = Duration::from_secs(40);
 
-/// A process that is stopped, and goes on when this is dropped: a failed assertion must leave nobody waiting.
+/// A stopped process that continues on drop, so that a failed assertion leaves no reader waiting.
 pub(super) struct Frozen(Pid);
 
 impl Frozen {
@@ -29,7 +29,7 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // It was not waited for, so it is there, or nobody is.
+        // It was not reaped, so its id is still valid.
         let _ = kill_process(self.0, Signal::CONT);
     }
 }
@@ -50,7 +50,7 @@ fn daemon(mount: &Mount<'_>) -> Pid {
     pid.and_then(Pid::from_raw).expect("a process id")
 }
 
-/// What is cached is read, what is not fails in time.
+/// Cached files are readable, others fail in time.
 fn bounded(client: &Client, mount: &Mount<'_>) -> [Duration; 2] {
     let (_, warm) = timed(|| client.read_old(mount));
     let (outcome, cold) = timed(|| client.try_new(mount));
@@ -79,7 +79,7 @@ fn ms(time: Duration) -> String {
     format!("{} ms", time.as_millis())
 }
 
-/// The daemon that writes the cache of a user's mounts is stopped.
+/// Stops the daemon that writes the cache of a user's mounts.
 fn frozen_writer() -> String {
     let client = Client::new();
     let origin = client.nginx("origin", Some(&client.storage()));
@@ -108,7 +108,7 @@ fn frozen_writer() -> String {
     row("The mount that writes", [ms(cold), ms(warm), mounted, "the same".into(), ms(back)])
 }
 
-/// The broker of the node is stopped.
+/// Stops the broker of the node.
 fn frozen_broker() -> String {
     let client = Client::new();
     let origin = client.nginx("origin", Some(&client.storage()));

@@ -20,13 +20,13 @@ pub(crate) struct Process {
     folder: PathBuf,
     pub(crate) address: SocketAddr,
     child: Option<Child>,
-    /// Listens in its place and answers nobody.
+    /// Listener in its place that never replies.
     mute: Option<TcpListener>,
 }
 
 impl Process {
-    /// An nginx that serves `root`, or passes on to whatever server a request names if there is none. Files in its
-    /// folder make it misbehave while they are there (see [`Process::flag`]).
+    /// Starts an nginx that serves `root`, or without one forwards to any server. Files in its folder make it
+    /// misbehave while they exist (see [`Process::flag`]).
     pub(super) fn nginx(person: TestUser, folder: PathBuf, root: Option<&Path>, bad: [&Path; 2]) -> Process {
         let address = free_port();
         let flag = |name: &str, then: &str| format!("if (-f {}/{name}) {{ {then} }}\n", folder.display());
@@ -65,17 +65,17 @@ impl Process {
         Process::start(person, folder, arguments, config, address)
     }
 
-    /// A squid that passes on to whatever server a request names, and keeps what comes in memory.
+    /// Starts a squid that forwards to any server, with its cache in memory.
     pub(super) fn squid(person: TestUser, folder: PathBuf) -> Process {
         Process::squid_with(person, folder, "")
     }
 
-    /// A squid that servers see come from `from`.
+    /// Starts a squid with the source address `from`.
     pub(crate) fn squid_from(person: TestUser, folder: PathBuf, from: Ipv4Addr) -> Process {
         Process::squid_with(person, folder, &format!("tcp_outgoing_address {from}\n"))
     }
 
-    /// An nginx that serves `root` to `only`, and to nobody else.
+    /// Starts an nginx that serves `root` to `only`, and to no other client.
     pub(crate) fn nginx_for(person: TestUser, folder: PathBuf, root: &Path, only: Ipv4Addr) -> Process {
         let address = free_port();
         let serve = format!("location / {{ root {}; allow {only}; deny all; }}", root.display());
@@ -121,7 +121,7 @@ impl Process {
         command.args(&self.arguments[1..]).current_dir(&self.folder);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("{}: {error}", self.arguments[0])));
-        // Whoever listens tells nobody; each look is a connection.
+        // It doesn't report that it listens; each check is a connection.
         let listens = until(PATIENCE, || {
             let ended = self.child.as_mut().and_then(|child| child.try_wait().expect("its state"));
             assert!(ended.is_none(), "{} ended: {ended:?}\n{}", self.arguments[0], self.said());
@@ -143,7 +143,7 @@ impl Process {
         }
     }
 
-    /// Kills it, and has somebody listen in its place who never says anything.
+    /// Kills it, and listens in its place without ever replying.
     pub(super) fn mute(&mut self) {
         self.stop();
         self.mute = until_some(PATIENCE, || TcpListener::bind(self.address).ok());
@@ -163,12 +163,12 @@ impl Process {
         self.person.does(|| if on { fs::write(path, "") } else { fs::remove_file(path) }).expect("a flag");
     }
 
-    /// How many requests it has answered.
+    /// Returns the number of answered requests.
     pub(crate) fn answered(&self) -> usize {
         fs::read_to_string(self.folder.join("access.log")).map_or(0, |log| log.lines().count())
     }
 
-    /// How many requests an nginx has answered to this address; all that were answered before are counted.
+    /// Returns the number of requests that an nginx has answered to this address; all earlier ones are counted.
     pub(super) fn answered_to(&self, address: Ipv4Addr) -> usize {
         // It does one thing after the other, so that all others are in its log once it answers this one.
         let mut stream = TcpStream::connect(self.address).expect("a connection");
@@ -192,7 +192,7 @@ impl Drop for Process {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // What a squid that was killed leaves behind; whoever made it may remove it.
+        // Files of a killed squid; its owner may remove them.
         let name = format!("{}-", squid_name(self.address));
         for entry in fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&name) {
@@ -207,27 +207,28 @@ fn squid_name(address: SocketAddr) -> String {
     format!("esker{}p{}", std::process::id(), address.port())
 }
 
-/// Neither chooses a port itself. Should another program take this one before, it ends, and the test says so.
+/// Returns a free port, because neither program chooses one itself. If another program takes it first, it ends, and
+/// the test reports that.
 fn free_port() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     listener.local_addr().expect("its address")
 }
 
-/// Administrators' programs are not on everybody's path.
+/// Finds a program also in folders of administrators, which are not on every user's path.
 fn find(program: &str) -> PathBuf {
     let places = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
     let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
     found.unwrap_or_else(|| panic!("{program} is not installed; scripts/needs.sh says how"))
 }
 
-/// How long something takes.
+/// Returns the result and its duration.
 pub(super) fn timed<T>(what: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let outcome = what();
     (outcome, start.elapsed())
 }
 
-/// A copy of a repository in which every file is changed.
+/// Copies a repository with every file changed.
 pub(super) fn spoil(from: &Path, to: &Path, change: fn(Vec<u8>) -> Vec<u8>) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("a folder") {

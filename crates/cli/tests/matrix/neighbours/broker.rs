@@ -119,19 +119,19 @@ impl NodeBroker {
         &self.socket
     }
 
-    /// What to say for it to be used, and trusted.
+    /// Returns the options of a mount that uses and trusts it.
     pub(super) fn options(&self) -> [String; 4] {
         let uid = TestUser::myself().uid.to_string();
         ["--broker".into(), self.socket.display().to_string(), "--broker-user".into(), uid]
     }
 
-    /// What it said last.
+    /// Returns its last output.
     pub(super) fn said(&self) -> String {
         let lines = self.said.lock().expect("lines");
         lines.iter().map(|line| format!("broker: {line}\n")).collect()
     }
 
-    /// Bytes on disk of the cache's objects, and of the files without a name that the broker writes or passes on.
+    /// Returns the bytes on disk of the cache's objects, and of nameless files that the broker writes or passes on.
     pub(super) fn taken(&self) -> u64 {
         let mut files = self.nameless();
         let mut folders = vec![self.cache.join("objects"), self.cache.join("txn")];
@@ -148,7 +148,7 @@ impl NodeBroker {
         files.values().sum()
     }
 
-    /// The files below the cache that the broker has open and that have no name any more, or not yet.
+    /// Returns the nameless files below the cache that the broker has open.
     fn nameless(&self) -> HashMap<u64, u64> {
         let open = fs::read_dir(format!("/proc/{}/fd", self.process.id())).expect("its open files");
         let facts = open.flatten().filter_map(|entry| {

@@ -1,4 +1,4 @@
-//! A hostile server: it withholds objects, sends what inflates to gigabytes, says absurd sizes and floods with events.
+//! A hostile server: it withholds objects, sends decompression bombs, states absurd sizes and floods with events.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use esker_testkit::revision_builder::RevisionBuilder;
 
 use crate::test_env::{TestEnv, words};
 
-/// What the paths of withheld objects have.
+/// Part of the paths of withheld objects.
 pub(super) const NOWHERE: &str = "c0/ffee11";
 /// Objects that never end, and too large for memory: they are spooled.
 pub(super) const STALLED: u64 = 3;
@@ -30,7 +30,7 @@ pub(super) const HEADS: usize = 6;
 /// How many of them, the first ones, name the right catalog.
 pub(super) const HARMLESS_HEADS: usize = 2;
 
-/// The digest of an object that exists nowhere.
+/// Returns the digest of an object that doesn't exist.
 pub(super) fn withheld(number: u64) -> [u8; 20] {
     let mut digest = [0; 20];
     digest[..4].copy_from_slice(&[0xc0, 0xff, 0xee, 0x11]);
@@ -50,12 +50,12 @@ impl<'m> Held<'m> {
         Held { rule: Mutex::new(strike()), strike: Box::new(strike), before: AtomicU64::new(0) }
     }
 
-    /// What this server withholds: it takes the requests and never answers.
+    /// Withholds objects: the server takes the requests and never answers.
     pub(super) fn withheld(mirror: &'m Mirror) -> Held<'m> {
         Held::by(move || mirror.fault(|path| path.contains(NOWHERE), Fault::NoAnswer))
     }
 
-    /// Lets go of the requests so far, and holds back what comes from now on.
+    /// Releases the held requests, and holds back later ones.
     pub(super) fn renew(&self) {
         let next = (self.strike)();
         let last = std::mem::replace(&mut *self.rule.lock().expect("the rule"), next);
@@ -128,7 +128,7 @@ impl Evil {
         })
     }
 
-    /// Where the repository is to be had, and where its heads with absurd sizes are.
+    /// Returns the URL of the repository, or of one of its heads with absurd sizes.
     pub(super) fn url(&self, head: Option<usize>) -> String {
         let folder = head.map(|head| format!("head{head}/")).unwrap_or_default();
         self.mirror.url(&format!("{folder}full.test"))
@@ -148,7 +148,7 @@ impl Evil {
         EvilMount { world, place }
     }
 
-    /// How many events were sent.
+    /// Returns the number of events sent.
     pub(super) fn events(&self) -> u64 {
         self.notifier.events.load(Ordering::Relaxed)
     }
@@ -193,7 +193,7 @@ impl Drop for EvilMount<'_> {
     }
 }
 
-/// Sends events, as fast as whoever listens takes them.
+/// Sends events, as fast as the listener reads them.
 struct Notifier {
     url: String,
     events: Arc<AtomicU64>,

@@ -28,15 +28,15 @@ use super::broker::NodeBroker;
 use super::evil::{self, Evil, Held};
 use super::readers::{Readers, Stop, read_anew};
 
-/// Threads that read what comes slowly.
+/// Threads that read slow files.
 const FLOODING: u64 = 150;
-/// Threads that read what never comes, from either server.
+/// Threads that read withheld objects, from either server.
 const WITHHELD: [(usize, &str); 2] = [(100, "mnt/soak"), (150, "evil/soak")];
 /// Programs that read at once, to be killed halfway.
 const DOOMED: usize = 8;
 /// Files that are held open, and descriptors of the broker.
 const HELD: usize = 200;
-/// Objects that the broker is asked for at once.
+/// Objects that are requested from the broker at once.
 const ASKED: usize = 120;
 /// How long its answers are listened to.
 const LISTENING: Duration = Duration::from_secs(3);
@@ -45,7 +45,7 @@ const ABSURD: u64 = 1 << 32;
 /// Longest message of a broker.
 const MESSAGE_MAX: usize = 64 << 10;
 
-/// What it did, and what came of it.
+/// Its actions and their results.
 #[derive(Default)]
 pub(super) struct Counts {
     waited: AtomicU64,
@@ -92,9 +92,9 @@ impl Display for Counts {
 }
 
 pub(super) struct Hostile<'t> {
-    /// Who has hundreds of reads wait.
+    /// User with hundreds of waiting reads.
     flooder: TestUser,
-    /// Who does the rest, and would wait behind them.
+    /// User of the other attacks, which would wait behind those reads.
     person: TestUser,
     readers: &'t Readers,
     world: &'t TestEnv,
@@ -135,7 +135,7 @@ impl<'t> Hostile<'t> {
         self.counts
     }
 
-    /// Takes what a status says about what it achieved.
+    /// Records the attack's results from a status.
     pub(super) fn note(&self, status: &Value) {
         for (counter, name) in [(&self.counts.evicted, "evicted"), (&self.counts.disk_errors, "disk_errors")]
         {
@@ -143,7 +143,7 @@ impl<'t> Hostile<'t> {
         }
     }
 
-    /// Does all of it at once until the readers are told to stop.
+    /// Runs all attacks at once until the readers are told to stop.
     pub(super) fn start<'s>(&'s self, scope: &'s Scope<'s, '_>, held_back: &'s [&Held<'_>]) {
         let attacks: [fn(&Self); 5] =
             [Self::kill, Self::hold, Self::read_bombs, Self::run_programs, Self::talk];
@@ -232,13 +232,13 @@ impl<'t> Hostile<'t> {
         }
     }
 
-    /// Reads what can't be read.
+    /// Reads decompression bombs.
     fn read_bombs(&self) {
         for name in evil::UNREADABLE.iter().cycle() {
             if !self.readers.wait_for_reads(1) {
                 return;
             }
-            // Nobody makes room for as many bytes as the file is said to have.
+            // The cache must not make room for the stated size of the file.
             let since = Instant::now();
             let read = File::open(self.world.path("evil/soak").join(name))
                 .and_then(|mut file| file.read(&mut [0; 512]));
@@ -259,7 +259,8 @@ impl<'t> Hostile<'t> {
             if !self.readers.wait_for_reads(1) {
                 return;
             }
-            // Without a memory of heads: with one a head is refused for what was seen before, and its catalog never fetched.
+            // Without stored heads: otherwise a head is refused by the last accepted one, and its catalog never
+            // fetched.
             let cache = self.home.join("cache");
             match fs::remove_dir_all(&cache) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -333,7 +334,7 @@ impl<'t> Hostile<'t> {
                     if held.len() > HELD {
                         held.pop_front();
                     }
-                    // It is told for as long as something waits that this comes further.
+                    // Progress is reported for as long as a request waits.
                     if Instant::now() > until {
                         break;
                     }
@@ -366,7 +367,7 @@ fn wanted(name: &str, size: Option<u64>, limit: u64) -> Value {
     })
 }
 
-/// A client of the broker that says what it likes.
+/// A client of the broker that sends arbitrary messages.
 struct Client(OwnedFd);
 
 impl Client {
@@ -386,13 +387,13 @@ impl Client {
         self.say(&json!({"get": {"id": id, "user": 0, "object": wanted(name, size, limit)}}));
     }
 
-    /// Says it unless nobody listens, or not now.
+    /// Sends it, ignoring a closed or full socket.
     fn say(&self, message: &Value) {
         let text = message.to_string();
         let _ = rustix::net::send(&self.0, text.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
-    /// The next answer, if one comes soon.
+    /// Returns the next message, if one comes soon.
     fn hear(&self) -> Option<(Value, Option<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);

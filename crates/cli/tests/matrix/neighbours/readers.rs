@@ -1,4 +1,4 @@
-//! Honest readers, and what they share with whoever waits for them.
+//! Honest readers, and their state for the test.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ use esker_testkit::soak::Random;
 
 use crate::test_env::PATIENCE;
 
-/// A file and the SHA-256 of what it must read as.
+/// A file and the SHA-256 of its content.
 pub(super) struct File {
     pub(super) path: String,
     pub(super) sum: String,
@@ -20,7 +20,7 @@ pub(super) struct File {
     pub(super) object: Option<(String, u64)>,
 }
 
-/// What was read.
+/// Completed reads.
 #[derive(Clone, Default)]
 pub(super) struct Done {
     pub(super) reads: u64,
@@ -28,7 +28,7 @@ pub(super) struct Done {
     pub(super) slowest: Duration,
 }
 
-/// Those who read files of a mount and compare them.
+/// Readers that compare the files of a mount with their digests.
 pub(super) struct Readers {
     mount: PathBuf,
     files: Vec<File>,
@@ -67,7 +67,7 @@ impl Readers {
         self.done.lock().expect("no reader failed").clone()
     }
 
-    /// Reads files until told to stop; anything but their bytes is a finding, about which `more` has to say.
+    /// Reads files until told to stop; a wrong read is a finding, with the details of `more`.
     pub(super) fn read_on(&self, mut random: Random, more: &dyn Fn() -> String) {
         while self.goes_on() {
             let file = &self.files[random.below(self.files.len())];
@@ -99,7 +99,7 @@ impl Readers {
     }
 }
 
-/// Stops everybody when dropped, however the test ends.
+/// Stops all readers on drop, however the test ends.
 pub(super) struct Stop<'r, F: Fn()> {
     readers: &'r Readers,
     also: F,
@@ -111,7 +111,7 @@ impl<'r, F: Fn()> Stop<'r, F> {
         Self { readers, also, is_off: AtomicBool::new(false) }
     }
 
-    /// Nothing failed, and nobody is to stop.
+    /// Continues the readers after a success.
     pub(super) fn not(&self) {
         self.is_off.store(true, Ordering::SeqCst);
     }
