@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_named_once() {
+    fn an_error_names_a_path_once() {
         let said = |what: &str, steps: &[&'static str]| {
             let mut error: Option<Box<Step>> = None;
             for text in steps.iter().rev() {

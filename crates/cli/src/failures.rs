@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_tells_what_failed_on_the_network() {
+    fn a_timeout_reports_the_network_failure() {
         let last_error = Some((10, "http://h: the server can't be reached".to_owned()));
         let network = Network { route: Route { last_error, ..Route::default() }, ..Network::default() };
         let status = MountStatus { repository: "a.test".into(), network, ..MountStatus::default() };
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_of_another_process_is_told() {
+    fn a_full_disk_of_the_cache_writer_is_reported() {
         let full = |time| Failure { time, object: CACHE.into(), cause: "no space".into(), caller: None };
         let status = |time, writer| MountStatus {
             errors: vec![full(time)],

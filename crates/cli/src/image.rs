@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_are_told_from_repositories() {
+    fn images_are_distinguished_from_repositories() {
         let none = ImageArgs::default();
         let digest = ImageArgs { digest: Some(Digest([1; 32])), ..ImageArgs::default() };
         let url = |text: &str| Some(ImageLocation::Url(text.to_owned()));

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_read_as_mount_and_automount_write_them() {
+    fn helper_calls_of_mount_and_automount_are_parsed() {
         let by_mount = call(&["a.test", "/cvmfs/a.test", "-sv", "-o", "rw,fixed"]).expect("a call");
         assert_eq!(by_mount.places, ["a.test", "/cvmfs/a.test"]);
         assert_eq!(by_mount.options, ["rw,fixed"]);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_before_a_name_is_no_part_of_it() {
+    fn a_path_before_a_name_is_removed() {
         let name = |spec: &str| repository_name(OsStr::new(spec)).ok();
         assert_eq!(name("sw.example.org"), Some("sw.example.org".into()));
         assert_eq!(name("/etc/auto.cvmfs/sw.example.org"), Some("sw.example.org".into()));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_mounted_is_called_as_in_fstab() {
+    fn the_mount_source_equals_the_one_in_fstab() {
         let translated = Translated { arguments: vec!["--fixed".into()], ..Translated::default() };
         let line = mount_line("a.test".into(), "/mnt".into(), translated);
         assert_eq!(line, ["mount", "--source=a.test", "--fixed", "--", "a.test", "/mnt"]);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_hidden_is_suggested() {
+    fn visible_names_are_suggested() {
         assert!(said(&["statu"]).contains("'status'"));
         assert!(said(&["mount", "a.test", "/mnt", "--quot", "5G"]).contains("'--quota'"));
         assert!(said(&["repo", "create", "a.test", "--tt"]).contains("--ttl"), "hidden elsewhere only");

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_will_do_is_taken_and_made_private() {
+    fn the_first_suitable_folder_is_chosen_and_made_private() {
         let (_folder, candidates) = three();
         let place = choose_with(&candidates, &wish(), &only("none", LOCAL)).expect("a place");
         assert_eq!(place.path, candidates[0].path.join(format!("esker-cache-{}", me())));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn every_network_file_system_is_passed_over_unless_the_user_insists() {
+    fn network_file_systems_are_skipped_unless_the_user_insists() {
         let (_folder, candidates) = three();
         for (kind, name) in NETWORK {
             let look = only("first", FileSystem { kind, ..LOCAL });
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_read_only_or_memory_is_passed_over() {
+    fn small_read_only_and_memory_folders_are_skipped() {
         let (_folder, candidates) = three();
         let small = FileSystem { free: 1 << 20, ..LOCAL };
         let memory = FileSystem { kind: MEMORY[0], ..LOCAL };
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn traps_of_others_are_passed_over() {
+    fn folders_that_other_users_control_are_skipped() {
         let (_folder, candidates) = three();
         let name = format!("esker-cache-{}", me());
         symlink(&candidates[2].path, candidates[0].path.join(&name)).expect("a link");
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn another_users_folder_is_passed_over() {
+    fn another_users_folder_is_skipped() {
         let (_folder, candidates) = three();
         let stranger = LocationRules { uid: me() + 1, ..wish() };
         fs::create_dir(candidates[0].path.join(format!("esker-cache-{}", me() + 1))).expect("a folder");

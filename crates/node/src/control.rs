@@ -291,7 +291,7 @@ mod tests {
 
     /// A stopped daemon accepts connections and sends nothing.
     #[test]
-    fn no_answer_is_told_in_words() {
+    fn a_missing_reply_is_reported() {
         let base = tempfile::tempdir().expect("a directory");
         let socket = base.path().join("s");
         let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("listening");
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_gets_its_answer() {
+    fn a_request_gets_its_reply() {
         let (_base, socket) = listening(Arc::new(|request| match request {
             Request::Unmount { lazy: true } => Response::Done,
             _ => Response::Busy { message: "in use".into() },
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_answered_and_endless_talk_is_cut() {
+    fn invalid_requests_are_answered_and_endless_ones_are_cut() {
         let (_base, socket) = listening(Arc::new(|_| Response::Done));
         for nonsense in [b"{}\n".to_vec(), b"\xff\xfe\n".to_vec(), vec![b'x'; 2 * REQUEST_MAX as usize]] {
             let mut stream = UnixStream::connect(&socket).expect("connect");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn out_of_descriptors_it_complains_once_and_goes_on() {
+    fn a_lack_of_descriptors_is_logged_once_and_survived() {
         let base = tempfile::tempdir().expect("a directory");
         let socket = base.path().join("s");
         let listener = UnixListener::bind(&socket).expect("listening");

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_dies_leaves_its_last_words() {
+    fn the_log_of_a_dead_daemon_is_reported() {
         let error = shell("echo out of cheese >&2; kill -9 $$").expect_err("died");
         let text = error.to_string();
         assert!(text.contains("signal: 9") && text.contains("out of cheese"), "{text}");

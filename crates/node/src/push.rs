@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_of_servers_are_understood_and_nonsense_is_not() {
+    fn events_of_both_kinds_of_servers_are_parsed_and_nonsense_is_ignored() {
         let name = RepositoryName::parse("a.test").expect("a name");
         let heard = |event: &str| revision(event.as_bytes(), &name);
         assert_eq!(heard(r#"{"repository":"a.test","revision":13,"root_hash":"x"}"#), Some(13));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_listened_to_where_it_is_asked_directly() {
+    fn push_is_used_for_servers_without_a_proxy() {
         let name = RepositoryName::parse("a.test").expect("a name");
         let url = |push: &Push, servers: &Servers| push.listen(&name, servers).map(|listen| listen.url);
         let direct = Servers::direct("http://s:8000/cvmfs/a.test/");

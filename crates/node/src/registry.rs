@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_daemon_left_is_seen_as_dead_and_replaced() {
+    fn the_entry_of_a_killed_daemon_is_replaced() {
         let base = tempfile::tempdir().expect("a directory");
         let runtime = base.path().join("run");
         let point = Path::new("/somewhere");

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_that_others_can_enter_is_refused() {
+    fn a_runtime_directory_open_to_other_users_is_refused() {
         let base = tempfile::tempdir().expect("a directory");
         let path = base.path().join("esker");
         assert!(RuntimeDir::existing(&path).expect("absent").is_none());
@@ -170,7 +170,7 @@ mod tests {
 
     /// If the first choice is occupied, the next one is taken; an existing directory stays the choice.
     #[test]
-    fn what_is_not_ours_is_passed_over() {
+    fn foreign_files_in_the_way_are_skipped() {
         let base = tempfile::tempdir().expect("a directory");
         let choices = ["a", "b", "c"].map(|name| base.path().join(name).join("esker"));
         assert_eq!(RuntimeDir::choose(&choices), None, "nothing can be made");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_too_long_for_a_socket_is_refused_in_words() {
+    fn a_path_too_long_for_a_socket_is_refused_with_the_reason() {
         let base = tempfile::tempdir().expect("a directory");
         let error = RuntimeDir::open(&base.path().join("x".repeat(100))).expect_err("too long");
         assert!(error.to_string().contains("too long"), "{error}");

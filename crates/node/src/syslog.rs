@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_reads_delays_nobody() {
+    fn an_unread_socket_delays_no_other_client() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log");
         let syslog = Syslog::new(options(SyslogTarget::Socket(path.clone()))).expect("a way");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_lines_is_put_aside_when_it_is_long() {
+    fn a_long_log_file_is_rotated() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("mounts.log");
         let syslog = Syslog::new(options(SyslogTarget::File(path.clone()))).expect("a way");

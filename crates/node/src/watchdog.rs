@@ -95,7 +95,7 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
 
     #[test]
-    fn work_on_a_disk_that_answers_may_take_its_time() {
+    fn work_on_a_working_disk_has_no_time_limit() {
         let folder = tempfile::tempdir().expect("a folder");
         let (go, wait) = sync_channel::<()>(0);
         // A real disk, beside whatever else the machine does.
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn work_on_a_disk_that_hangs_is_left_behind() {
+    fn work_on_a_hanging_disk_is_detached() {
         let hang = |_: &Path| std::thread::park();
         let left = watch(Path::new("/cache"), (SHORT, SHORT), std::thread::park, hang);
         assert_eq!(left.expect_err("it hangs").to_string(), "the disk under /cache does not answer");

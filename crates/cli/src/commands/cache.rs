@@ -421,7 +421,7 @@ mod tests {
     use super::label;
 
     #[test]
-    fn a_place_has_one_name_whatever_its_server() {
+    fn the_label_of_a_pinned_place_is_independent_of_the_server() {
         for place in [
             "http://a:8000/cvmfs/sw.test:/lib/",
             "/srv/sw.test:/lib",

@@ -203,7 +203,7 @@ mod tests {
 
     /// A wrong command line opens nothing.
     #[test]
-    fn an_address_as_a_folder_is_told_before_anything_is_opened() {
+    fn an_address_in_place_of_a_folder_is_refused_first() {
         let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let args = Args {
             folders: vec!["s3://bucket/x".into()],

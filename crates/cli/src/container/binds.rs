@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn binds_are_understood_as_apptainer_and_podman_do() {
+    fn binds_are_parsed_as_by_apptainer_and_podman() {
         for (value, expected) in [
             ("/a", "/a→same[]"),
             ("a", "a→same[]"),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_by_name() {
+    fn unknown_options_are_refused_by_name() {
         for (value, word) in [
             ("/a:/b:nosuch", "no option nosuch"),
             ("/a:/b:ro,nosuch", "no option nosuch"),
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn no_word_of_an_option_becomes_part_of_a_path() {
+    fn no_option_becomes_part_of_a_path() {
         let names = KNOWN.iter().map(|(name, ..)| *name).chain(REFUSED.iter().map(|(name, _)| *name));
         for name in names.chain(["nosuch", "x=y", "ro "]) {
             for value in [format!("/a:/b:{name}"), format!("/a:/b:ro,{name}"), format!("/a:/b:{name},ro")] {

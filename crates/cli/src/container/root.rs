@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_image_is_told_how_to_be_run() {
+    fn a_container_image_keeps_its_run_settings() {
         for (what, name) in [
             ("docker://alpine", "alpine"),
             ("docker://h.example:5000/a/tool:1.0", "tool"),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_told_from_repositories() {
+    fn images_are_distinguished_from_repositories() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("a.sqfs");
         fs::write(&file, "").expect("a file");

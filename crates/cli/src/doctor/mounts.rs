@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whitelist_is_told_of_days_before_it_expires() {
+    fn a_whitelist_is_reported_days_before_it_expires() {
         const DAY: u64 = 86_400;
         let now = 1_700_000_000;
         let judge = |expires: u64| {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_nobody_asks_for_is_told_of() {
+    fn a_mount_that_does_not_check_its_head_is_reported() {
         let now = 1_700_000_000;
         assert_eq!(of_head("/mnt", now, now - HEAD_AGE).grade, Grade::Good);
         let old = of_head("/mnt", now, now - HEAD_AGE - 1);

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_taken_apart() {
+    fn addresses_are_parsed() {
         let parts = |url: &str| {
             let Target { base, file, query } = Target::parse(url).expect(url);
             (base, file, query)

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_a_configuration_are_inside_wherever_it_lay() {
+    fn paths_of_a_configuration_are_found_below_any_folder() {
         let inside = |path: &str| inside(Path::new(path));
         assert_eq!(inside("/etc/cvmfs/keys/a.pub"), Some("keys/a.pub".into()));
         assert_eq!(inside("/cvmfs/config.test/etc/cvmfs/keys/"), Some("keys".into()));

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fstab_systemd_and_automounters_write_is_accepted() {
+    fn options_of_fstab_systemd_and_automounters_are_accepted() {
         let list = "defaults,_netdev,nofail,noauto,auto,user,users,owner,group,user=bob,comment=x,ro,rw,nodev,nosuid,exec,\
                     relatime,lazytime,x-systemd.requires=network-online.target,x-gvfs-hide,X-mount.mkdir=0755,\
                     x-initrd.mount,uhelper=udisks2,helper=esker,fsname=a,subtype=b,max_read=131072,nonempty";
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_options_are_named() {
+    fn unknown_options_are_reported_by_name() {
         let failure = translated("ro,fixxed", false).expect_err("unknown");
         assert!(failure.message.contains("\"fixxed\""), "{failure:?}");
         let done = translated("ro,fixxed", true).expect("sloppy");
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_effect_is_said() {
+    fn lines_without_effect_are_reported() {
         let done = translated("suid,system_mount,libfuse=3", false).expect("options");
         assert_eq!(done.warnings.len(), 1, "{done:?}");
         assert!(done.warnings[0].contains("suid"), "{done:?}");

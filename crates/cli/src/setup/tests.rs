@@ -45,7 +45,7 @@ fn machine() -> (tempfile::TempDir, Machine) {
 }
 
 #[test]
-fn what_was_made_is_taken_back_exactly() {
+fn undo_removes_exactly_the_created_files() {
     let (base, machine) = machine();
     let before = everything(base.path());
     let plan = Plan::new(&machine, wanted("one")).expect("a plan");
@@ -80,7 +80,7 @@ fn an_earlier_version_of_ours_is_replaced() {
 }
 
 #[test]
-fn what_others_made_or_changed_stays() {
+fn files_made_or_changed_by_others_stay() {
     let (base, machine) = machine();
     fs::create_dir_all(base.path().join("etc/new")).expect("a folder");
     fs::write(base.path().join("etc/new/map"), "theirs").expect("a file");
@@ -101,7 +101,7 @@ fn what_others_made_or_changed_stays() {
 
 /// The record is written before anything is made: a call that was killed in between can be undone, and repeated.
 #[test]
-fn a_call_that_died_is_undone_and_repeated() {
+fn a_killed_setup_can_be_undone_and_repeated() {
     let (base, machine) = machine();
     Plan::new(&machine, wanted("one")).expect("a plan").apply(&machine).expect("made");
     let mut plan = Plan::new(&machine, wanted("two")).expect("a plan");

@@ -85,7 +85,7 @@ fn resident_kib(pid: u64) -> u64 {
 
 /// Configured lower folders are for the writer of a cache; a broker on the command line is used all the same.
 #[test]
-fn a_broker_that_is_named_wins_over_configured_tiers() {
+fn a_broker_on_the_command_line_overrides_configured_tiers() {
     let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
     let broker = Broker::start(&world);
     let name = FIXTURE.name();
@@ -115,7 +115,7 @@ fn a_broker_that_is_named_wins_over_configured_tiers() {
 /// A broker that root starts and that becomes another user serves as before: mounts trust it, and the cache is that
 /// user's.
 #[test]
-fn a_broker_becomes_the_user_that_is_named() {
+fn a_broker_changes_to_the_user_of_its_option() {
     let me = TestUser::myself();
     if me.uid != 0 {
         skip!("only root can become another user");
@@ -191,7 +191,7 @@ fn mounts_use_the_broker_and_take_little_memory() {
 }
 
 #[test]
-fn a_writer_at_rest_takes_little_memory_too() {
+fn an_idle_writer_takes_little_memory() {
     let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
     let mount = world.mount(&[]);
     for entry in FIXTURE.listing("v3").iter().filter(|entry| entry.is_file() && entry.mode & 0o444 == 0o444) {

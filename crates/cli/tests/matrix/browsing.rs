@@ -186,7 +186,7 @@ fn stat_shows_extended_attributes() {
 }
 
 #[test]
-fn names_that_are_no_text_can_be_asked_for() {
+fn names_that_are_no_text_can_be_used() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let listing = fixture::FULL.listing("v3");
     let no_text = |entry: &&Entry| std::str::from_utf8(&entry.path).is_err() && entry.is_file();
@@ -213,7 +213,7 @@ fn names_that_are_no_text_can_be_asked_for() {
 
 /// Publishers choose names; those names must not control the terminal of a user who lists them.
 #[test]
-fn names_say_nothing_to_a_terminal() {
+fn names_do_not_control_a_terminal() {
     let bad = "a\u{1b}]0;title\u{7}\u{9b}31m\nb";
     let workshop = Workshop::with(TestUser::ordinary(), |top| {
         fs::create_dir(top).expect("a folder");

@@ -64,7 +64,7 @@ fn with_suffix(place: &Path) -> PathBuf {
 
 /// Looking at a folder doesn't make it a cache.
 #[test]
-fn a_folder_that_is_no_cache_is_left_as_it_is() {
+fn a_folder_that_is_no_cache_stays_unchanged() {
     let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
     let folder = world.cache();
     world.person.does(|| {
@@ -93,7 +93,7 @@ fn a_folder_that_is_no_cache_is_left_as_it_is() {
 }
 
 #[test]
-fn what_is_preloaded_is_not_fetched_again_and_what_is_pinned_stays() {
+fn preloaded_files_are_not_fetched_again_and_pinned_ones_stay() {
     for (person, mounted) in TestUser::all().into_iter().flat_map(|person| [(person, true), (person, false)])
     {
         let world = TestEnv::new(person, FIXTURE);
@@ -135,7 +135,7 @@ fn what_is_preloaded_is_not_fetched_again_and_what_is_pinned_stays() {
 
 /// > C2: A damaged object in the cache is found by a check and never given to a reader.
 #[test]
-fn a_check_finds_damage_and_removes_it_only_when_told() {
+fn a_check_finds_damage_and_removes_it_only_on_request() {
     for mounted in [true, false] {
         let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
         let mount = mounted.then(|| world.mount(&["--no-prefetch"]));
@@ -172,7 +172,7 @@ fn a_check_finds_damage_and_removes_it_only_when_told() {
 }
 
 #[test]
-fn a_wipe_keeps_heads_unless_told() {
+fn a_wipe_keeps_heads_unless_requested() {
     let world = TestEnv::new(TestUser::ordinary(), FIXTURE);
     at(&world, "preload", "/");
     let heads = || fs::read_dir(world.cache().join("heads")).expect("the heads").count();

@@ -51,7 +51,7 @@ fn set_times(at: &Path) {
 }
 
 #[test]
-fn every_difference_is_told() {
+fn every_difference_is_reported() {
     let world = TestEnv::new(TestUser::myself(), fixture::RMD);
     let (a, b) = (world.path("home/a"), world.path("home/b"));
     let differences = |options: &[&str]| {
@@ -106,7 +106,7 @@ fn set_times_of_what_is_there(at: &Path) {
 }
 
 #[test]
-fn what_cannot_be_read_is_no_equality() {
+fn unreadable_entries_do_not_count_as_equal() {
     let world = TestEnv::new(TestUser::myself(), fixture::RMD);
     let output = world.esker(&["compare", "/no/such", "/"]).output().expect("running esker");
     assert_eq!(output.status.code(), Some(1), "{}", words(&output));

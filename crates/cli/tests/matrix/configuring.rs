@@ -45,7 +45,7 @@ fn call(world: &TestEnv, arguments: &[&str]) -> Output {
 
 /// `config show` prints values with their lines, and warns of lines without effect.
 #[test]
-fn what_is_configured_is_shown_with_its_lines() {
+fn settings_are_shown_with_their_lines() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     write_files(
         &world,
@@ -267,7 +267,7 @@ fn configured_with(site: &Site, variables: &[(&str, &str)]) -> Output {
 
 /// The command line overrides the configuration.
 #[test]
-fn the_command_line_overrules_the_configuration() {
+fn the_command_line_overrides_the_configuration() {
     let site = Site::new(TestUser::ordinary());
     let world = &site.world;
     let cache = world.cache();
@@ -321,7 +321,7 @@ fn a_configured_revision_is_shown() {
 
 /// A missing or forbidden setting is reported with its parameter, line and advice.
 #[test]
-fn what_is_missing_for_a_name_is_named() {
+fn missing_settings_of_a_name_are_reported_with_advice() {
     let site = Site::new(TestUser::ordinary());
     let local = "/etc/cvmfs/config.d/full.test.local";
     for (line, told) in [

@@ -128,7 +128,7 @@ fn every_form_of_a_container_image_becomes_the_same_image() {
 }
 
 #[test]
-fn a_container_image_runs_as_it_says() {
+fn a_container_image_runs_by_its_own_settings() {
     let builder = Builder::new();
     let root = Rootfs::new(&builder.world.path("root"));
     let config = json!({
@@ -290,7 +290,7 @@ fn an_image_in_a_registry_is_fetched_and_checked() {
 }
 
 #[test]
-fn what_a_registry_sends_wrongly_is_refused() {
+fn wrong_replies_of_a_registry_are_refused() {
     let builder = Builder::new();
     let image = layered([Packing::Gzip; 3]);
     let mirror = &builder.world.mirror;

@@ -65,7 +65,7 @@ impl Site {
 
 /// > N3: `esker run DIR` makes the directory the root of a command, who is who they are outside, starts where they were and has their home; exit code and signal are the command's.
 #[test]
-fn a_command_in_a_container_is_at_home() {
+fn a_command_in_a_container_has_its_home_directory() {
     let site = Site::new();
     let home = site.home().display().to_string();
     let person = site.world.person;
@@ -120,7 +120,7 @@ fn images_are_not_written() {
 
 /// > N5: `--bind` shows what it names, `:ro` read-only, at any place of the image and nowhere else; nothing is created on the host.
 #[test]
-fn binds_show_what_they_name() {
+fn binds_show_the_named_files() {
     let site = Site::new();
     let data = site.world.path("home/data");
     site.world
@@ -150,7 +150,7 @@ fn binds_show_what_they_name() {
 
 /// Requested binds count, wherever the command is started.
 #[test]
-fn the_current_directory_covers_nothing_that_was_asked_for() {
+fn the_current_directory_covers_no_requested_bind() {
     let site = Site::of(TestUser::myself());
     // Not in /tmp, which is shown anyway.
     let here = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
@@ -205,7 +205,7 @@ fn variables_follow_rules() {
 
 /// An image built by Apptainer runs with its own script and variables.
 #[test]
-fn images_of_apptainer_are_understood() {
+fn images_of_apptainer_run_by_their_own_script() {
     let site = Site::new();
     site.root.write("/.singularity.d/env/90-environment.sh", "export FROM=apptainer\n", 0o644);
     site.root.write("/.singularity.d/runscript", "#!/bin/sh\necho ran $FROM $1\n", 0o755);
@@ -216,7 +216,7 @@ fn images_of_apptainer_are_understood() {
 
 /// Scripts of an image count as the image's variables do.
 #[test]
-fn what_is_asked_for_beats_scripts_of_an_image() {
+fn requested_variables_override_scripts_of_an_image() {
     let site = Site::new();
     let scripts =
         "export A=script B=script C=script HOME=/script PATH=/bin:/script LD_LIBRARY_PATH=/script\n";
@@ -242,7 +242,7 @@ fn what_is_asked_for_beats_scripts_of_an_image() {
 
 /// Parts of the host that match the rules are mounted; a rule without a match is reported.
 #[test]
-fn hooks_show_what_the_host_has() {
+fn hooks_mount_existing_parts_of_the_host() {
     let site = Site::new();
     let rules = site.home().join("site.hook");
     fs::write(&rules, "lib libc.so.6\nlib libc.musl-*\nbin true\nset RULED=yes\ndev /dev/nul?\n")

@@ -62,7 +62,7 @@ fn daemon_of(world: &TestEnv, mounted: &crate::test_env::Mounted<'_>) -> u32 {
 
 /// Jobs take over the variable from a login on another node, `su` from another user.
 #[test]
-fn a_runtime_folder_that_is_not_there_or_of_somebody_else_is_no_obstacle() {
+fn a_missing_or_foreign_runtime_folder_is_no_obstacle() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let of_root = TestUser::myself().is_root().then(|| {
         let folder = world.path("of-root");
@@ -313,7 +313,7 @@ fn a_killed_daemon_of_another_session_is_replaced() {
 
 /// The entry of a killed daemon says nothing of a later mount by another session.
 #[test]
-fn a_living_mount_is_not_taken_for_what_a_killed_daemon_left() {
+fn a_live_mount_is_not_mistaken_for_a_killed_daemons() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let mounted = world.mount(&[]);
     let pid = daemon_of(&world, &mounted);
@@ -335,7 +335,7 @@ fn a_living_mount_is_not_taken_for_what_a_killed_daemon_left() {
 
 /// A mount of another user or another program stays, dead or not.
 #[test]
-fn a_mount_of_others_is_never_unmounted() {
+fn mounts_of_other_users_are_never_unmounted() {
     let (Some(root), ordinary) = (TestUser::root(), TestUser::ordinary()) else {
         skip!("only root mounts for others")
     };
@@ -369,7 +369,7 @@ fn a_mount_of_others_is_never_unmounted() {
 
 /// A mount that is busy only because of another mount is reported as that, not as used by programs.
 #[test]
-fn a_mount_in_a_mount_is_named() {
+fn a_nested_mount_is_reported_as_the_reason() {
     let Some(person) = TestUser::root() else { skip!("only root can mount in a mount") };
     let world = TestEnv::new(person, fixture::RMD);
     let mounted = world.mount(&[]);
@@ -439,7 +439,7 @@ fn a_mount_in_the_foreground_ends_with_its_signal_or_umount() {
 }
 
 #[test]
-fn a_mount_that_nobody_waits_for_any_more_is_taken_back() {
+fn a_mount_whose_starter_is_gone_is_unmounted() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let rule = world.mirror.fault(|path| path.ends_with(".cvmfspublished"), Fault::NoAnswer);
     let mut command = world.esker(&["mount", &world.url()]);

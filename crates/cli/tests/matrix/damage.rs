@@ -236,7 +236,7 @@ fn content_of(repository: &Repository, file: &str) -> Vec<u8> {
 
 /// The hash is right and the catalog's size is wrong: the size in the signed catalog is verified, too.
 #[test]
-fn an_object_of_another_size_than_its_catalog_says_is_an_error() {
+fn an_object_whose_size_differs_from_the_catalog_is_an_error() {
     let repository = fixture::FULL.unpack();
     let hash = repository.store(b"twelve bytes", "");
     let digest: [u8; 20] = object::unhex(&hash).try_into().expect("a digest");

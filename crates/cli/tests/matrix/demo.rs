@@ -141,7 +141,7 @@ fn ways() -> impl Iterator<Item = (TestUser, &'static str)> {
 }
 
 #[test]
-fn the_demo_shows_times_and_what_was_fetched() {
+fn the_demo_shows_times_and_fetched_bytes() {
     for (person, way) in ways() {
         let stage = Stage::new(person);
         let before = stage.files();
@@ -163,7 +163,7 @@ fn the_demo_shows_times_and_what_was_fetched() {
 
 /// A command that fails, here or only in the mount, ends the demo with its exit code and its error.
 #[test]
-fn a_command_that_fails_is_told() {
+fn a_failing_command_ends_the_demo_with_its_exit_code() {
     for (person, way) in ways() {
         let stage = Stage::new(person);
         let before = stage.files();

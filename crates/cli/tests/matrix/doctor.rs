@@ -59,7 +59,7 @@ impl Examined {
 
 /// > H1: `esker doctor` ends within ten seconds whatever is broken, needs no privileges, names what is wrong and how it is mended, and exits with 1 if mounts do not work.
 #[test]
-fn a_healthy_mount_is_good_and_a_frozen_daemon_is_named_and_mended() {
+fn a_healthy_mount_passes_and_a_frozen_daemon_is_reported_with_its_fix() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::RMD);
         let mounted = world.mount(&[]);
@@ -82,7 +82,7 @@ fn a_healthy_mount_is_good_and_a_frozen_daemon_is_named_and_mended() {
 }
 
 #[test]
-fn a_mount_that_was_left_behind_is_named_and_mended() {
+fn a_stale_mount_is_reported_and_cleaned_up() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::RMD);
         let mounted = world.mount(&[]);
@@ -135,7 +135,7 @@ fn a_whitelist_that_expires_soon_is_a_warning() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_a_warning_for_what_is_mounted() {
+fn an_unreachable_server_is_a_warning_for_a_mounted_repository() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let server = Served::start(world.repository.document_root());
     let mounted = world.mount_of(&server.url(world.fixture().name()), &["--ttl", "0.2"]);
@@ -166,7 +166,7 @@ fn examine_in(world: &TestEnv, script: &str) -> Examined {
 }
 
 #[test]
-fn a_missing_device_is_named() {
+fn a_missing_device_is_reported() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let blind = examine_in(&world, "mount -t tmpfs none /dev; test ! -e /dev/fuse; \"$ESKER\" doctor --json");
     blind.assert_broken("device", "/dev/fuse", "/dev/fuse", "");
@@ -174,7 +174,7 @@ fn a_missing_device_is_named() {
 
 /// A cache whose disk is full, and one on a read-only disk.
 #[test]
-fn a_cache_on_a_broken_disk_is_named() {
+fn the_doctor_reports_a_cache_on_a_broken_disk() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let cache = world.path("home").display().to_string();
     for (fault, found, mend) in [

@@ -46,7 +46,7 @@ fn a_revision_is_shown_exactly() {
 }
 
 #[test]
-fn its_source_is_what_was_mounted() {
+fn the_source_of_a_mount_is_its_argument() {
     let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
     let world = TestEnv::new(root, fixture::RMD);
     let _mounted = world.mount(&EROFS);
@@ -57,7 +57,7 @@ fn its_source_is_what_was_mounted() {
 
 /// > S2: What EROFS was told stays readable when the daemon is gone, every other read fails with EIO and every other name with ENOTCONN, or EIO in a directory that was looked at, and `esker umount` takes it away.
 #[test]
-fn a_daemon_that_is_gone_leaves_what_is_known() {
+fn known_names_stay_readable_after_the_daemon_ends() {
     let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
     let world = TestEnv::new(root, fixture::FULL);
     // A prefetch might look up names before the end.
@@ -81,7 +81,7 @@ fn a_daemon_that_is_gone_leaves_what_is_known() {
 
 /// > S3: A program that waits for a server through EROFS, for bytes or for a name, can be killed and is gone within a second.
 #[test]
-fn who_waits_can_be_killed() {
+fn a_waiting_reader_can_be_killed() {
     let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
     let world = TestEnv::new(root, fixture::FULL);
     let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
@@ -143,7 +143,7 @@ fn a_page_fault_outlasts_a_server_that_fails_and_a_name_does_not() {
 
 /// Where the kernel is too old, or refuses for any reason, an overlay is used.
 #[test]
-fn what_erofs_can_not_show_is_shown_below_an_overlay() {
+fn an_overlay_replaces_erofs_where_the_kernel_refuses_it() {
     let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
     let world = TestEnv::new(root, fixture::RMD);
     // No name is as long as this, so that the kernel can't be given the path of the image.

@@ -204,7 +204,7 @@ fn a_server_that_fails_in_any_way_is_replaced() {
 
 /// Killing a proxy in the middle of a reply costs a retry, not the file.
 #[test]
-fn a_proxy_that_is_killed_in_the_middle_of_an_answer() {
+fn a_proxy_killed_during_a_reply_costs_a_retry() {
     let _pass = exclusive::among_others();
     let client = Client::new();
     let mut broken = client.nginx("bad-proxy", None);
@@ -232,7 +232,7 @@ fn a_proxy_that_is_killed_in_the_middle_of_an_answer() {
 
 /// > W3: Where no way is good every call ends within its deadline, what is cached is read as ever, and everything goes on by itself when a way is good again.
 #[test]
-fn with_everything_gone_calls_end_and_recover() {
+fn calls_without_any_server_end_and_recover() {
     const DEADLINE: Duration = Duration::from_secs(1);
     let _pass = exclusive::among_others();
     let client = Client::new();

@@ -79,7 +79,7 @@ fn ioctls_reach_a_mount_but_not_one_below_an_overlay() {
 
 /// > P11: The overlay above a fixed mount made by root asks it for no marks where the catalogs count no extended attributes; where they count some, root sees those in `trusted.`.
 #[test]
-fn an_overlay_asks_for_marks_only_where_there_may_be_some() {
+fn an_overlay_reads_its_marks_only_where_they_may_exist() {
     // Only root may put overlays over the mounts of all.
     let Some(root) = TestUser::root() else { skip!("only root mounts overlays for all") };
     let asked = |mounted: &Mounted<'_>| requests(&mounted.status()).get("GETXATTR").copied().unwrap_or(0);

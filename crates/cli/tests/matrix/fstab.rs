@@ -110,7 +110,7 @@ fn helpers_end_with_the_codes_of_mount() {
 
 /// Nothing of a machine is left when its script ends, whatever is mounted in it.
 #[test]
-fn a_machine_leaves_nothing() {
+fn a_test_machine_leaves_nothing() {
     let Some(world) = root() else { return };
     let output = Machine::new(&world).output(
         r#"

@@ -203,7 +203,7 @@ fn make_files(home: &Path) {
 }
 
 #[test]
-fn the_guides_work_as_they_are_written() {
+fn the_commands_of_the_guides_work() {
     let (mut all_done, mut all_left_out) = (0, 0);
     for guide in GUIDES {
         let reader = Reader::new();
@@ -239,7 +239,7 @@ fn the_guides_work_as_they_are_written() {
 
 /// Every document with commands in boxes is tested as a guide, and no command is outside of a box.
 #[test]
-fn no_document_has_commands_that_nobody_tries() {
+fn every_command_in_a_document_is_tested() {
     let names = ["docs", "docs/guides"].into_iter().flat_map(|folder| {
         let entries = fs::read_dir(source_tree().join(folder)).expect("the documents");
         entries

@@ -87,7 +87,7 @@ fn an_image_is_mounted_read_shown_and_unmounted() {
 }
 
 #[test]
-fn a_hot_image_asks_nobody() {
+fn a_cached_image_causes_no_requests() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::RMD);
         let mounted = world.mount_of(&image(&world, 0), &[]);
@@ -121,7 +121,7 @@ fn a_hot_image_asks_nobody() {
 
 /// The packed folder may have been the layer of another overlay. Its marks are for that one.
 #[test]
-fn marks_of_an_overlay_in_an_image_mean_nothing_to_the_one_above_it() {
+fn overlay_marks_in_an_image_have_no_effect() {
     let Some(root) = TestUser::root() else { skip!("only root sets marks of overlays") };
     let world = TestEnv::new(root, fixture::RMD);
     let image = image_with(&world, 0, |folder| {
@@ -146,7 +146,7 @@ fn marks_of_an_overlay_in_an_image_mean_nothing_to_the_one_above_it() {
 }
 
 #[test]
-fn what_is_no_image_or_a_damaged_one_is_refused_with_the_reason() {
+fn damaged_images_and_other_files_are_refused_with_the_reason() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let refused = |place: &str, options: &[&str], reason: &str| {
         let mut command = world.esker(&["mount", place]);

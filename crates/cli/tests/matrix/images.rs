@@ -87,7 +87,7 @@ fn shown(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn an_image_is_built_looked_into_checked_and_taken_apart() {
+fn an_image_is_built_listed_verified_and_extracted() {
     for person in TestUser::all() {
         let studio = Studio::new(person);
         let (image, from, out) = (studio.home("a.sqfs"), studio.home("tree"), studio.home("out"));
@@ -143,7 +143,7 @@ fn the_same_input_makes_the_same_image() {
 }
 
 #[test]
-fn what_is_left_out_and_who_owns_the_rest_is_said_by_options() {
+fn options_exclude_files_and_set_owners() {
     let studio = Studio::new(TestUser::ordinary());
     let (image, from) = (studio.home("a.sqfs"), studio.home("tree"));
     studio.done(&["build", &image, &from, "--exclude", "/share/l*", "--exclude", "empty", "--all-root"]);
@@ -198,7 +198,7 @@ fn a_folder_of_a_repository_becomes_an_image() {
 }
 
 #[test]
-fn differences_are_told() {
+fn differences_are_reported() {
     let studio = Studio::new(TestUser::ordinary());
     let (one, other, from) = (studio.home("1.sqfs"), studio.home("2.sqfs"), studio.home("tree"));
     studio.done(&["build", &one, &from]);
@@ -265,7 +265,7 @@ fn damage_is_found() {
 }
 
 #[test]
-fn a_directory_in_itself_is_a_fault_and_no_way_without_end() {
+fn a_directory_in_itself_is_a_fault_and_no_endless_loop() {
     let studio = Studio::new(TestUser::ordinary());
     let (folder, image) = (studio.home("deep"), studio.home("deep.sqfs"));
     fs::create_dir_all(Path::new(&folder).join("a/b/c")).expect("folders");
@@ -288,7 +288,7 @@ fn a_directory_in_itself_is_a_fault_and_no_way_without_end() {
 }
 
 #[test]
-fn whoever_interrupts_a_build_keeps_what_was_there() {
+fn an_interrupted_build_keeps_the_old_image() {
     let studio = Studio::new(TestUser::ordinary());
     let image = studio.home("a.sqfs");
     fs::write(&image, "earlier").expect("writing");

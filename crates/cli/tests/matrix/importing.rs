@@ -110,7 +110,7 @@ fn list(folder: &Path, found: &mut Vec<PathBuf>) {
 /// From nothing to a repository: missing settings are reported with the next step, no key is trusted without consent,
 /// and everything can be undone.
 #[test]
-fn a_domain_is_imported_used_and_taken_back() {
+fn a_domain_is_imported_used_and_removed() {
     for person in TestUser::all() {
         let site = Site::new(person);
         let source = site.source.to_str().expect("UTF-8");
@@ -165,7 +165,7 @@ fn a_domain_is_imported_used_and_taken_back() {
 
 /// A folder, an archive, a single file of either kind, and a URL have the same result.
 #[test]
-fn sources_of_every_kind_come_to_the_same() {
+fn sources_of_every_kind_have_the_same_result() {
     let site = Site::new(TestUser::ordinary());
     let archive = site.world.path("config.tar");
     fs::write(&archive, site.archive()).expect("writing");
@@ -297,7 +297,7 @@ fn hostile_servers_change_nothing() {
 
 /// On a terminal the user is asked, and nothing is done without consent.
 #[test]
-fn whoever_is_there_is_asked() {
+fn setup_asks_on_a_terminal() {
     let site = Site::new(TestUser::ordinary());
     let ask = |answer: &str| {
         // script(1) makes a terminal for the call.

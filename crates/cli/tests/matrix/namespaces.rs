@@ -44,7 +44,7 @@ fn exit_codes_and_deaths_are_passed_on() {
 }
 
 #[test]
-fn a_command_is_who_and_where_and_has_what_it_would_without_us() {
+fn a_command_keeps_its_user_directory_and_environment() {
     // A file of the caller's with a relative path, standard input, limits, groups and the environment.
     let script = "id -u; id -g; pwd; ulimit -n; cat; cat key.pub | wc -c; echo $GREETING; ls / | grep -c .";
     for person in TestUser::all() {
@@ -273,7 +273,7 @@ fn the_setting_that_forbids_namespaces_is_named() {
 }
 
 #[test]
-fn a_missing_device_is_named() {
+fn a_missing_device_is_reported() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     // Files that are bound keep working below a /dev without fuse.
     let hide = "mkdir /tmp/esker-dev-$$ && mount -t tmpfs none /tmp/esker-dev-$$ && \

@@ -37,7 +37,7 @@ fn date_of(listed: &Value, tag: &str) -> String {
 
 /// > V6: A mount made with `--tag`, `--date` or `--root-hash` shows that revision, whatever is published later; a name or date that the signed history does not know is refused.
 #[test]
-fn a_pinned_mount_shows_the_revision_that_was_named() {
+fn a_pinned_mount_shows_its_revision() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let listed = revision(&world, &world.url(), &["--list"]);
     assert_eq!((&listed["newest"]["revision"], &listed["shown"]), (&3.into(), &Value::Null), "{listed:#}");
@@ -63,7 +63,7 @@ fn a_pinned_mount_shows_the_revision_that_was_named() {
 
 /// Commands without a mount can pin a revision, too.
 #[test]
-fn commands_that_do_not_mount_show_the_revision_that_was_named() {
+fn commands_without_a_mount_can_pin_a_revision() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let date = date_of(&revision(&world, &world.url(), &["--list"]), "v1");
     let root = world.repository.tag("v1").root;
@@ -89,7 +89,7 @@ fn commands_that_do_not_mount_show_the_revision_that_was_named() {
 }
 
 #[test]
-fn what_nobody_signed_is_refused_with_the_next_step() {
+fn unsigned_repositories_are_refused_with_the_next_step() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let mnt = world.mountpoint().display().to_string();
     let refused = |options: &[&str], code: i32, named: &[&str]| {
@@ -111,7 +111,7 @@ fn what_nobody_signed_is_refused_with_the_next_step() {
 
 /// An administrator need not wait for the time to live.
 #[test]
-fn an_update_is_had_at_once_on_request() {
+fn an_update_on_request_is_immediate() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     world.repository.publish(&world.repository.head_at("v1"));
     let mounted = world.mount(&["--ttl", "3600"]);

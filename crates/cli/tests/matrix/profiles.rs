@@ -77,7 +77,7 @@ impl Shop {
 
 /// The profile has the files in the order of their reads, and the command's output and exit code are its own.
 #[test]
-fn what_a_command_reads_is_recorded() {
+fn reads_of_a_command_are_recorded() {
     for person in TestUser::all() {
         let shop = Shop::open(person, make_tree);
         let tool = format!("/cvmfs/{NAME}/bin/tool");
@@ -112,7 +112,7 @@ fn what_a_command_reads_is_recorded() {
 }
 
 #[test]
-fn profiles_are_kept_listed_and_given_up() {
+fn profiles_are_stored_listed_and_removed() {
     let shop = Shop::open(TestUser::ordinary(), make_tree);
     let workshop = &shop.workshop;
     let file = workshop.home("tool.profile.json");
@@ -236,7 +236,7 @@ fn forget_objects(world: &TestEnv) {
 
 /// > A4: What programs read one after the other is remembered beside the cache; when the first of it is read again, what followed it is brought into the cache, or read from the cache's disk, ahead of its use.
 #[test]
-fn what_was_read_here_before_comes_with_the_first_of_it() {
+fn earlier_reads_are_prefetched_after_the_first_one() {
     for person in TestUser::all() {
         let shop = Shop::open(person, make_tree);
         let needed = shop.mounted(&[], |mounted, mirror| {
@@ -259,7 +259,7 @@ fn what_was_read_here_before_comes_with_the_first_of_it() {
 
 /// > A2: A bundle can waste no more than a bounded part of the cache, and nothing that it says changes what is shown.
 #[test]
-fn a_bundle_in_the_source_is_used_as_far_as_it_makes_sense() {
+fn valid_entries_of_a_bundle_in_the_source_are_used() {
     let shop = Shop::open(TestUser::ordinary(), |top| {
         make_tree(top);
         let hostile = "\"/../../etc/passwd\",\"\",\"/bin\",\"/no/such\",\"/bin/tool\",".repeat(200);

@@ -117,7 +117,7 @@ fn map(path: &Path, stop: &Path) -> u64 {
 
 /// > V8: While revisions are published, every process sees each file whole and from one revision, never an older one after a newer one, and the last one in the end.
 #[test]
-fn soak_everybody_sees_whole_files_of_one_revision_while_others_are_published() {
+fn soak_readers_see_whole_files_of_one_revision_during_publication() {
     let mut soak = Soak::begin("publication");
     let workshop = Workshop::with(TestUser::ordinary(), |tree| write(tree, 1));
     let world = &workshop.world;

@@ -148,7 +148,7 @@ fn revisions_are_made_of_differences() {
 
 /// The owner of the master key decides until when, and which publishers' revisions, clients accept.
 #[test]
-fn whitelists_are_signed_again() {
+fn whitelists_are_renewed() {
     let workshop = Workshop::new(TestUser::ordinary());
     workshop.create();
     let resign = |options: &[&str]| {
@@ -216,7 +216,7 @@ fn archives_are_ingested() {
 
 /// A folder that is far smaller than the repository is likely the wrong one.
 #[test]
-fn removing_most_of_a_repository_is_asked_or_refused() {
+fn removing_most_of_a_repository_needs_confirmation() {
     let workshop = Workshop::with(TestUser::ordinary(), |top| {
         for number in 0..30 {
             fs::create_dir_all(top.join("dir")).expect("a folder");
@@ -381,7 +381,7 @@ fn publishers_read_their_own_repositories_by_name() {
 
 /// A publisher waits for another if requested; otherwise the error names the other one.
 #[test]
-fn another_publisher_is_waited_for() {
+fn a_publisher_waits_for_another_on_request() {
     let workshop = Workshop::new(TestUser::ordinary());
     workshop.create();
     let lock = workshop.home(&format!("storage/{NAME}/data/txn/esker.lock"));
@@ -427,7 +427,7 @@ fn another_publisher_is_waited_for() {
 
 /// Remote storage is refused by name, and no folder is made of its address.
 #[test]
-fn storage_elsewhere_is_refused() {
+fn remote_storage_is_refused() {
     let workshop = Workshop::new(TestUser::ordinary());
     let (keys, tree) = (workshop.home("keys"), workshop.tree());
     let calls: [&[&str]; 6] = [

@@ -48,7 +48,7 @@ fn a_served_revision_arrives_long_before_its_time_to_live() {
 
 /// A server that freezes with its stream, and one that is gone, delay neither cached reads nor unmounting.
 #[test]
-fn a_frozen_server_and_one_that_is_gone_cost_nothing() {
+fn a_frozen_or_dead_push_server_delays_nothing() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     publish(&world, "v1");
     let server = Served::start(world.repository.document_root());
@@ -145,7 +145,7 @@ fn base64(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_notification_server_is_heard_and_a_liar_is_not_believed() {
+fn notifications_are_followed_and_false_ones_change_nothing() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     publish(&world, "v1");
     let notifier = Notifier::start(world.fixture().name());
@@ -177,7 +177,7 @@ fn a_notification_server_is_heard_and_a_liar_is_not_believed() {
 
 /// A mount by name gets notifications from `CVMFS_NOTIFICATION_SERVER`.
 #[test]
-fn a_configured_notification_server_tells_of_revisions() {
+fn a_configured_notification_server_announces_revisions() {
     let site = Site::new(TestUser::ordinary());
     let world = &site.world;
     publish(world, "v1");

@@ -95,7 +95,7 @@ fn made(world: &TestEnv, seed: u64) -> (Vec<u8>, Vec<u8>, String) {
 }
 
 #[test]
-fn an_image_is_read_in_parts_which_are_kept() {
+fn a_remote_image_is_read_in_blocks_which_are_cached() {
     let reader = Reader::new(TestUser::ordinary());
     let (url, blocks) = (reader.url(), reader.image.len().div_ceil(BLOCK));
     let cat = |more: &[&str]| reader.esker(&[&["image", "cat", &url, "/small"], more].concat());
@@ -134,7 +134,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_goes_wrong_on_the_way_is_noticed() {
+fn damaged_messages_are_noticed() {
     let reader = Reader::new(TestUser::ordinary());
     let (url, mirror) = (reader.url(), &reader.world.mirror);
     let cat = ["image", "cat", &url, "/sub/b"];
@@ -208,7 +208,7 @@ fn a_mounted_image_is_of_one_version() {
 
 /// A slow link causes no failure: the deadline counts from the last bytes.
 #[test]
-fn an_image_over_a_slow_link_is_read_whatever_time_it_takes() {
+fn an_image_is_read_over_a_slow_link_without_a_timeout() {
     let reader = Reader::new(TestUser::ordinary());
     let mounted = reader.world.mount_of(&reader.url(), &["--deadline", "2"]);
     mounted.does(|| fs::read_dir(mounted.path("")).expect("listing").count());
@@ -231,7 +231,7 @@ fn read_at_last(mounted: &Mounted<'_>, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_server_that_is_gone_is_not_waited_for_without_end() {
+fn waiting_for_an_unreachable_server_is_bounded() {
     let reader = Reader::new(TestUser::ordinary());
     let options = ["--deadline", "1", "--digest", &reader.root];
     let mounted = reader.world.mount_of(&reader.url(), &options);

@@ -177,7 +177,7 @@ fn a_listing_across_a_switch_has_every_unchanged_name_once() {
 
 /// > D4: What is cached stays readable while the server is away, and a repository seen before can be mounted without it.
 #[test]
-fn what_is_cached_reads_without_the_server() {
+fn cached_files_read_without_the_server() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::SHAKE);
         let expected = world.fixture().listing("v3");

@@ -94,7 +94,7 @@ fn a_command_sees_several_repositories() {
 
 /// An ignored signal doesn't end the steps before the command either, as under `nohup`.
 #[test]
-fn a_signal_that_was_ignored_stays_so() {
+fn an_ignored_signal_stays_ignored() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let rule = world.mirror.fault(|path| path.ends_with("/.cvmfspublished"), Fault::Delay(PATIENCE));
     let call = world.run(&[]);
@@ -132,7 +132,7 @@ fn is_content(path: &str) -> bool {
 /// The status is gone with the run, so it reports the failures of reads itself: each cause once, and nothing without a
 /// failure.
 #[test]
-fn why_reads_failed_is_said_once() {
+fn the_cause_of_failed_reads_is_reported_once() {
     let faults = [
         (Fault::Missing, "no such object"),
         (Fault::FlipByte(3), "is damaged"),

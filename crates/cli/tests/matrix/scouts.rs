@@ -44,7 +44,7 @@ fn count(mounted: &Mounted<'_>, name: &str) -> u64 {
 }
 
 #[test]
-fn a_start_that_was_seen_before_is_gone_ahead_to_its_end() {
+fn a_recorded_start_is_prefetched_to_its_end() {
     for (person, options, ask) in ways() {
         let world = TestEnv::new(person, fixture::RMD);
         let image = image(&world);
@@ -104,7 +104,7 @@ reads
 "#;
 
 #[test]
-fn somebody_goes_ahead_of_a_command_in_namespaces_of_its_own() {
+fn a_scout_prefetches_for_a_command_in_its_own_namespaces() {
     for person in TestUser::all() {
         let workshop = Workshop::with(person, |tree| {
             for number in 0..FILES {
@@ -137,7 +137,7 @@ fn somebody_goes_ahead_of_a_command_in_namespaces_of_its_own() {
 }
 
 #[test]
-fn an_image_brings_what_was_learned_elsewhere() {
+fn an_image_carries_recorded_start_up_reads() {
     for (person, options, ask) in ways() {
         let world = TestEnv::new(person, fixture::RMD);
         let image = image(&world);
@@ -176,7 +176,7 @@ fn an_image_brings_what_was_learned_elsewhere() {
 
 /// > A6: Where files are brought into the cache ahead on a guess or a bundle's word, the names around them, and those that programs look for in vain wherever they go, are asked for ahead, too.
 #[test]
-fn names_are_asked_for_ahead_of_a_program_that_nobody_knows() {
+fn names_are_prefetched_for_a_program_without_history() {
     /// Folders in which the program is seen, and all.
     const SEEN: usize = 20;
     const ALL: usize = 200;

@@ -24,7 +24,7 @@ fn serve(folder: &Path, options: &[&str]) -> Command {
 }
 
 #[test]
-fn a_served_repository_reads_as_published_and_the_server_stops_when_told() {
+fn a_served_repository_reads_as_published_and_the_server_stops_on_a_signal() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     for signal in [Signal::TERM, Signal::INT] {
         let mut server = serve(&world.repository.path(), &["--listen", "127.0.0.1:0", "--json"])
@@ -61,7 +61,7 @@ fn a_served_repository_reads_as_published_and_the_server_stops_when_told() {
 
 /// Started by root, the server has no privileges once it listens, and runs as the named user.
 #[test]
-fn root_gives_its_privileges_up() {
+fn a_server_started_by_root_drops_its_privileges() {
     let repository = fixture::FULL.unpack();
     for folder in repository.path().ancestors().take_while(|folder| *folder != Path::new("/tmp")) {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("a mode");
@@ -113,7 +113,7 @@ fn root_gives_its_privileges_up() {
 
 /// As under `nohup`: with SIGHUP ignored the server outlives the terminal.
 #[test]
-fn a_hangup_that_was_ignored_stays_so() {
+fn an_ignored_hangup_stays_ignored() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     for is_ignored in [false, true] {
         let call = serve(&world.repository.path(), &["--listen", "127.0.0.1:0", "--json"]);
@@ -209,7 +209,7 @@ fn files_below(top: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_can_not_be_served_is_told() {
+fn requests_that_can_not_be_served_are_reported() {
     let repository = fixture::RMD.unpack();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();

@@ -77,7 +77,7 @@ fn sum_of(world: &TestEnv, path: PathBuf) -> std::io::Result<String> {
 }
 
 #[test]
-fn what_one_mount_fetched_the_other_reads() {
+fn mounts_read_objects_that_another_mount_fetched() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::RMD);
         let first = world.mount(&[]);
@@ -100,7 +100,7 @@ fn what_one_mount_fetched_the_other_reads() {
 /// The process that writes the cache ends, by `kill -9` or by unmounting, while others wait for it: one of them takes
 /// over, and no read fails.
 #[test]
-fn no_read_fails_when_the_writer_goes_away() {
+fn no_read_fails_when_the_cache_writer_ends() {
     for (person, killed) in TestUser::all().into_iter().flat_map(|person| [(person, true), (person, false)]) {
         let world = TestEnv::new(person, fixture::RMD);
         let first = world.mount(&[]);

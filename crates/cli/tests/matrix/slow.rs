@@ -81,7 +81,7 @@ fn mount<'w>(world: &'w TestEnv, broker: Option<&Broker>, deadline: Duration) ->
 ///
 /// A mount with its own cache, and one through a broker.
 #[test]
-fn what_comes_over_a_slow_link_is_read_whatever_time_it_takes() {
+fn files_are_read_over_a_slow_link_without_a_timeout() {
     for person in TestUser::all() {
         for through_broker in [false, true] {
             let world = world(person);
@@ -122,7 +122,7 @@ fn wait_for_what_is_withheld<'s>(scope: &'s std::thread::Scope<'s, '_>, person: 
 
 /// In a mount of root, for another user; in that of an ordinary user, for the same one.
 #[test]
-fn reads_of_what_a_server_withholds_keep_nobody_waiting() {
+fn reads_of_withheld_objects_delay_no_other_reader() {
     esker_testkit::descriptors::allow(2 * WITHHELD);
     for person in TestUser::all() {
         for through_broker in [false, true] {

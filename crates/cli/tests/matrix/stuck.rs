@@ -86,7 +86,7 @@ impl Drop for Silent {
 
 /// > H2: A configuration repository that does not answer holds up no command: each ends in time, and those that need it say so.
 #[test]
-fn a_configuration_repository_that_hangs_holds_up_no_command() {
+fn a_hanging_configuration_repository_delays_no_command() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let name = world.fixture().name();
     let general = "CVMFS_CONFIG_REPOSITORY=config.test\nCVMFS_MOUNT_DIR=/cvmfs\n";

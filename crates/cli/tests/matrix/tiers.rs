@@ -83,7 +83,7 @@ fn text(path: &Path) -> &str {
 
 /// > C20: Over the cache that a CernVM-FS client left, adopted with `--lower`, a mount with an empty cache of its own fetches only the head of the repository.
 #[test]
-fn who_changes_clients_does_not_begin_with_a_cold_node() {
+fn a_change_of_clients_keeps_the_cached_objects() {
     // Every hash and compression, and all users.
     let others = TestUser::all().into_iter().map(|person| (person, fixture::RMD));
     for (person, fixture) in
@@ -99,7 +99,7 @@ fn who_changes_clients_does_not_begin_with_a_cold_node() {
 
 /// > C21: A file in a folder below the cache that is not what its name says, whoever put it there, is never read: the object is fetched instead.
 #[test]
-fn a_folder_below_is_not_believed() {
+fn objects_of_a_lower_folder_are_verified() {
     for option in ["--lower", "--alien"] {
         let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
         let stock = leave_stock_cache(&world);

@@ -138,7 +138,7 @@ fn wrong_usage_exits_with_2() {
 
 /// An error names the object, the cause, and the next step, each in words of its own.
 #[test]
-fn failures_are_told_apart() {
+fn failures_have_distinct_messages() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let stranger = world.path("stranger.pub");
     std::fs::copy(fixture::FULL.public_key(), &stranger).expect("copying a key");
@@ -174,7 +174,7 @@ fn failures_are_told_apart() {
 
 /// Offline, the advice doesn't mention the server.
 #[test]
-fn what_was_never_seen_is_not_there_offline() {
+fn unseen_repositories_are_unavailable_offline() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let mut ls = world.esker(&["ls", &world.url(), "--offline", "--public-key"]);
     let said = complaint(ls.arg(world.path("key.pub")), 3);
@@ -183,7 +183,7 @@ fn what_was_never_seen_is_not_there_offline() {
 
 /// Users of CernVM-FS find their commands.
 #[test]
-fn commands_of_cernvm_fs_have_their_counterparts_listed() {
+fn equivalents_of_cernvm_fs_commands_are_listed() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let listed = printed(&mut world.esker(&["help", "cvmfs"]));
     for theirs in
@@ -203,7 +203,7 @@ fn commands_of_cernvm_fs_have_their_counterparts_listed() {
 
 /// A missing file is reported as missing, and not as an unconfigured repository.
 #[test]
-fn an_image_or_a_folder_that_is_not_there_is_told_so() {
+fn a_missing_image_or_folder_is_reported_as_missing() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let mountpoint = world.mountpoint().display().to_string();
     let absolute = world.path("typo.sqfs").display().to_string();
@@ -227,7 +227,7 @@ fn an_image_or_a_folder_that_is_not_there_is_told_so() {
 
 /// An option without effect is refused by name, and not ignored.
 #[test]
-fn options_that_would_mean_nothing_are_refused() {
+fn options_without_effect_are_refused() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let (url, key) = (world.url(), world.path("key.pub").display().to_string());
     let repository = ["run", &url, "--public-key", &key];
@@ -285,7 +285,7 @@ fn a_closed_pipe_is_success() {
 
 /// For a path right behind a repository, the error shows the place of the colon.
 #[test]
-fn a_missing_colon_is_pointed_at() {
+fn the_error_shows_a_missing_colon() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let key = world.path("key.pub").display().to_string();
     let url = world.url();

@@ -70,7 +70,7 @@ fn assert_at_once(what: &str, mut attempt: impl FnMut() -> Duration) {
 ///
 /// > P3: A program that waits for a server can be killed and is gone within a second.
 #[test]
-fn a_thousand_waiting_reads_make_nobody_else_wait() {
+fn a_thousand_waiting_reads_delay_no_other_reader() {
     let repository = fixture::FULL.unpack();
     add_crowd(&repository);
     let mirror = Mirror::serve(repository.document_root());
@@ -180,7 +180,7 @@ fn look_at_a_hundred_thousand_names(person: TestUser, options: &[&str]) {
 
 /// > P10: With a server that says nothing, statfs, stat of the mount point and of what is known, a listing that is known, and the attributes that tell of the mount are answered at once and ask nobody.
 #[test]
-fn what_is_known_needs_no_server() {
+fn known_metadata_needs_no_server() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let mounted = world.mount(&["--no-prefetch"]);
     let known = mounted.path("data");

@@ -170,7 +170,7 @@ fn read(store: &dyn ObjectStore, wanted: &ObjectRequest) -> Vec<u8> {
 
 /// > C3: Through a broker all users of a node share one cache: what one of them fetched nobody fetches again.
 #[test]
-fn what_one_user_fetched_the_others_read() {
+fn users_read_objects_that_another_user_fetched() {
     let node = Node::new();
     let object = made(1, 50_000);
     node.put("public.test", &object);
@@ -191,7 +191,7 @@ fn what_one_user_fetched_the_others_read() {
 
 /// > C4: Nothing that another user does with what the broker gives out changes a byte that somebody reads.
 #[test]
-fn a_descriptor_changes_nothing() {
+fn a_descriptor_from_the_broker_can_not_change_a_file() {
     if !can_be_others() {
         skip!("only root can be other users");
     }
@@ -313,7 +313,7 @@ fn users_lead_the_broker_to_no_address_of_this_node() {
 
 /// Sizes and limits named by a user give that user no more of the disk than the quota.
 #[test]
-fn no_user_names_the_limit() {
+fn no_user_can_raise_the_limit() {
     let node = Node::new();
     let plain = vec![0; 300 << 20];
     let stored = compress_zlib(&plain);
@@ -333,7 +333,7 @@ fn no_user_names_the_limit() {
 
 /// The broker checks an object that a client could not read, and the client gets the right bytes.
 #[test]
-fn what_a_client_cannot_read_is_fetched_again() {
+fn an_object_that_a_client_can_not_read_is_fetched_again() {
     let node = Node::new();
     let object = made(9, 50_000);
     node.put("public.test", &object);
@@ -392,7 +392,7 @@ fn a_restricted_repository_is_for_its_readers() {
 
 /// > C6: A client that floods the broker, takes no answers or talks nonsense delays others by a bounded time.
 #[test]
-fn nonsense_floods_and_silence_stop_nobody_else() {
+fn nonsense_floods_and_silence_stop_no_other_client() {
     if !can_be_others() {
         skip!("only root can be other users");
     }
@@ -475,7 +475,7 @@ fn claims_of_other_users_do_not_stop_evictions() {
 
 /// Root's mounts are the only ones on many nodes.
 #[test]
-fn root_and_the_brokers_own_user_may_take_up_more_than_others() {
+fn root_and_the_brokers_own_user_have_larger_quotas() {
     let node = Node::new();
     let host = node.broker.as_ref().expect("a broker").host.clone();
     let most = |uid| {
@@ -505,7 +505,7 @@ fn a_broker_that_comes_back_is_used_again() {
 
 /// The process that listens at the socket must belong to a trusted user.
 #[test]
-fn a_strangers_socket_is_not_used() {
+fn the_socket_of_an_untrusted_user_is_not_used() {
     let node = Node::new();
     let address = BrokerAddress { trusted: vec![node.me + 1], ..node.address() };
     let cache = node.folder.path().join("own");

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_told_of_what_came_further_and_of_nothing_else() {
+    fn a_client_is_told_of_progress_and_of_nothing_else() {
         let requests = Requests::default();
         let (first, second) = (Progress::default(), Progress::default());
         requests.begin(3, &first);

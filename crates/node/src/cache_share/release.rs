@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_client_holds_everything_is_asked_once_and_not_for_ever() {
+    fn a_silent_client_counts_as_holding_everything_for_a_limited_time() {
         let asked = Arc::new(AtomicU64::new(0));
         let counter = asked.clone();
         let ask = move |_, _: &[CacheKey]| {

@@ -249,7 +249,7 @@ fn a_mount_that_is_not_the_writer_prefetches_too() {
 
 /// Cancelling a prefetch reaches the writer; so does the end of a client, which cancels its prefetches.
 #[test]
-fn prefetches_are_called_off_across_processes() {
+fn prefetches_are_cancelled_across_processes() {
     let bench = Bench::new();
     let wanted: Vec<ObjectRequest> = (0..6u8).map(|n| bench.add(&[n])).collect();
     bench.world.silent.store(true, Ordering::SeqCst);
@@ -282,7 +282,7 @@ fn wait_for(count: &Mutex<usize>, changed: &Condvar, wanted: usize) {
 }
 
 #[test]
-fn an_error_keeps_its_blame_and_names_the_readers_object() {
+fn an_error_keeps_its_origin_and_names_the_readers_object() {
     let bench = Bench::new();
     let mut wanted = bench.add(b"there");
     wanted.name.hash = ContentHash::of(HashAlgorithm::Sha1, b"not there");
@@ -356,7 +356,7 @@ fn closing_ends_an_election() {
 
 /// The writer is stopped, and continues later.
 #[test]
-fn a_writer_that_says_nothing_is_named() {
+fn a_silent_writer_is_reported() {
     let bench = Bench::new();
     let wanted = bench.add(b"late");
     bench.world.taken.store(true, Ordering::SeqCst);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_of_the_pen_is_recognised() {
+    fn a_misspelt_parameter_is_recognised() {
         assert_eq!(nearest("CVMFS_HTTP_PROXYS"), Some("CVMFS_HTTP_PROXY"));
         assert_eq!(nearest("CVMFS_QOUTA_LIMIT"), Some("CVMFS_QUOTA_LIMIT"));
         assert_eq!(nearest("CVMFS_SERVER_URLS"), Some("CVMFS_SERVER_URL"));

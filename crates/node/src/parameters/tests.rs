@@ -94,7 +94,7 @@ fn later_files_win_in_the_order_of_the_reference() {
 
 /// Typical configurations in shell syntax have the values that the reference finds.
 #[test]
-fn files_of_a_site_mean_what_they_mean_to_the_reference() {
+fn files_of_a_site_have_the_values_of_the_reference() {
     let site = Site::new(&[
         (
             "/etc/cvmfs/default.conf",
@@ -188,7 +188,7 @@ fn newer_names_go_before_older_ones() {
 
 /// Unreadable files are reported; the others count.
 #[test]
-fn what_can_not_be_read_is_told() {
+fn unreadable_configuration_files_are_reported() {
     let site = Site::new(&[
         ("/etc/cvmfs/default.conf/a-folder", ""),
         ("/etc/cvmfs/default.local", "CVMFS_CONFIG_REPO_REQUIRED=yes\n"),
@@ -218,7 +218,7 @@ fn what_can_not_be_read_is_told() {
 
 /// A hanging configuration repository costs no more than its timeout.
 #[test]
-fn a_configuration_repository_that_hangs_is_left_out() {
+fn a_hanging_configuration_repository_is_skipped() {
     struct Stuck(Root, std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
     impl Files for Stuck {
         fn read(&self, path: &Path, limit: u64) -> std::io::Result<Vec<u8>> {
@@ -347,7 +347,7 @@ fn parameters_have_types() {
 
 /// A missing or invalid parameter is reported with its line and advice.
 #[test]
-fn missing_and_bad_parameters_are_named() {
+fn missing_and_invalid_parameters_are_reported_with_advice() {
     let site = Site::new(&[]);
     let failed = |site: &Site| {
         let parameters = site.load(Some("sw.test"));
@@ -421,7 +421,7 @@ fn honoured_parameters_name_a_test_that_is_there() {
 
 /// Tiers as HPC sites have them: a cache of the node over a folder of the cluster.
 #[test]
-fn named_and_tiered_caches_are_understood() {
+fn named_and_tiered_caches_are_parsed() {
     let tiers = |parameters: &Parameters| {
         let tiers = parameters.tiers().expect("tiers").into_iter();
         tiers.map(|tier| (tier.folder.display().to_string(), tier.alien)).collect::<Vec<_>>()

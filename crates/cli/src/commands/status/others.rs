@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_source_only_the_name_is_shown() {
+    fn only_the_name_of_a_mount_source_is_shown() {
         for (source, name) in [
             ("sw.example.org", "sw.example.org"),
             ("http://user:secret@host/cvmfs/sw.example.org/", "sw.example.org"),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_say_does_not_reach_the_terminal() {
+    fn texts_of_users_do_not_control_the_terminal() {
         let status = MountStatus {
             repository: "a\u{1b}[2Jb".into(),
             mountpoint: "/m\u{7}".into(),
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_mount_does_not_reach_the_terminal() {
+    fn names_of_users_mounts_do_not_control_the_terminal() {
         let line = MountLine {
             mountpoint: "/m\u{1b}[2J\n".into(),
             kind: "fuse.esker".to_owned(),

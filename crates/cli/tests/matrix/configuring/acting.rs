@@ -97,7 +97,7 @@ fn parameters_act_on_mounts() {
 
 /// A repository for members is hidden from all users, since membership can't be checked here.
 #[test]
-fn a_repository_for_members_only_is_not_shown() {
+fn a_repository_for_members_is_hidden_from_all_users() {
     let site = Site::new(TestUser::ordinary());
     let craft = RevisionBuilder::of(&site.world.repository);
     let values = "INSERT OR REPLACE INTO properties (key, value) VALUES ('voms_authz', 'x509%/cms')";

@@ -40,7 +40,7 @@ impl Site {
 
 /// A mount has the attributes that scripts read from the reference client.
 #[test]
-fn attributes_tell_how_a_repository_is_reached_and_used() {
+fn attributes_describe_routes_and_use_of_a_repository() {
     for person in TestUser::all() {
         let site = Site::new(person);
         let repository = &site.world.repository;
@@ -105,7 +105,7 @@ fn get_by(mounted: &Mounted<'_>, path: &Path, name: &str) -> Result<String, Errn
 
 /// Attributes are listed where that is configured, and answer to their names everywhere.
 #[test]
-fn attributes_are_listed_where_they_are_wanted() {
+fn attributes_are_listed_where_that_is_configured() {
     let site = Site::new(TestUser::ordinary());
     for (lines, at_root, at_file) in [
         ("", true, false),
@@ -140,7 +140,7 @@ fn attributes_are_listed_where_they_are_wanted() {
 
 /// Protected attributes do not exist for users without a privileged group, by any system call.
 #[test]
-fn protected_attributes_are_told_to_privileged_groups_only() {
+fn protected_attributes_are_shown_to_privileged_groups_only() {
     for person in TestUser::all() {
         let site = Site::new(person);
         // Root may always ask, and lets others in.

@@ -89,7 +89,7 @@ fn a_cache_in_memory_leaves_no_file() {
 
 /// > C25: What is streamed is not kept: catalogs are, and content of files is fetched whenever the kernel asks for it.
 #[test]
-fn what_is_streamed_is_not_kept() {
+fn streamed_files_are_not_cached() {
     let site = Site::new(TestUser::ordinary());
     let kept = |lines: &str| {
         site.write(LOCAL, lines);

@@ -144,7 +144,7 @@ fn broken_lines(site: &Site) -> Vec<(String, &'static str, &'static str)> {
 
 /// Each mistake is reported with its place and advice.
 #[test]
-fn broken_configurations_are_named_with_their_mend() {
+fn mistakes_in_the_configuration_are_reported_with_advice() {
     let site = Site::new(TestUser::ordinary());
     let local = "/etc/cvmfs/config.d/full.test.local";
     let stranger = std::fs::read_to_string(fixture::RMD.public_key()).expect("a key");
@@ -183,7 +183,7 @@ fn broken_configurations_are_named_with_their_mend() {
 
 /// Wrong permissions of files and folders are reported, and so are servers with wrong replies.
 #[test]
-fn broken_surroundings_are_named_with_their_mend() {
+fn wrong_permissions_and_servers_are_reported_with_advice() {
     let site = Site::new(TestUser::ordinary());
     let world = &site.world;
     let root = |path: &str| world.path("root").join(path);

@@ -61,7 +61,7 @@ fn publish(site: &Site, outside: &Path) {
 /// External data is fetched by path from its own servers, in chunks where the catalog has them, and verified like all
 /// other data.
 #[test]
-fn content_outside_of_the_repository_comes_from_where_it_is_configured() {
+fn external_data_is_fetched_from_the_configured_servers() {
     let site = Site::new(TestUser::ordinary());
     let folder = site.world.path("external");
     publish(&site, &folder);

@@ -63,10 +63,10 @@ fn counters_are_sent_where_they_are_collected() {
         }
         assert!(since["fetch.n_downloads"] >= 1.0, "{since:?}");
     }
-    what_cannot_be_sent_is_told_and_holds_up_nothing();
+    log_lines_that_can_not_be_sent_are_reported_and_delay_nothing();
 }
 
-fn what_cannot_be_sent_is_told_and_holds_up_nothing() {
+fn log_lines_that_can_not_be_sent_are_reported_and_delay_nothing() {
     let site = Site::new(TestUser::ordinary());
     let lines = "CVMFS_TELEMETRY_SEND=yes\nCVMFS_INFLUX_PORT=8089\nCVMFS_INFLUX_METRIC_NAME=nodes\n";
     drop(site.mounts(&format!("{lines}CVMFS_TELEMETRY_RATE=5\nCVMFS_INFLUX_HOST=nobody.invalid\n")));
@@ -87,7 +87,7 @@ fn what_cannot_be_sent_is_told_and_holds_up_nothing() {
 
 /// A proxy that is marked down is a line of the system's log, as in the reference client.
 #[test]
-fn fail_overs_are_told_to_the_log_of_the_system() {
+fn fail_overs_are_written_to_the_system_log() {
     for person in TestUser::all() {
         let site = Site::new(person);
         let path = site.world.path("log");
@@ -144,7 +144,7 @@ fn talk(socket: &Path, command: &str) -> String {
 }
 
 #[test]
-fn what_cvmfs_talk_asks_is_answered() {
+fn commands_of_cvmfs_talk_are_answered() {
     for person in TestUser::all() {
         let site = Site::new(person);
         let repository = &site.world.repository;

@@ -165,7 +165,7 @@ fn short_names_mean_docker_hub() {
 const ENCODED: &str = "YWRhOnNlc2FtZQ==";
 
 #[test]
-fn credentials_are_taken_from_where_they_usually_are() {
+fn credentials_are_read_from_the_usual_files() {
     let auths = |key: &str| format!(r#"{{"auths":{{"{key}":{{"auth":"{ENCODED}"}}}}}}"#);
     let hub = auths("https://index.docker.io/v1/");
     let token = r#"{"auths":{"docker.io":{"auth":"","identitytoken":"refresh it"}}}"#;

@@ -59,7 +59,7 @@ fn a_hostile_image_does_not_leave_through_the_processes_that_keep_it() {
 
 /// The command has process ids of its own, and ends like any other.
 #[test]
-fn a_contained_command_ends_as_it_would_elsewhere() {
+fn a_contained_command_ends_like_any_other() {
     for person in TestUser::all() {
         let site = Site::of(person);
         let run = |script: &str| site.run(&["--contain"], &["sh", "-c", script]);

@@ -81,7 +81,7 @@ fn nosuid_takes_rights_from_programs_and_ro_reaches_mounts_below() {
 }
 
 #[test]
-fn what_cannot_be_bound_is_refused_by_name() {
+fn binds_that_fail_are_refused_by_name() {
     for person in TestUser::all() {
         let site = site_with_data(person);
         let data = site.world.path("data").display().to_string();

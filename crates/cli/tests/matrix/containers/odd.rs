@@ -22,7 +22,7 @@ fn packed(site: &Site) -> String {
 }
 
 #[test]
-fn files_of_the_host_take_the_place_of_what_an_image_has_in_their_way() {
+fn files_of_the_host_replace_files_of_the_image_in_their_way() {
     type Spoil = fn(&Path);
     let in_the_way: [(&str, Spoil); 6] = [
         ("a directory", |path| fs::create_dir_all(path.join("sub")).expect("a folder")),
@@ -73,7 +73,7 @@ fn files_of_the_host_take_the_place_of_what_an_image_has_in_their_way() {
 }
 
 #[test]
-fn what_can_not_be_shown_is_left_out_with_a_warning() {
+fn mounts_that_fail_are_left_out_with_a_warning() {
     let site = Site::new();
     // The link leads to a folder of the host, where nothing is created.
     let etc = site.root.path().join("etc");
@@ -87,7 +87,7 @@ fn what_can_not_be_shown_is_left_out_with_a_warning() {
 }
 
 #[test]
-fn a_directory_that_the_user_can_not_enter_is_no_start() {
+fn a_command_does_not_start_in_an_inaccessible_directory() {
     let Some(_) = TestUser::root() else { skip!("only root calls with fewer rights than it has") };
     let site = Site::new();
     let closed = site.world.path("closed");
@@ -126,7 +126,7 @@ fn a_directory_that_the_user_can_not_enter_is_no_start() {
 }
 
 #[test]
-fn what_is_no_image_is_told_at_once() {
+fn a_file_that_is_no_image_is_refused_at_once() {
     for person in TestUser::all() {
         let site = Site::of(person);
         let pipe = site.world.path("pipe.sqfs");
@@ -177,7 +177,7 @@ fn a_device_that_can_not_be_opened_is_explained() {
 }
 
 #[test]
-fn an_interpreter_that_is_missing_is_named() {
+fn a_missing_interpreter_is_reported() {
     for person in TestUser::all() {
         let site = Site::of(person);
         site.root.write("/bin/script", "#!/usr/bin/python9 -E\nprint()\n", 0o755);

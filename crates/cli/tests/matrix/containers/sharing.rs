@@ -220,7 +220,7 @@ fn a_keeper_shows_no_password_of_a_proxy() {
 
 /// A scheduler's signals to a whole job are for the command, which keeps its files until it ends.
 #[test]
-fn a_keeper_outlives_the_warnings_of_a_scheduler() {
+fn a_keeper_survives_signals_to_the_whole_job() {
     let images = Images::new();
     let waiting = images.waiting();
     for keeper in images.keepers() {
@@ -236,7 +236,7 @@ fn a_keeper_outlives_the_warnings_of_a_scheduler() {
 
 /// Many commands start at the same moment, and one mount is made.
 #[test]
-fn a_rush_makes_one_mount() {
+fn simultaneous_commands_share_one_mount() {
     let images = Images::new();
     let holder = images.waiting();
     let rush: Vec<Child> = (0..32)
@@ -341,7 +341,7 @@ fn noise(seed: u32) -> String {
 }
 
 #[test]
-fn somebody_goes_ahead_of_a_command_whose_start_was_seen() {
+fn a_scout_prefetches_for_a_command_with_a_recorded_start() {
     if !TestUser::myself().is_root() {
         skip!("only root sees what a keeper has read");
     }
@@ -390,7 +390,7 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
 
 /// The packed or published tree may have been the layer of another overlay. Its marks are for that one.
 #[test]
-fn marks_of_another_overlay_mean_nothing_below_a_command() {
+fn overlay_marks_below_a_command_have_no_effect() {
     let Some(person) = TestUser::root() else { skip!("only root sets marks of overlays") };
     let mark = |root: &Rootfs| {
         root.write("/sub/file", "seen\n", 0o644);
@@ -409,7 +409,7 @@ fn marks_of_another_overlay_mean_nothing_below_a_command() {
 
 /// Names of container images have colons, and other characters are allowed, too.
 #[test]
-fn a_folder_may_be_called_as_options_of_overlays_are_written() {
+fn a_folder_name_may_contain_separators_of_overlay_options() {
     let images = Images::published_as("a:latest,b\\", TestUser::ordinary(), |_| ());
     let script = "echo new > /made-for-this-test && cat /made-for-this-test";
     assert_eq!(printed(&mut images.run_with(&["--writable-tmpfs"], &["sh", "-c", script])), "new\n");

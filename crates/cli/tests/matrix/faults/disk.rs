@@ -81,7 +81,7 @@ fn wait_until_kept(client: &Client, mount: &Mount<'_>) -> Duration {
 
 /// > W4: Whatever becomes of the cache's disk, reads of what a server has do not fail, every mount ends in time or says what is wrong with the disk, and the cache is used again by itself once the disk is well.
 #[test]
-fn a_disk_that_fails_in_any_way_costs_no_read() {
+fn no_read_fails_because_of_a_failing_disk() {
     let _pass = exclusive::among_others();
     let client = Client::apart();
     let origin = client.nginx("origin", Some(&client.storage()));

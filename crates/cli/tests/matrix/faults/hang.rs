@@ -28,7 +28,7 @@ fn disk(client: &Client) -> Owned {
 
 /// > W6: A folder below the cache that does not answer delays a read by some seconds, once, and then the server is asked.
 #[test]
-fn a_folder_below_that_hangs_is_left_for_the_server() {
+fn a_hanging_lower_folder_is_given_up_for_the_server() {
     let _pass = exclusive::among_others();
     let client = Client::apart();
     let origin = client.nginx("origin", Some(&client.storage()));

@@ -85,7 +85,7 @@ fn lists_of_proxies_are_used_in_their_order_by_mounts() {
 
 /// A proxy that is down is shown by `status`, as text and as JSON, by the doctor and in the log, and so is its return.
 #[test]
-fn a_proxy_that_is_down_is_seen() {
+fn a_proxy_that_is_down_is_reported_everywhere() {
     let _pass = exclusive::among_others();
     let client = Client::new();
     let origin = client.nginx("origin", Some(&client.storage()));

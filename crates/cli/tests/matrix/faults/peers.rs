@@ -150,7 +150,7 @@ fn frozen_broker() -> String {
 
 /// > W5: A process that shares its cache and is stopped delays a read by forty seconds at most; what is cached is read as ever, and everything goes on when it does.
 #[test]
-fn those_who_share_a_cache_can_be_frozen() {
+fn processes_that_share_a_cache_can_be_frozen() {
     let _pass = exclusive::among_others();
     let rows = std::thread::scope(|scope| {
         let both = [scope.spawn(frozen_writer), scope.spawn(frozen_broker)];

@@ -66,7 +66,7 @@ fn bytes(answer: &Outcome<Result<Handle, StoreError>>) -> Vec<u8> {
 
 /// > C10: A mount that did without the broker of its node uses it once it is there, and no read fails because of that.
 #[test]
-fn a_broker_that_comes_late_is_used_after_all() {
+fn a_broker_that_starts_late_is_used() {
     let mut node = Node::new();
     let objects: Vec<Made> = (20..24).map(|seed| made(seed, 50_000)).collect();
     objects.iter().for_each(|object| node.put("public.test", object));
@@ -101,7 +101,7 @@ fn a_broker_that_comes_late_is_used_after_all() {
 
 /// A read that waits for a descriptor has not been started by the old cache.
 #[test]
-fn what_waits_for_a_descriptor_goes_on_through_the_broker() {
+fn reads_that_wait_for_a_descriptor_continue_through_the_broker() {
     let mut node = Node::new();
     let objects: Vec<Made> = (60..62).map(|seed| made(seed, 50_000)).collect();
     objects.iter().for_each(|object| node.put("public.test", object));
@@ -119,7 +119,7 @@ fn what_waits_for_a_descriptor_goes_on_through_the_broker() {
 
 /// > C11: A cache whose folder is removed under a mount is made anew, without a remount, and no read fails meanwhile.
 #[test]
-fn a_folder_that_is_removed_is_made_anew() {
+fn a_removed_cache_folder_is_created_again() {
     let node = Node::new();
     let objects: Vec<Made> = (30..33).map(|seed| made(seed, 50_000)).collect();
     objects.iter().for_each(|object| node.put("public.test", object));
@@ -149,7 +149,7 @@ fn a_folder_that_is_removed_is_made_anew() {
 
 /// > W4: Whatever becomes of the cache's disk, reads of what a server has do not fail, every mount ends in time or says what is wrong with the disk, and the cache is used again by itself once the disk is well.
 #[test]
-fn no_read_fails_where_nobody_can_become_the_writer() {
+fn no_read_fails_when_no_process_can_become_the_writer() {
     let node = Node::new();
     let objects: Vec<Made> = (40..46).map(|seed| made(seed, 50_000)).collect();
     objects.iter().for_each(|object| node.put("public.test", object));

@@ -23,7 +23,7 @@ impl Host for Narrow {
 
 /// The server occupies all slots, of the mount that waits for it and of another one.
 #[test]
-fn what_is_cached_waits_for_no_server_of_another_mount() {
+fn cached_objects_do_not_wait_for_another_mounts_server() {
     let bench = Bench::new();
     let world = &bench.world;
     let objects: Vec<ObjectRequest> = (0..5u8).map(|number| bench.add(&[number])).collect();

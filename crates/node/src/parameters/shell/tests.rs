@@ -96,7 +96,7 @@ fn words_expand() {
 
 /// `sed` adds an end to an incomplete line once more output follows it.
 #[test]
-fn sed_ends_lines_that_something_follows() {
+fn sed_completes_lines_before_more_output() {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, content) in [("one", "a"), ("two", "b"), ("none", "")] {
         std::fs::write(folder.path().join(name), content).expect("a file");
@@ -144,7 +144,7 @@ fn blocks_choose() {
 
 /// A statement that needs a process changes nothing, and is reported with its line and the names that depend on it.
 #[test]
-fn what_is_not_evaluated_is_told() {
+fn statements_that_are_not_evaluated_are_reported() {
     for (text, told) in [
         (
             "A=old\nA=$(curl http://x)",
@@ -192,7 +192,7 @@ fn what_is_not_evaluated_is_told() {
 
 /// A command that is not evaluated is reported once for a file, with all names that are not set because of it.
 #[test]
-fn what_is_not_evaluated_is_reported_once() {
+fn a_statement_that_is_not_evaluated_is_reported_once() {
     let (_, problems) = evaluated(
         Path::new("/etc"),
         "A=$(dig a)\nB=$(dig b)\nif dig c; then C=1; elif dig d; then D=1; fi\nE=$A-$B\ndig e >/dev/null || F=2",
@@ -202,7 +202,7 @@ fn what_is_not_evaluated_is_reported_once() {
 }
 
 #[test]
-fn files_source_files_beside_them_and_no_others_for_ever() {
+fn files_are_sourced_relative_to_their_folder_and_without_endless_loops() {
     let folder = tempfile::tempdir().expect("a folder");
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).expect("writing");
     write("common.conf", "A=$B-common\nreturn\nA=no");
@@ -361,7 +361,7 @@ impl Author {
 
 /// A shell has the same variables after each of many random files.
 #[test]
-fn random_files_mean_what_a_shell_says() {
+fn random_files_have_the_variables_of_a_shell() {
     use rand::SeedableRng;
     const FILES: usize = 600;
     let folder = tempfile::tempdir().expect("a folder");
@@ -475,12 +475,12 @@ proptest! {
 
     /// Reading ends for any content of a file, and never in a panic.
     #[test]
-    fn any_text_is_survived(parts in prop::collection::vec(prop::sample::select(SOUP), 0..80)) {
+    fn any_file_is_evaluated_without_a_panic(parts in prop::collection::vec(prop::sample::select(SOUP), 0..80)) {
         evaluated(Path::new("/no/such/folder"), &parts.concat());
     }
 
     #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn any_bytes_are_parsed_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let (files, machine) = (Root::new("/no/such/root"), machine());
         Shell::new(&files, &machine).file(Path::new("/file"), &bytes);
     }

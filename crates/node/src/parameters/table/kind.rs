@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_told_from_mistakes() {
+    fn valid_values_are_distinguished_from_mistakes() {
         let all: [(Kind, &[&str], &[&str]); 9] = [
             (Kind::Switch, &["yes", "Off", "1", "TRUE"], &["", "y", "2"]),
             (Kind::Seconds, &["0", "5"], &["", "5s", "-1", "99999999999999999999"]),

@@ -15,7 +15,7 @@ macro_rules! rows {
 }
 
 const AUTHORITIES: &str = "authorities_are_those_of_the_configuration_and_the_environment";
-const EXTERNAL: &str = "content_outside_of_the_repository_comes_from_where_it_is_configured";
+const EXTERNAL: &str = "external_data_is_fetched_from_the_configured_servers";
 const GEO: &str = "servers_and_fallback_proxies_are_used_as_the_geo_api_has_them";
 const PATIENCE: &str = "a_silent_proxy_or_server_is_waited_for_as_long_as_configured";
 const PAUSES: &str = "a_broken_connection_is_repeated_so_often_and_after_such_pauses";
@@ -27,20 +27,20 @@ const NFS: &str = "mounts for export by NFS are not made";
 const MEMORY: &str = "a_cache_in_memory_leaves_no_file";
 const CACHES: &str = "named_caches_are_where_they_are_configured";
 const TELEMETRY: &str = "counters_are_sent_where_they_are_collected";
-const SYSLOG: &str = "fail_overs_are_told_to_the_log_of_the_system";
-const TALK: &str = "what_cvmfs_talk_asks_is_answered";
+const SYSLOG: &str = "fail_overs_are_written_to_the_system_log";
+const TALK: &str = "commands_of_cvmfs_talk_are_answered";
 const TRACER: &str = "`esker profile record` records what is read";
 const LOADER: &str = "there is no loader beside the file system";
 const BY_NAME: &str = "a_name_is_enough_where_cernvm_fs_is_configured";
 const FALLBACKS: &str = "configured_fallbacks_are_used";
-const MISSING: &str = "what_is_missing_for_a_name_is_named";
+const MISSING: &str = "missing_settings_of_a_name_are_reported_with_advice";
 const CONFIG_FIRST: &str = "the_configuration_repository_is_mounted_first";
 const ACTS: &str = "parameters_act_on_mounts";
 const ACLS: &str = "access_control_lists_are_enforced_where_that_is_configured";
 const AUTO: &str = "auto_stands_for_the_proxy_of_the_environment";
-const LISTED: &str = "attributes_are_listed_where_they_are_wanted";
-const PROTECTED: &str = "protected_attributes_are_told_to_privileged_groups_only";
-const FILES: &str = "files_of_a_site_mean_what_they_mean_to_the_reference";
+const LISTED: &str = "attributes_are_listed_where_that_is_configured";
+const PROTECTED: &str = "protected_attributes_are_shown_to_privileged_groups_only";
+const FILES: &str = "files_of_a_site_have_the_values_of_the_reference";
 
 pub(super) const PARTS: &[(&str, &[Row])] = &[
     ("Repositories and servers", SERVERS),
@@ -142,7 +142,7 @@ const CACHE: &[Row] = rows! {
     "CVMFS_CACHE_<name>_CMDLINE" [] Text, "", Not("there are no cache plugins");
     "CVMFS_SERVER_CACHE_MODE" ["CVMFS_CACHE_SERVER_MODE"] Switch, "no", Meaningless("publishing needs no mount");
     "CVMFS_CACHE_REFCOUNT" [] Switch, "no", Meaningless("an object never has more than one descriptor");
-    "CVMFS_STREAMING_CACHE" [] Switch, "no", Honoured("what_is_streamed_is_not_kept");
+    "CVMFS_STREAMING_CACHE" [] Switch, "no", Honoured("streamed_files_are_not_cached");
     "CVMFS_WORKSPACE" [] Path, "", Meaningless("sockets and logs are in the runtime folder, /run/esker for root");
     "CVMFS_NFILES" [] Count, "131072", Meaningless("the limit of the process is raised as far as it may be");
     "CVMFS_CATALOG_WATERMARK" [] Count, "", Meaningless("catalogs hold neither descriptors nor memory of their own");
@@ -172,7 +172,7 @@ const MOUNTS: &[Row] = rows! {
     "CVMFS_NFS_INTERLEAVED_INODES" [] Text, "", Not(NFS);
     "CVMFS_AUTHZ_HELPER" [] Path, "", Not("repositories with members only are not shown");
     "CVMFS_AUTHZ_SEARCH_PATH" [] Path, "/usr/libexec/cvmfs/authz", Meaningless("repositories with members only are not shown");
-    "CVMFS_NOTIFICATION_SERVER" [] Text, "", Honoured("a_configured_notification_server_tells_of_revisions");
+    "CVMFS_NOTIFICATION_SERVER" [] Text, "", Honoured("a_configured_notification_server_announces_revisions");
     "CVMFS_INITIAL_GENERATION" [] Count, "0", Not("it is for tests of the reference");
 };
 

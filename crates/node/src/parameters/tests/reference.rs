@@ -111,7 +111,7 @@ fn load(base: &Path, name: &str) -> Parameters {
 }
 
 #[test]
-fn configurations_have_the_values_that_the_reference_finds() {
+fn configurations_have_the_values_of_the_reference() {
     let shells: Vec<&str> = ["/usr/bin/dash", "/bin/bash", "/bin/sh"]
         .into_iter()
         .filter(|shell| fs::exists(shell).unwrap_or_default())

@@ -84,7 +84,7 @@ fn registries_of_users_are_read_in_all_places() {
 
 /// A file that a user puts in the place of a registry is never followed, waited for or trusted.
 #[test]
-fn traps_in_a_registry_are_passed_over() {
+fn traps_in_a_registry_are_skipped() {
     let Some(machine) = Machine::new() else { return };
     let own = machine.own("run");
     let good = machine.write("run", "/good");
@@ -124,7 +124,7 @@ fn only_the_first_entries_of_a_user_are_read() {
 
 /// A socket is used only if its user listens, and for no longer than the deadline, however the reply comes.
 #[test]
-fn sockets_of_users_are_neither_trusted_nor_waited_for() {
+fn sockets_of_users_are_verified_and_time_out() {
     let Some(machine) = Machine::new() else { return };
     let socket = machine.write("run", "/one").with_extension("sock");
     let ask = |patience: Duration| {
@@ -148,7 +148,7 @@ fn sockets_of_users_are_neither_trusted_nor_waited_for() {
 
 /// A reply that comes byte by byte does not keep its reader beyond the deadline.
 #[test]
-fn an_answer_that_drips_is_given_up() {
+fn a_reply_that_arrives_byte_by_byte_is_given_up() {
     use std::io::Write;
     let (ours, mut theirs) = UnixStream::pair().expect("a pair");
     let (end, ended) = std::sync::mpsc::channel::<()>();

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_asked_in_their_order() {
+    fn credential_files_are_read_in_order() {
         let with = |pairs: &'static [(&'static str, &'static str)]| {
             usual_files(move |name| {
                 pairs.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into())

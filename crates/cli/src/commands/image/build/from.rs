@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_form_of_an_argument_says_what_it_is() {
+    fn the_form_of_an_argument_decides_its_kind() {
         let folder = std::env::temp_dir();
         let path = folder.display();
         let is = |text: &str| From::parse(text).expect(text);
