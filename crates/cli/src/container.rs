@@ -218,7 +218,7 @@ impl ContainerRun {
             Some((OsString::from_vec(name.to_vec()), OsString::from_vec(value.get(1..)?.to_vec())))
         };
         let wrong = |text: &OsString| {
-            Failure::usage(format!("--env {}: it is no NAME=VALUE", text.display()))
+            Failure::usage(format!("--env {}: it is not NAME=VALUE", text.display()))
                 .hint("as in --env LANG=C.UTF-8")
         };
         self.args.env.iter().map(|text| pair(text).ok_or_else(|| wrong(text))).collect()

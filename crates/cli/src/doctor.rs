@@ -117,8 +117,8 @@ pub(crate) fn examine(settings: &Settings) -> Vec<Finding> {
         left -= 1;
     }
     let silent = |(check, object): (&'static str, String)| {
-        let what = format!("it could not be looked at within {LIMIT:?}");
-        vec![Finding::broken(check, object, what, "see whether the disk or mount it lies on answers")]
+        let what = format!("it could not be checked within {LIMIT:?}");
+        vec![Finding::broken(check, object, what, "check that its disk or mount responds")]
     };
     let all = found.into_iter().zip(names);
     all.flat_map(|(findings, name)| findings.unwrap_or_else(|| silent(name))).collect()
@@ -132,7 +132,7 @@ fn start(at: usize, look: Look, sender: Sender<(usize, Vec<Finding>)>) -> Result
     // The receiver may have timed out.
     let started = thread.spawn(move || drop(sender.send((at, look()))));
     started.map(drop).map_err(|error| {
-        let what = format!("no thread can be started to look at it: {error}");
+        let what = format!("no thread can be started to check it: {error}");
         Finding::broken(check, named, what, "end processes, or raise the limit on them (ulimit -u)")
     })
 }

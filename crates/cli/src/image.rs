@@ -135,7 +135,7 @@ impl ImageNamed {
             }
             None if args.offset.is_some() || args.stripe.is_some() || args.digest.is_some() => {
                 return Err(Failure::usage(format!(
-                    "{text} is no image, so --offset, --stripe and --digest mean nothing"
+                    "{text} is not an image, so --offset, --stripe and --digest have no effect"
                 )));
             }
             None => return Ok(None),
@@ -184,8 +184,7 @@ impl ImageNamed {
     pub(crate) fn warning(&self) -> Option<String> {
         match &self.place {
             ImageLocation::Url(url) if self.args.digest.is_none() => Some(format!(
-                "{url} is not authenticated: nobody would notice if its server, or somebody on the way, sent something \
-                 else; name what `esker image digest` says of it with --digest"
+                "{url} is not authenticated: its server, or an attacker on the network, could send other data unnoticed; give its digest (`esker image digest`) with --digest"
             )),
             _ => None,
         }
@@ -217,7 +216,7 @@ impl ImageNamed {
     pub(crate) fn open_file(&self) -> Result<Arc<dyn Image>, Failure> {
         match &self.place {
             ImageLocation::File(path) => Ok(Arc::new(self.file(path)?)),
-            _ => Err(Failure::usage(format!("{} is no file of this machine", self.describe()))
+            _ => Err(Failure::usage(format!("{} is not a file of this machine", self.describe()))
                 .hint("mount it, and name a folder in it")),
         }
     }
@@ -230,7 +229,7 @@ impl ImageNamed {
                 let found = esker_squashfs::find(path).context(Kind::Failed, what.as_str())?;
                 found.ok_or_else(|| {
                     Failure::new(Kind::Damaged, format!("{what}: there is no squashfs image in it"))
-                        .hint("if one begins somewhere inside, say where with --offset")
+                        .hint("if one begins inside, give its position with --offset")
                 })?
             }
         };
@@ -275,7 +274,7 @@ pub(crate) fn tree(image: Arc<dyn Image>, options: &Options) -> Result<ImageTree
         let failure = Failure::new(kind, format!("can't open {}", chain(&error)));
         match error {
             OpenError::NoImage(_) => {
-                failure.hint("if the image is inside another file, say where with --offset")
+                failure.hint("if the image is inside another file, give its position with --offset")
             }
             _ => failure,
         }

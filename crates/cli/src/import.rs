@@ -118,7 +118,7 @@ fn wanted(all: Vec<Scope>, names: &[String], source: &str) -> Result<Vec<Scope>,
             let known: Vec<_> = all.iter().map(Scope::name).collect();
             let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
             return Err(
-                Failure::usage(format!("{source} says nothing of {name}; it has {known}")).hint(tree::WANTED)
+                Failure::usage(format!("{source} has nothing for {name}; it has {known}")).hint(tree::WANTED)
             );
         }
     }

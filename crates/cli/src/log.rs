@@ -18,7 +18,7 @@ static SYSLOG: OnceLock<Syslog> = OnceLock::new();
 pub(crate) fn tell_system(options: SyslogOptions) {
     match Syslog::new(options) {
         Ok(syslog) => _ = SYSLOG.set(syslog),
-        Err(error) => line(&format!("nothing is told to the system's log: {error}")),
+        Err(error) => line(&format!("nothing is written to the system's log: {error}")),
     }
 }
 

@@ -128,7 +128,7 @@ impl Call {
                     }
                     return Ok(());
                 }
-                _ => return Err(Failure::usage(format!("-{flag} is no option of a mount helper"))),
+                _ => return Err(Failure::usage(format!("-{flag} is not an option of a mount helper"))),
             }
         }
         Ok(())

@@ -226,7 +226,7 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let set = stop.clone();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| set.store(true, Ordering::Relaxed))
-        .context(Kind::Failed, "can't take over signals")?;
+        .context(Kind::Failed, "can't handle signals")?;
     Ok(stop)
 }
 
@@ -292,7 +292,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::NotListed(_) => {
             failure.hint("the owner of the master key puts it there with `esker repo resign NAME`")
         }
-        AdminError::NoProfile(_) => failure.hint("`esker profile list NAME` says which there are"),
+        AdminError::NoProfile(_) => failure.hint("`esker profile list NAME` lists them"),
         _ => failure,
     }
 }

@@ -215,7 +215,7 @@ fn tell(parameters: &Parameters) {
     if further > 0 {
         let name = parameters.name().unwrap_or_default();
         warn(Some(&format!(
-            "{further} lines of the configuration of {name} have no effect; `esker config show {name}` says which"
+            "{further} lines of the configuration of {name} have no effect; `esker config show {name}` lists them"
         )));
     }
 }
@@ -247,7 +247,7 @@ fn keys(
         let from = from.unwrap_or_else(|| "neither CVMFS_PUBLIC_KEY nor CVMFS_KEYS_DIR is set; ".into());
         let message = format!("there is no public key for {name}: {}", failure.message);
         Failure::usage(message)
-            .hint(format!("{from}put the key there (its publisher has it), or say --public-key FILE"))
+            .hint(format!("{from}put the key there (its publisher has it), or use --public-key FILE"))
     })
 }
 
@@ -277,12 +277,12 @@ fn cache(
     let failed =
         |why: String| Failure::usage(format!("{from}: can't have the cache at {}: {why}", path.display()));
     let made = std::fs::create_dir_all(path.parent().unwrap_or(&path));
-    made.map_err(|error| failed(error.to_string()).hint("`esker config check` says more"))?;
+    made.map_err(|error| failed(error.to_string()).hint("`esker config check` has details"))?;
     if let Ok(Some(kind)) = cache_location::network_of(&path)
         && !args.cache_on_network
     {
         return Err(failed(format!("it is on a network file system ({kind}), which may hang and is slow"))
-            .hint("set it to a folder on a disk of this node, or say --cache-on-network"));
+            .hint("set it to a folder on a disk of this node, or use --cache-on-network"));
     }
     // Without a limit there is that of the disk.
     let disk = path.parent().and_then(|folder| statvfs(folder).ok());

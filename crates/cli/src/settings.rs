@@ -64,7 +64,7 @@ impl Settings {
         let seconds = text.to_str().and_then(|text| text.parse().ok());
         seconds.map(Some).ok_or_else(|| {
             let text = text.to_string_lossy();
-            Failure::usage(format!("${SOURCE_DATE_EPOCH} is {text:?}, which is no number of seconds"))
+            Failure::usage(format!("${SOURCE_DATE_EPOCH} is {text:?}, which is not a number of seconds"))
         })
     }
 
@@ -154,7 +154,7 @@ impl Settings {
         match cache_location::network_of(&path) {
             Ok(Some(kind)) if !on_network => {
                 let why = format!("it is on a network file system ({kind}), which may hang and is slow");
-                Err(failed(why).hint("name a folder on a disk of this node, or say --cache-on-network"))
+                Err(failed(why).hint("name a folder on a disk of this node, or use --cache-on-network"))
             }
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                 Err(failed(error.to_string()).hint("see to the disk, or name another folder"))

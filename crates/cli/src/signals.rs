@@ -37,7 +37,7 @@ impl StopSignals {
         take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
             handler.received(received)
         })
-        .context(Kind::Failed, "can't take over signals")?;
+        .context(Kind::Failed, "can't handle signals")?;
         Ok(stop)
     }
 

@@ -260,7 +260,7 @@ impl NodeHost {
                 .find(|host| !self.destinations.may_allow(host));
             if let Some(host) = refused {
                 let text = format!(
-                    "connecting to {host} is not allowed to users of this broker; whoever runs it allows it with `--connect`"
+                    "connecting to {host} is not allowed to users of this broker; its administrator can allow it with `--connect`"
                 );
                 return Err(self::refused(name, text));
             }

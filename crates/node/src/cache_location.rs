@@ -200,7 +200,7 @@ fn trusted_base(base: &Metadata, wish: &LocationRules) -> Result<(), String> {
         return Err(format!("it is in a folder of user {}", base.uid()));
     }
     if base.mode() & 0o022 != 0 && base.mode() & 0o1000 == 0 {
-        return Err("others may rename what is in its folder, which is not sticky".to_owned());
+        return Err("other users may rename files in its folder, which is not sticky".to_owned());
     }
     Ok(())
 }

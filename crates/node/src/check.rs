@@ -147,13 +147,13 @@ fn keys(parameters: &Parameters, how: &Checking, findings: &mut Vec<Finding>) ->
         };
         if let Err(error) = added {
             problem(
-                format!("{shown} is no public key: {error}"),
+                format!("{shown} is not a public key: {error}"),
                 "get the file again from its publisher".into(),
             );
         }
         if files::others_may_write(&how.root.place(&path)) {
             problem(
-                format!("others may change the public key {shown}, and so decide what is believed"),
+                format!("other users may change the public key {shown}, and with it the trusted signer"),
                 format!("`chmod go-w {shown}`"),
             );
         }

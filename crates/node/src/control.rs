@@ -183,7 +183,7 @@ fn accept_all(
                 // without a notification: so accept is also retried after a while, during which connections wait in
                 // the socket's queue. Logged once, until it works again.
                 if !std::mem::replace(&mut failing, true) {
-                    let text = format!("the control socket can't take connections, trying on: {error}");
+                    let text = format!("the control socket can't accept connections, retrying: {error}");
                     log(Severity::Error, &text);
                 }
                 clients.wait(ACCEPT_AGAIN);

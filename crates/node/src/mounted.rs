@@ -384,7 +384,7 @@ impl Mounted {
             served.content.close();
         });
         if let Err(error) = &closed {
-            (self.log)(Severity::Notice, &format!("{error}, and is not waited for"));
+            (self.log)(Severity::Notice, &format!("{error}; detaching"));
         }
         drop(self.beside.lock().take());
         // The client that asked to unmount gets its reply before the registry's lock is dropped.
@@ -417,7 +417,7 @@ fn listen(push: &Push, content: &Content, log: &Log) -> Option<esker_store::SseL
     let started = push::start(listen, view);
     started
         .inspect_err(|error| {
-            let text = format!("new revisions are not heard of at once: {}", esker_view::chain(error));
+            let text = format!("no push notifications of new revisions: {}", esker_view::chain(error));
             log(Severity::Notice, &text);
         })
         .ok()

@@ -224,7 +224,7 @@ pub(crate) fn read_servers(servers: &str) -> Result<Servers, StoreError> {
 
 /// Why a server can't be reached that the user asked not to use.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("it was not asked, as --offline says")]
+#[error("no request was sent, because of --offline")]
 pub struct NotAsked;
 
 /// A source that the user asked not to use.

@@ -165,7 +165,7 @@ impl Looks {
         let permit = Arc::clone(&self.0);
         // Ours, and the one just made.
         if Arc::strong_count(&permit) > LOOKS_MAX + 1 {
-            return Err("others who asked before still wait for its server".to_owned());
+            return Err("earlier requests still wait for its server".to_owned());
         }
         let (heads, store) = (repository.heads.clone(), Arc::clone(&repository.store));
         let (sender, receiver) = channel();

@@ -43,7 +43,7 @@ pub fn in_image(image: &mut ImageMount, launch: Launch, log: &Log) -> Option<Arc
 
 fn or_say_why(scouted: io::Result<Scouted>, log: &Log) -> Option<Arc<Scouted>> {
     let say = |error: &io::Error| {
-        log(Severity::Notice, &format!("nobody goes ahead of programs: no thread can be started: {error}"));
+        log(Severity::Notice, &format!("no scout: no thread can be started: {error}"));
     };
     scouted.inspect_err(say).ok().map(Arc::new)
 }

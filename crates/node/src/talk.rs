@@ -113,7 +113,7 @@ fn accept_all(listener: &UnixListener, options: &TalkOptions, served: &Weak<Serv
                 if !std::mem::replace(&mut failing, true) {
                     log(
                         Severity::Error,
-                        &format!("{} can't take connections: {error}", options.socket.display()),
+                        &format!("{} can't accept connections: {error}", options.socket.display()),
                     );
                 }
                 std::thread::sleep(ACCEPT_AGAIN);

@@ -225,7 +225,7 @@ impl Stage {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
             Ok(meta) if !meta.is_file() || meta.len() > limit => {
-                return Err(io::Error::other(format!("it is no file of at most {limit} bytes")));
+                return Err(io::Error::other(format!("it is not a file of at most {limit} bytes")));
             }
             Ok(_) => {}
         }

@@ -124,9 +124,8 @@ fn explain(program: &OsStr, file: &Path, error: &io::Error) -> NotExecuted {
         Some(libc::ENOEXEC | libc::EINVAL | libc::ELIBBAD) => why_unknown(file, INTERPRETERS_MAX),
         _ => None,
     };
-    let (reason, hint) = known.unwrap_or_else(|| {
-        (error.to_string(), format!("look whether it is there: ls -l {}", program.display()))
-    });
+    let (reason, hint) = known
+        .unwrap_or_else(|| (error.to_string(), format!("check that it exists: ls -l {}", program.display())));
     NotExecuted { code, reason, hint }
 }
 
@@ -176,7 +175,7 @@ fn why_forbidden(file: &Path, depth: usize) -> Reason {
     let Ok(meta) = fs::metadata(file) else {
         return Some((
             "a directory of its path may not be entered by this user".into(),
-            format!("look with: namei -l {}", file.display()),
+            format!("check with: namei -l {}", file.display()),
         ));
     };
     if meta.is_dir() {
@@ -190,8 +189,8 @@ fn why_forbidden(file: &Path, depth: usize) -> Reason {
     }
     if statvfs(file).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
         return Some((
-            "it lies on a mount from which nothing may be executed (noexec)".into(),
-            "copy it to another place, or leave out noexec".into(),
+            "it is on a mount with the option noexec".into(),
+            "copy it elsewhere, or mount without noexec".into(),
         ));
     }
     match Program::of(file)? {
@@ -215,10 +214,10 @@ fn why_unknown(file: &Path, depth: usize) -> Reason {
             let hint = "use an image or a program for this machine type";
             match machine.other() {
                 Some(other) => Some((other, hint.into())),
-                None => Some(("it is damaged, or no program".into(), "look with: file, readelf -h".into())),
+                None => Some(("it is damaged, or no program".into(), "check with: file, readelf -h".into())),
             }
         }
-        Program::Damaged => Some(("it is cut off, or no program".into(), "get it once more".into())),
+        Program::Damaged => Some(("it is cut off, or no program".into(), "download it again".into())),
         Program::Text => None,
     }
 }

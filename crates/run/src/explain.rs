@@ -94,7 +94,7 @@ pub(crate) fn device_for_mount() -> Result<OwnedFd, Blocked> {
     if kind.is_char_device() {
         return Ok(device.into());
     }
-    let cause = "it is no device".to_owned();
+    let cause = "it is not a device".to_owned();
     let remedy = "ask the administrator for `rm /dev/fuse` and `mknod -m 666 /dev/fuse c 10 229`".to_owned();
     Err(Blocked { step: Step::Device, cause, remedy })
 }
@@ -147,9 +147,8 @@ fn namespace(step: Step, error: &io::Error, facts: &Facts) -> (String, String) {
         return (cause, format!("run it outside the chroot, {INSTEAD}"));
     }
     if refused && step == Step::Mapping {
-        let cause = format!(
-            "{error}: the container took away a capability (SETFCAP), or a security module forbids it"
-        );
+        let cause =
+            format!("{error}: the container dropped a capability (SETFCAP), or a security module forbids it");
         return (cause, INSTEAD.trim_start_matches("or ").into());
     }
     if step == Step::Mount && error.raw_os_error() == Some(libc::EINVAL) {

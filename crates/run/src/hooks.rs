@@ -20,7 +20,7 @@ use std::path::{Component, Path, PathBuf};
 
 /// A line of rules makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: `{text}` is none of lib, dev, bin, path, dir, set with what it is about")]
+#[error("line {line}: `{text}` is not a rule: lib, dev, bin, path, dir or set with an argument")]
 pub struct RuleError {
     line: usize,
     text: String,

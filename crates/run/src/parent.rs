@@ -78,7 +78,7 @@ impl Forwarding {
         // As under nohup. The command starts with the signal ignored, too; if it changes that, it gets the signal.
         let ignored: Vec<i32> = PASSED_ON.into_iter().filter(|signal| sys::is_ignored(*signal)).collect();
         let mask = take_and_remember(&PASSED_ON, move |received| pass_on(&lock(&theirs), received, &ignored))
-            .map_err(|source| RunError::System { what: "take over signals", source })?;
+            .map_err(|source| RunError::System { what: "handle signals", source })?;
         Ok(Self { phase, mask })
     }
 
@@ -183,7 +183,7 @@ impl Parent {
     }
 
     fn next(&self) -> Result<FromChild, RunError> {
-        self.channel.next().map_err(|source| RunError::System { what: "hear from the child process", source })
+        self.channel.next().map_err(|source| RunError::System { what: "read from the child process", source })
     }
 
     fn reap(&mut self) -> Result<ExitStatus, RunError> {

@@ -50,7 +50,7 @@ pub(crate) fn enter_new_root() -> io::Result<PathBuf> {
         .into_iter()
         .map(Path::new)
         .find(|hook| hook.is_dir())
-        .ok_or_else(|| io::Error::other("there is neither /tmp nor /proc to build a root on"))?;
+        .ok_or_else(|| io::Error::other("neither /tmp nor /proc exists to build a root on"))?;
     mount("esker", hook, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, c"mode=0755,size=4m")?;
     let old = hook.join(OLD_ROOT);
     fs::create_dir(&old)?;

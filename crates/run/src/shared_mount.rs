@@ -173,9 +173,9 @@ impl SharedMountAddress {
             let what = what.to_owned();
             move |source| SharedMountError::Container(ContainerError::Step { what, source })
         };
-        let hold = Hold::new(&stage).map_err(of_system("keep hold of the mount"))?;
+        let hold = Hold::new(&stage).map_err(of_system("hold the mount open"))?;
         // Threads come from here on.
-        signals::take_signals(&NOT_FOR_KEEPERS, |_| {}).map_err(of_system("set signals aside"))?;
+        signals::take_signals(&NOT_FOR_KEEPERS, |_| {}).map_err(of_system("block signals"))?;
         let directory = hold.directory();
         let tree = open(MountedAt { directory: &directory, name: hold.name() })?;
         let session = Session::start(device, tree, keeping.session).map_err(SharedMountError::from)?;

@@ -119,12 +119,12 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         // The receiver is in the rest of this function.
         let _ = tell.send(());
     })
-    .context(Kind::Failed, "can't take over signals")?;
+    .context(Kind::Failed, "can't handle signals")?;
     let lower: Result<Vec<_>, _> =
         args.lower.iter().map(|folder| tier("--lower", folder, LowerForm::Adopted, settings)).collect();
     let lower = lower?;
     if !lower.is_empty() && !rules.are_open() {
-        return Err(Failure::usage("--lower may hold objects of repositories that not everybody may read")
+        return Err(Failure::usage("--lower may hold objects of restricted repositories")
             .hint("have the broker serve those without --lower"));
     }
     let authorities = configuration::authorities(&configuration::load(settings, None), &args.ca)?;
@@ -153,7 +153,7 @@ fn of_broker(error: BrokerError) -> Failure {
     match error {
         BrokerError::Store(error) => of_store("can't serve a cache", &error),
         error @ BrokerError::File(_) => Failure::failed(chain(&error))
-            .hint("the socket must be in a folder that this user owns and nobody else may write to"),
+            .hint("the socket must be in a folder that this user owns and no other user may write to"),
     }
 }
 

@@ -167,7 +167,7 @@ fn open(named: Option<&PathBuf>, quota: Option<u64>, settings: &Settings) -> Res
             .hint("it is made by the first mount; name another with --cache DIR"));
     }
     CacheFolder::open(folder, quota.unwrap_or_else(|| default_quota(&place)))
-        .map_err(|error| of_store(&format!("can't look after {}", folder.display()), &error))
+        .map_err(|error| of_store(&format!("can't manage {}", folder.display()), &error))
 }
 
 fn failed(what: &str) -> impl Fn(esker_store::StoreError) -> Failure + '_ {
@@ -186,8 +186,8 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
     }
     let place = settings.cache(args.cache.as_deref(), true)?;
     let mut cache = open(args.cache.as_ref(), None, settings)?;
-    let report = cache.report().map_err(failed("can't ask for the state of the cache"))?;
-    let pins = cache.pins().map_err(failed("can't ask for what is pinned"))?;
+    let report = cache.report().map_err(failed("can't read the state of the cache"))?;
+    let pins = cache.pins().map_err(failed("can't read the pins"))?;
     let mut out = Output::new();
     if args.json {
         let CacheLocation { from, passed_over, .. } = place;
@@ -196,7 +196,7 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
     }
     let writer = match report.writer {
         Some(pid) => format!("written by process {pid}"),
-        None => "in use by nobody".to_owned(),
+        None => "not in use".to_owned(),
     };
     out.line(out.bold(&format!("{} — {writer}", report.directory.display())))?;
     let quota = if report.writer.is_some() { format!(" of {}", size(report.quota)) } else { String::new() };
@@ -217,13 +217,13 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
         out.line(format!("  below     {found}, {} were put there", lower.given))?;
     }
     let troubles = [
-        (lower.refused, "files below the cache could not be believed or read, and were fetched"),
-        (lower.late, "reads went to the network because a folder below the cache did not answer"),
+        (lower.refused, "files of lower caches failed verification or could not be read, and were fetched"),
+        (lower.late, "reads went to the network because a lower cache did not answer"),
         (report.unchecked, "objects are checked before they are read, because the last writer was killed"),
         (report.over_quota, "times everything above the quota was in use"),
-        (report.unkept, "objects were served without being kept: no room, or the disk failed"),
+        (report.unkept, "objects were served without being cached: no room, or the disk failed"),
         (report.disk_errors, "operations on the disk failed"),
-        (report.damaged, "objects were found damaged, and fetched anew"),
+        (report.damaged, "objects were found damaged, and fetched again"),
     ];
     for (count, what) in troubles.iter().filter(|(count, _)| *count > 0) {
         out.line(format!("  {}", out.warning(&format!("{count} {what}"))))?;
@@ -235,7 +235,7 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
     let mut cache = open(args.folder.cache.as_ref(), None, settings)?;
     let mut out = Output::new();
     if args.pins {
-        let pins = cache.pins().map_err(failed("can't ask for what is pinned"))?;
+        let pins = cache.pins().map_err(failed("can't read the pins"))?;
         if args.folder.json {
             out.json_array(pins.iter())?;
         } else {
@@ -296,7 +296,7 @@ fn evict(args: EvictArgs, settings: &Settings) -> Result<(), Failure> {
     let freed = match (args.to, args.place) {
         (Some(bytes), _) => open(folder.as_ref(), quota, settings)?.evict_to(bytes).map_err(failed(what))?,
         (None, Some(place)) => fill::evict(place, args.repository, settings)?,
-        (None, None) => return Err(Failure::usage("name a place or say --to SIZE")),
+        (None, None) => return Err(Failure::usage("name a path or use --to SIZE")),
     };
     tell(&freed, args.json)
 }
@@ -409,10 +409,10 @@ fn check(args: &CheckArgs, settings: &Settings) -> Result<(), Failure> {
         0 => Ok(()),
         count if args.remove => {
             Err(Failure::new(Kind::Damaged, format!("{count} objects of the cache were damaged"))
-                .hint("they are removed and will be fetched anew; if it happens again, look at the disk"))
+                .hint("they were removed and will be fetched again; if this recurs, check the disk"))
         }
         count => Err(Failure::new(Kind::Damaged, format!("{count} objects of the cache are damaged"))
-            .hint("`esker cache check --remove` removes them; they will be fetched anew")),
+            .hint("`esker cache check --remove` removes them; they will be fetched again")),
     }
 }
 

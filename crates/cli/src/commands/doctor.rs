@@ -69,11 +69,11 @@ fn print(out: &mut Output, findings: &[Finding], verbose: bool) -> Result<(), Fa
         };
         out.line(format!("{word} {check} {object}: {found}"))?;
         if let Some(mend) = mend {
-            out.line(format!("        mend: {mend}"))?;
+            out.line(format!("        fix: {mend}"))?;
         }
     }
     if findings.iter().all(|finding| finding.grade == Grade::Good) {
-        out.line(format!("all is well: {} things were looked at", findings.len()))?;
+        out.line(format!("no problems found: {} checks", findings.len()))?;
     }
     Ok(())
 }

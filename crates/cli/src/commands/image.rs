@@ -62,7 +62,7 @@ fn of_write(what: &str, error: &WriteError) -> Failure {
     };
     let failure = Failure::new(kind, format!("{what}: {}", chain_after(what, error)));
     match error {
-        WriteError::Refused { .. } => failure.hint("leave it out with --exclude, or mend the input"),
+        WriteError::Refused { .. } => failure.hint("exclude it with --exclude, or correct the input"),
         _ => failure,
     }
 }

@@ -126,7 +126,7 @@ impl AccessArgs {
         given
             .map(|(kind, context)| {
                 Label::new(kind, context).ok_or_else(|| {
-                    Failure::usage(format!("{kind}={context} is no context of SELinux"))
+                    Failure::usage(format!("{kind}={context} is not an SELinux context"))
                         .hint("write one like system_u:object_r:usr_t:s0")
                 })
             })
@@ -172,8 +172,7 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     };
     let name = named.name();
     refuse_taken(&mountpoint, settings)?;
-    let runtime =
-        RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't keep track of the mount")?;
+    let runtime = RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't register the mount")?;
     let log = runtime.log(&RuntimeDir::id(&mountpoint));
     let again = Again { name: called, option: "--daemon", failed: "can't mount" };
     let outcome = start_again(&again, &log, line);
@@ -187,7 +186,7 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     // The daemon says that it serves; this is the proof.
     std::fs::metadata(&mountpoint).map(drop).map_err(|error| {
         Failure::failed(format!("{name} is mounted at {}, but can't be read: {error}", mountpoint.display()))
-            .hint("`esker status` says more")
+            .hint("`esker status` has details")
     })
 }
 
@@ -344,7 +343,7 @@ fn directory(named: &Path) -> Result<PathBuf, Failure> {
         Ok(meta) if meta.is_dir() => Ok(path),
         Ok(_) => Err(failed("it is not a directory").hint("name an existing directory")),
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            Err(failed("a mount is there whose daemon is gone")
+            Err(failed("there is a mount whose daemon has ended")
                 .hint(format!("clean up with `esker umount {}`", path.display())))
         }
         Err(error) => {
@@ -378,7 +377,7 @@ fn remove_dead(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
         return Ok(());
     }
     esker_fuse::mount::unmount(mountpoint, esker_fuse::Unmount::Lazy).map_err(|error| {
-        let said = "can't unmount what a killed daemon left";
+        let said = "can't unmount the mount of a killed daemon";
         Failure::failed(format!("{said}: {}", chain_after(said, &error)))
     })?;
     warn(Some(&format!(

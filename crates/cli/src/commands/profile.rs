@@ -187,8 +187,8 @@ fn add(args: &AddArgs, settings: &Settings) -> Result<(), Failure> {
     let repository = place.open(args.lock, &interrupt, false)?;
     let mut out = Output::new();
     for profile in &profiles {
-        repository.profiles().add(profile).map_err(failed("can't keep a profile", &place))?;
-        out.line(format!("profile {} is kept; the next publish writes its bundles", profile.name))?;
+        repository.profiles().add(profile).map_err(failed("can't store a profile", &place))?;
+        out.line(format!("profile {} is stored; the next publish writes its bundles", profile.name))?;
     }
     out.finish()
 }
@@ -210,7 +210,7 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
         return out.finish();
     }
     if names.is_empty() {
-        out.line(format!("no profile is kept for {}", place.name))?;
+        out.line(format!("no profile is stored for {}", place.name))?;
     }
     for name in names {
         match stored.get(&name) {

@@ -116,7 +116,7 @@ pub(crate) fn run(
 fn repositories(args: &Args) -> Result<Vec<String>, Failure> {
     let first = args.what.as_ref().map(|what| {
         let text = what.to_str().map(str::to_owned);
-        text.ok_or_else(|| Failure::usage(format!("{} is no name of a repository", what.display())))
+        text.ok_or_else(|| Failure::usage(format!("{} is not a repository name", what.display())))
     });
     let urls: Vec<String> =
         first.into_iter().chain(args.repo.iter().cloned().map(Ok)).collect::<Result<_, _>>()?;

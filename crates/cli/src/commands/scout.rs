@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             .context(Kind::Failed, format!("can't join the namespaces of process {command}"))?;
     }
     esker_trails::walk(&args.mountpoint, std::io::stdin())
-        .context(Kind::Failed, format!("can't go ahead through {}", args.mountpoint.display()))
+        .context(Kind::Failed, format!("can't scout {}", args.mountpoint.display()))
 }
 
 /// Returns how a scout for a mount is started.

@@ -152,7 +152,7 @@ fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
             die_by(received.signal);
         }
     })
-    .context(Kind::Failed, "can't take over signals")?;
+    .context(Kind::Failed, "can't handle signals")?;
     Ok(receiver)
 }
 

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let folder = match &own {
             Some(_) => settings.own_config.clone().ok_or_else(|| {
                 Failure::usage("there is no folder for your configuration: HOME is not set")
-                    .hint("set HOME, or say --root DIR")
+                    .hint("set HOME, or use --root DIR")
             })?,
             None => OWN_CONFIG.into(),
         };
@@ -144,7 +144,7 @@ fn wanted(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<Vec<Item>,
     if args.with == With::Autofs {
         if let Some(name) = args.names.first() {
             return Err(Failure::usage(format!("autofs mounts every repository, not only {name}"))
-                .hint("leave the names away, or say --with systemd or --with fstab"));
+                .hint("omit the names, or use --with systemd or --with fstab"));
         }
         items.extend(content::autofs(mount_dir));
         return Ok(items);

@@ -186,7 +186,7 @@ fn print_mount(
             out.line(out.bold(mountpoint))?;
             out.line(format!("  from      {source}"))?;
             if user.is_some() {
-                let text = "its daemon isn't registered where those of that user are";
+                let text = "its daemon isn't registered in that user's runtime folder";
                 return out.line(format!("  {}", out.warning(text)));
             }
             let place = settings.runtime.display();
@@ -255,7 +255,7 @@ fn print_image(out: &mut Output, status: &MountStatus, image: &Image) -> Result<
         image;
     out.line(format!("  from      {}", status.url))?;
     match authenticated.as_str() {
-        "no" => out.line("  trust     nobody vouches for it: name its digest with --digest")?,
+        "no" => out.line("  trust     not authenticated: give its digest with --digest")?,
         "digest" => out.line("  trust     every block is checked by a digest")?,
         "repository" => out.line("  trust     authenticated by the repository it is in")?,
         _ => {}

@@ -70,7 +70,7 @@ const KNOWN: [(&str, Group, Set); 21] = [
 const REFUSED: [(&str, &str); 13] = [
     ("shared", "mounts of a command can't reach the host; rslave shows it those of the host"),
     ("rshared", "mounts of a command can't reach the host; rslave shows it those of the host"),
-    ("U", "esker changes no owners on the host; the command is whoever starts it, also with --fakeroot"),
+    ("U", "esker changes no owners on the host; the command runs as the calling user, also with --fakeroot"),
     ("O", "esker puts no overlay above a bind; --writable-tmpfs puts one above the image"),
     ("upperdir=", "esker puts no overlay above a bind; --writable-tmpfs puts one above the image"),
     ("workdir=", "esker puts no overlay above a bind; --writable-tmpfs puts one above the image"),
@@ -134,7 +134,7 @@ pub(super) fn source_and_target(option: &str, value: &OsStr) -> Result<(PathBuf,
         [source, target] if !source.is_empty() && !target.is_empty() => {
             Ok((named(&source), Some(named(&target))))
         }
-        _ => Err(Failure::usage(format!("{option} {}: it is no SRC[:DST]", value.display()))
+        _ => Err(Failure::usage(format!("{option} {}: it is not SRC[:DST]", value.display()))
             .hint("a colon that belongs to a path is written as \\:")),
     }
 }
@@ -180,7 +180,7 @@ impl<'v> Fields<'v> {
     fn go_on(&mut self, value: &OsStr, option: &'v [u8]) -> Result<(), Failure> {
         if !self.has_options() {
             let told = OsStr::from_bytes(option).display();
-            return Err(wrong(value, &format!("{told} is an option, and stands after a comma"))
+            return Err(wrong(value, &format!("{told} is an option, which must follow a comma"))
                 .hint(format!("write SRC:DST:{told}, or ./{told} for a file of that name")));
         }
         self.options.push(option);
@@ -390,8 +390,8 @@ mod tests {
             ("/a:/b:copy", "copy is not supported"),
             ("/a:/b:nocopy", "nocopy is not supported"),
             ("/a.sqfs:/b:image-src=/x,id=2", "image-src=/x is not supported"),
-            ("/a:/b,ro", "ro is an option, and stands after a comma"),
-            ("/a,ro", "ro is an option, and stands after a comma"),
+            ("/a:/b,ro", "ro is an option, which must follow a comma"),
+            ("/a,ro", "ro is an option, which must follow a comma"),
             ("/a:b", "b is neither an absolute destination nor an option"),
             ("/a:roo", "roo is neither"),
             ("/a:./b", "./b is not absolute"),

@@ -230,7 +230,9 @@ fn mount(bind: Bind, value: &OsStr) -> Result<Mount, Failure> {
     let from = existing("--bind", &source).map_err(|failure| {
         let has_comma = value.as_encoded_bytes().contains(&b',');
         if has_comma {
-            failure.hint("name what is on this host; a comma that belongs to a path is written as \\,")
+            failure.hint(
+                "name a file or directory of this host; a comma that belongs to a path is written as \\,",
+            )
         } else {
             failure
         }
@@ -248,7 +250,8 @@ fn mount(bind: Bind, value: &OsStr) -> Result<Mount, Failure> {
 
 fn existing(option: &str, path: &Path) -> Result<PathBuf, Failure> {
     fs::canonicalize(path).map_err(|error| {
-        Failure::failed(format!("{option} {}: {error}", path.display())).hint("name what is on this host")
+        Failure::failed(format!("{option} {}: {error}", path.display()))
+            .hint("name a file or directory of this host")
     })
 }
 

@@ -189,7 +189,7 @@ impl Kept<'_> {
     }
 
     fn runtime(&self) -> Result<RuntimeDir, Failure> {
-        RuntimeDir::open(&self.settings.runtime).context(Kind::Failed, "can't keep track of the image")
+        RuntimeDir::open(&self.settings.runtime).context(Kind::Failed, "can't register the image")
     }
 
     fn place(&self, runtime: &RuntimeDir) -> Result<SharedMountAddress, Failure> {
@@ -226,7 +226,7 @@ impl Kept<'_> {
         let tree: Arc<dyn Tree> = match &self.root {
             Root::Directory(path) => {
                 let path = path.display();
-                return Err(Failure::failed(format!("{path} is a directory, which needs nobody to keep it")));
+                return Err(Failure::failed(format!("{path} is a directory, which needs no keeper")));
             }
             Root::Image(named) => {
                 let mut image = named.mount(self.repository, self.settings)?;

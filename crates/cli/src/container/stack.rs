@@ -55,7 +55,7 @@ impl ContainerRun {
             .hint("leave out one of them; --bind, --env, --cleanenv, --pwd and --fakeroot work with --at"));
         }
         if !at.is_absolute() || at.components().any(|part| part == Component::ParentDir) {
-            return Err(wrong("it is no absolute path without ..").hint("as in --at /opt/stack"));
+            return Err(wrong("it is not an absolute path without ..").hint("as in --at /opt/stack"));
         }
         match at.components().nth(1) {
             None => Err(wrong("that is the root directory")

@@ -51,7 +51,7 @@ fn of_cache(named: String, touched: Result<Touched, NoAnswer>) -> Finding {
                 "cache",
                 named,
                 found,
-                format!("look at the log of the kernel and mount it read-write, {other}"),
+                format!("check the kernel log and mount it read-write, {other}"),
             )
         }
         Ok(Touched::Failed { call, text, .. }) => Finding::broken(
@@ -62,11 +62,11 @@ fn of_cache(named: String, touched: Result<Touched, NoAnswer>) -> Finding {
         ),
         Ok(_) => Finding::good("cache", named, "it can be written and has room"),
         Err(NoAnswer::Hangs) => {
-            let found = format!("a look at it does not come back within {PATIENCE:?}: its disk hangs");
+            let found = format!("it did not respond within {PATIENCE:?}: its disk hangs");
             Finding::broken("cache", named, found, format!("see to the disk, {other}"))
         }
         Err(NoAnswer::Failed(why)) => {
-            let found = format!("it could not be looked at: {why}");
+            let found = format!("it could not be checked: {why}");
             Finding::warning("cache", named, found, "see whether processes can be started")
         }
     }

@@ -63,7 +63,7 @@ fn fusermount() -> Finding {
                 mend,
             )
         }
-        Some(path) => Finding::good("fusermount", path.display().to_string(), "it can mount for everybody"),
+        Some(path) => Finding::good("fusermount", path.display().to_string(), "it can mount for all users"),
     }
 }
 
@@ -75,9 +75,9 @@ fn namespaces() -> Finding {
     let object = "user namespaces";
     match touch(Touch::Namespaces, Path::new("/"), PATIENCE) {
         Ok(Touched::Blocked { cause, remedy }) => Finding::warning("namespaces", object, cause, remedy),
-        Ok(_) => Finding::good("namespaces", object, "everybody may make them"),
+        Ok(_) => Finding::good("namespaces", object, "all users may create them"),
         Err(NoAnswer::Hangs) => {
-            Finding::warning("namespaces", object, "making one does not end", "look at the log of the kernel")
+            Finding::warning("namespaces", object, "making one does not end", "check the kernel log")
         }
         Err(NoAnswer::Failed(why)) => {
             Finding::warning("namespaces", object, why, "see whether processes can be started")

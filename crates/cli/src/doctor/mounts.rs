@@ -31,8 +31,7 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
         Ok(registered) => registered,
         Err(error) => {
             let found = chain(&error);
-            let mend =
-                "see who owns the folder and what its mode is; without it mounts can't be looked after";
+            let mend = "check owner and mode of the folder; mounts can't be managed without it";
             let place = settings.runtime.display().to_string();
             looks.push(Look::new("mounts", place.clone(), move || {
                 vec![Finding::broken("mounts", place, found, mend)]
@@ -60,7 +59,7 @@ fn own(one: &Registered) -> Vec<Finding> {
             // Its mount ended with it; `esker status` clears it away.
             return Vec::new();
         }
-        let found = format!("its daemon (process {}) was killed, and the mount is left behind", entry.pid);
+        let found = format!("its daemon (process {}) was killed, and its mount is stale", entry.pid);
         return vec![Finding::broken("mount", place.clone(), found, format!("`esker umount {place}`"))];
     }
     let touched = entry.command.is_none().then(|| {
@@ -116,11 +115,11 @@ fn of_touch(place: &str, pid: u32, answer: Result<Touched, NoAnswer>) -> Option<
         )),
         Ok(_) => None,
         Err(NoAnswer::Hangs) => {
-            let found = format!("a look at it does not come back within {PATIENCE:?}");
+            let found = format!("it did not respond within {PATIENCE:?}");
             Some(Finding::broken("mount", place, found, end))
         }
         Err(NoAnswer::Failed(why)) => {
-            let found = format!("it could not be looked at: {why}");
+            let found = format!("it could not be checked: {why}");
             Some(Finding::warning("mount", place, found, "see whether processes can be started"))
         }
     }
@@ -132,8 +131,8 @@ fn of_status(place: &str, status: &MountStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(offline) = &status.offline {
         let age = now.saturating_sub(offline.since) / 60;
-        let found = format!("no newer revision could be asked for since {age} minutes: {}", offline.reason);
-        let mend = "see whether the server and the proxies are up and reachable from here; what is cached stays readable";
+        let found = format!("no check for a new revision succeeded for {age} minutes: {}", offline.reason);
+        let mend = "check that the server and the proxies are up and reachable from here; cached files stay readable";
         findings.push(Finding::warning("server", place, found, mend));
     }
     findings.extend(of_route(place, &status.network.route));
@@ -179,7 +178,7 @@ fn of_route(place: &str, route: &Route) -> Vec<Finding> {
         let why = one.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         let found = format!("the {kind} {} is out of use{since}{why}", one.name);
         let mend = format!(
-            "see whether it runs and can be reached from here; the mount uses the next {kind} meanwhile"
+            "check that it runs and is reachable from here; the mount uses the next {kind} meanwhile"
         );
         Finding::warning(check, place, found, mend)
     };
@@ -197,7 +196,7 @@ fn of_head(place: &str, now: u64, checked: u64) -> Finding {
         return Finding::good("head", place, found);
     }
     let mend = format!(
-        "see why in `esker status {place}`; `esker revision {place} --update` asks now, and mounting again starts anew"
+        "`esker status {place}` shows the reason; `esker revision {place} --update` refreshes now; otherwise mount again"
     );
     Finding::warning("head", place, found, mend)
 }
@@ -206,7 +205,7 @@ fn of_head(place: &str, now: u64, checked: u64) -> Finding {
 /// new mount.
 fn of_whitelist(place: &str, now: u64, expires: u64) -> Finding {
     let left = expires.saturating_sub(now);
-    let mend = "the owner of the repository has to sign it again (`esker repo resign`); tell them";
+    let mend = "ask the owner of the repository to sign it again (`esker repo resign`)";
     match left {
         0 => {
             let found = format!("it expired {} ago: no new revision is accepted", span(now - expires));
@@ -233,10 +232,10 @@ fn span(seconds: u64) -> String {
 /// Reports a mount that is not in this user's registry: another user's, or a leftover.
 fn stranger(place: &Path) -> Finding {
     let named = place.display().to_string();
-    let mend = format!("`esker umount {named}`, by whoever mounted it or root");
+    let mend = format!("`esker umount {named}`, as the mounting user or root");
     match touch(Touch::Mount, place, PATIENCE) {
         Ok(Touched::Failed { errno: libc::ENOTCONN, .. }) => {
-            Finding::broken("mount", named, "it is left behind: it has no daemon any more", mend)
+            Finding::broken("mount", named, "it is stale: its daemon has ended", mend)
         }
         // A mount without access for other users is not our concern.
         Ok(Touched::Failed { errno: libc::EACCES | libc::EPERM, .. }) => {
@@ -247,13 +246,13 @@ fn stranger(place: &Path) -> Finding {
         }
         Ok(_) => Finding::good("mount", named, "it answers"),
         Err(NoAnswer::Hangs) => {
-            let found = format!("a look at it does not come back within {PATIENCE:?}");
+            let found = format!("it did not respond within {PATIENCE:?}");
             Finding::broken("mount", named, found, format!("end its daemon with `kill -9`, then {mend}"))
         }
         Err(NoAnswer::Failed(why)) => Finding::warning(
             "mount",
             named,
-            format!("it could not be looked at: {why}"),
+            format!("it could not be checked: {why}"),
             "see whether processes can be started",
         ),
     }

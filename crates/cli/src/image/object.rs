@@ -38,7 +38,7 @@ pub(super) fn open(
     let name = browsed.describe();
     let tree = browsed.tree();
     if found.attr.kind != NodeKind::File {
-        return Err(Failure::usage(format!("{name} is no file, so it can't be an image"))
+        return Err(Failure::usage(format!("{name} is not a file, so it can't be an image"))
             .hint("a folder of a repository can be the root of a command: esker run NAME:/path -- COMMAND"));
     }
     let size = found.attr.size;

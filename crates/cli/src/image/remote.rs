@@ -98,10 +98,10 @@ pub(super) fn open(
             let FileVersion { len, version } = file.whole();
             let Some(version) = version else {
                 return Err(Failure::failed(format!(
-                    "{what}: its server says neither with ETag nor with Last-Modified which version it sends, so that a \
+                    "{what}: its server sends neither ETag nor Last-Modified, so that a \
                      change would go unnoticed"
                 ))
-                .hint("name what `esker image digest` says of it with --digest"));
+                .hint("give its digest (`esker image digest`) with --digest"));
             };
             let parts = cache.of(format!("{url}\n{len}\n{version:?}").as_bytes());
             (file, parts, None)

@@ -17,7 +17,7 @@ pub(super) fn fetch(url: &str, settings: &Settings, patience: Duration) -> Resul
     let Some((base, file)) =
         url.rsplit_once('/').filter(|(base, file)| plain && base.contains("://") && !file.is_empty())
     else {
-        return Err(Failure::usage(format!("{what}: it is no plain address of a file"))
+        return Err(Failure::usage(format!("{what}: it is not a plain URL of a file"))
             .hint("get it in another way, and import the file"));
     };
     let mut servers = Servers { proxies: proxies(settings)?, ..Servers::direct(base) };
@@ -36,9 +36,9 @@ pub(super) fn fetch(url: &str, settings: &Settings, patience: Duration) -> Resul
     let answer = receiver.recv_timeout(patience).map_err(|_| {
         Failure::new(
             crate::error::Kind::Network,
-            format!("{what}: it did not come within {} s", patience.as_secs_f32()),
+            format!("{what}: it did not arrive within {} s", patience.as_secs_f32()),
         )
-        .hint("see whether the server is reachable from here, or get the file in another way")
+        .hint("check that the server is reachable from here, or get the file in another way")
     })?;
     let stored = answer.map_err(failed)?;
     stored.into_bytes().map_err(|error| Failure::failed(format!("{what}: {error}")))

@@ -35,10 +35,10 @@ pub(super) enum Woken {
 impl Interrupt {
     /// Takes the signals over. Call it before any other thread starts.
     pub(crate) fn on_signals() -> Result<Self, Failure> {
-        let interrupt = Self::new().context(Kind::Failed, "can't take over signals")?;
+        let interrupt = Self::new().context(Kind::Failed, "can't handle signals")?;
         let received = interrupt.clone();
         take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| received.raise())
-            .context(Kind::Failed, "can't take over signals")?;
+            .context(Kind::Failed, "can't handle signals")?;
         Ok(interrupt)
     }
 

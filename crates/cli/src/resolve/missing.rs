@@ -15,8 +15,7 @@ pub(super) fn name_all<T>(parameters: &Parameters, keys: Result<T, Failure>) -> 
     if no_servers {
         missing.push(format!("its servers: CVMFS_SERVER_URL is not set for {name}"));
         mends.push(format!(
-            "servers: set it in /etc/cvmfs/domain.d/{domain}.local, copy the domain's /etc/cvmfs/domain.d/{domain}.conf \
-             and keys from a machine that has them, say --server URL, or give a URL in place of the name"
+            "servers: set it in /etc/cvmfs/domain.d/{domain}.local, copy the domain's /etc/cvmfs/domain.d/{domain}.conf and keys from a machine that has them, use --server URL, or give a URL in place of the name"
         ));
     }
     let keys = keys.map_err(|failure| {
@@ -24,10 +23,9 @@ pub(super) fn name_all<T>(parameters: &Parameters, keys: Result<T, Failure>) -> 
         mends.extend(failure.hint.map(|hint| format!("keys: {hint}")));
     });
     if no_proxies {
-        missing.push(format!("the way there: CVMFS_HTTP_PROXY is not set for {name}"));
+        missing.push(format!("its proxies: CVMFS_HTTP_PROXY is not set for {name}"));
         mends.push(
-            "proxies: set it in /etc/cvmfs/default.local (or http_proxy in esker.toml), to DIRECT if there is no proxy, or say \
-             --proxy GROUPS"
+            "proxies: set it in /etc/cvmfs/default.local (or http_proxy in esker.toml), to DIRECT if there is no proxy, or use --proxy GROUPS"
                 .to_owned(),
         );
     }
@@ -43,9 +41,6 @@ pub(super) fn name_all<T>(parameters: &Parameters, keys: Result<T, Failure>) -> 
                 .to_owned(),
         );
     }
-    Err(Failure::usage(format!(
-        "the configuration does not say all that {name} needs: {}",
-        missing.join("; ")
-    ))
-    .hint(mends.join("\n")))
+    Err(Failure::usage(format!("the configuration lacks settings for {name}: {}", missing.join("; ")))
+        .hint(mends.join("\n")))
 }

@@ -26,7 +26,7 @@ pub(crate) fn autofs(mount_dir: &Path) -> Vec<Item> {
     let map = format!(
         "#!/bin/sh\n\
          # {OURS}\n\
-         # The automounter calls it with the name of a folder below {dir} that somebody looks for, and gets the\n\
+         # The automounter calls it with the name of a folder below {dir} that a program looks up, and gets the\n\
          # options and the source of its mount. What can't be the name of a repository is not there.\n\
          LC_ALL=C\n\
          case $1 in\n    \
@@ -38,7 +38,7 @@ pub(crate) fn autofs(mount_dir: &Path) -> Vec<Item> {
     );
     let master = format!(
         "# {OURS}\n\
-         # What is not used for a while is unmounted; how long that is stands in /etc/autofs.conf.\n\
+         # Idle mounts are unmounted; the timeout is in /etc/autofs.conf.\n\
          {dir} program:{MAP}\n",
         dir = mount_dir.display()
     );
@@ -72,7 +72,7 @@ pub(crate) fn systemd(mount_dir: &Path, name: &str) -> Vec<Item> {
     let automount_text = format!(
         "# {OURS}\n\
          [Unit]\n\
-         Description={name} with Esker, mounted when it is looked for\n\
+         Description={name} with Esker, mounted at first access\n\
          \n\
          [Automount]\n\
          Where={place}\n\

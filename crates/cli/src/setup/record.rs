@@ -62,7 +62,7 @@ impl Record {
         };
         serde_json::from_slice(&text).map_err(|error| {
             Failure::failed(format!("{} is damaged: {error}", place.display()))
-                .hint("move it away; what it told of is then left to you")
+                .hint("move it away; its changes then have to be undone by hand")
         })
     }
 

@@ -67,7 +67,7 @@ fn settings_are_shown_with_their_lines() {
     );
     let warned = String::from_utf8_lossy(&output.stderr).into_owned();
     for told in [
-        "/etc/cvmfs/default.local:1: CVMFS_HTTP_PROXYS is no parameter of a client",
+        "/etc/cvmfs/default.local:1: CVMFS_HTTP_PROXYS is not a client parameter",
         "/etc/cvmfs/default.local:2: the command `slow` is not evaluated, because no shell is run; not set by it: CVMFS_TIMEOUT",
         "/etc/cvmfs/config.d/sw.example.org.local:1: CVMFS_QUOTA_LIMIT=4G can't be: it takes MB",
     ] {
@@ -86,7 +86,7 @@ fn settings_are_shown_with_their_lines() {
     assert_eq!(quota["file"].as_str().map(Path::new), Some(Path::new("/etc/cvmfs/default.conf")));
     let mends: Vec<_> =
         json["findings"].as_array().expect("a list").iter().map(|it| it["mend"].to_string()).collect();
-    assert!(mends.iter().any(|mend| mend.contains("write CVMFS_HTTP_PROXY if that is meant")), "{mends:?}");
+    assert!(mends.iter().any(|mend| mend.contains("write CVMFS_HTTP_PROXY if you mean that")), "{mends:?}");
     let output = world
         .esker(&["config", "show", "sw", "--config-root", "/no/such/root"])
         .output()

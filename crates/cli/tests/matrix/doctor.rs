@@ -73,7 +73,7 @@ fn a_healthy_mount_passes_and_a_frozen_daemon_is_reported_with_its_fix() {
         signal(pid, Signal::STOP);
         let ill = examine(&world);
         ill.assert_broken("daemon", &place, "stopped", &format!("kill -CONT {pid}"));
-        ill.assert_broken("mount", &place, "does not come back", &format!("kill -9 {pid}"));
+        ill.assert_broken("mount", &place, "did not respond", &format!("kill -9 {pid}"));
         // The mend that it names is one.
         signal(pid, Signal::CONT);
         let well = examine(&world);
@@ -91,11 +91,11 @@ fn a_stale_mount_is_reported_and_cleaned_up() {
             u32::try_from(mounted.status()["pid"].as_u64().expect("a process id")).expect("a process id");
         signal(pid, Signal::KILL);
         wait_until_gone(pid);
-        examine(&world).assert_broken("mount", &place, "left behind", &format!("esker umount {place}"));
+        examine(&world).assert_broken("mount", &place, "stale", &format!("esker umount {place}"));
         if !person.is_root() {
             // Another user, or its owner without the registry, sees it too.
             fs::remove_dir_all(world.path("run/esker")).expect("losing the registry");
-            examine(&world).assert_broken("mount", &place, "left behind", "esker umount");
+            examine(&world).assert_broken("mount", &place, "stale", "esker umount");
         }
         // Dropped, it is unmounted as the doctor says.
         drop(mounted);

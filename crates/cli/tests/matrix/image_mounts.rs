@@ -158,7 +158,7 @@ fn damaged_images_and_other_files_are_refused_with_the_reason() {
     let other = image(&world, 100);
     refused(&other, &[], "there is no squashfs image in it");
     refused(&whole, &["--offset", "100"], "is no squashfs image");
-    refused("http://host/cvmfs/sw.example.org", &["--offset", "1"], "is no image");
+    refused("http://host/cvmfs/sw.example.org", &["--offset", "1"], "is not an image");
     let bytes = fs::read(&whole).expect("the image");
     // Its file is padded; the superblock says how long the image is.
     let used = u64::from_le_bytes(bytes[40..48].try_into().expect("eight bytes"));

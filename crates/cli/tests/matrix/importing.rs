@@ -119,12 +119,12 @@ fn a_domain_is_imported_used_and_removed() {
         for told in [
             "its servers: CVMFS_SERVER_URL is not set for full.test",
             "its keys: ",
-            "the way there: CVMFS_HTTP_PROXY is not set for full.test",
+            "its proxies: CVMFS_HTTP_PROXY is not set for full.test",
             "esker setup --import FILE|DIR|URL",
         ] {
             assert!(words(&output).contains(told), "{told} is not in {}", words(&output));
         }
-        site.refused(&["--import", source], "nobody is here to be asked");
+        site.refused(&["--import", source], "there is no terminal to ask");
         site.refused(&["--import", source, "--fingerprint", &FINGERPRINT.replace('e', "f")], FINGERPRINT);
         site.refused(&["--import", source, "--fingerprint", "e715"], "64 hexadecimal digits");
         let both = ["--import", source, "--fingerprint", FINGERPRINT, "--fingerprint", &"0".repeat(64)];

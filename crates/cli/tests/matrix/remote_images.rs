@@ -179,7 +179,7 @@ fn damaged_messages_are_noticed() {
     rule.assert_hit();
     mirror.say("ETag", "W/\"weak\"");
     let told = reader.refused(1, &cat);
-    assert!(told.contains("neither with ETag") && told.contains("--digest"), "{told}");
+    assert!(told.contains("neither ETag") && told.contains("--digest"), "{told}");
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn an_image_of_a_repository_is_mounted_and_run() {
         .args(repository)
         .output()
         .expect("running esker");
-    assert!(words(&refused).contains("is no file"), "{}", words(&refused));
+    assert!(words(&refused).contains("is not a file"), "{}", words(&refused));
 
     // As a file below a mount.
     esker(&["mount", &mirror.url(NAME), &mountpoint.display().to_string()], &[]);

@@ -148,7 +148,7 @@ fn an_image_carries_recorded_start_up_reads() {
             command
         };
         let told = complaint(&mut learn(&[]), 1);
-        assert!(told.contains("nothing is known of how programs start"), "{told}");
+        assert!(told.contains("no start-up reads are recorded"), "{told}");
         let first = world.mount_of(&image, options);
         start(&first, 0..FILES);
         drop(first);

@@ -61,7 +61,7 @@ impl Listener {
         let me = rustix::process::geteuid().as_raw();
         if !facts.is_dir() || facts.uid() != me || facts.mode() & 0o022 != 0 {
             let why =
-                format!("{} must be a folder of user {me} that nobody else may write to", folder.display());
+                format!("{} must be a folder of user {me} that no other user may write to", folder.display());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         let address = SocketAddrUnix::new(path)?;
@@ -72,7 +72,10 @@ impl Listener {
             Err(rustix::io::Errno::NOENT) => {}
             // A dead broker leaves a socket; any other file is not the broker's to remove.
             Err(_) if !std::fs::symlink_metadata(path)?.file_type().is_socket() => {
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "what is there is no socket"));
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "the existing file is not a socket",
+                ));
             }
             Err(_) => std::fs::remove_file(path)?,
         }

@@ -51,7 +51,9 @@ pub(super) fn run(shared: &Weak<SharedCache>, inbox: &Inbox<Event>) {
                 shared.look_for_broker(looks);
                 shared.look_for_disk(inbox);
                 if shared.has_lost_folder() {
-                    shared.log.say(&format!("the cache {} is gone; making it anew", shared.cache.display()));
+                    shared
+                        .log
+                        .say(&format!("the cache {} was removed; creating it again", shared.cache.display()));
                     shared.exchange(Role::Electing);
                     if !shared.settle(inbox) {
                         return;
@@ -99,7 +101,7 @@ impl SharedCache {
         let spare = self.open.open_spare().and_then(|writer| self.become_writer(writer, true).ok());
         let Some(role) = spare else { return false };
         let why = error.full_text();
-        self.log.say(&format!("{why}; until it can be used, what is read is fetched and not kept"));
+        self.log.say(&format!("{why}; until it works, objects are fetched without being cached"));
         self.take_role(role);
         true
     }

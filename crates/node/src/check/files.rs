@@ -30,7 +30,7 @@ pub(super) fn configuration(parameters: &Parameters, how: &Checking, findings: &
         ));
     }
     for path in parameters.files().iter().filter(|path| others_may_write(&how.root.place(path))) {
-        let what = "others may change this file, and so decide what is mounted";
+        let what = "other users may change this file, and with it the mounts";
         findings.push(
             Finding::new(Severity::Error, what, format!("`chmod go-w {}`", shown(path))).at(shown(path)),
         );
@@ -80,7 +80,7 @@ pub(super) fn cache(parameters: &Parameters, findings: &mut Vec<Finding>) {
             "mount it for writing".into(),
         );
     } else if access(&folder, Access::WRITE_OK).is_err() {
-        let mend = "`chown` it to whoever mounts; without that right a user has a cache of their own".into();
+        let mend = "`chown` it to the mounting user; users without write access use their own cache".into();
         problem(Severity::Error, format!("{at} is not writable"), mend);
     }
     let (total, free) =

@@ -96,7 +96,7 @@ fn everybody(servers: &Servers) -> Vec<Asked> {
             asked.push(Asked {
                 what: format!("the proxy {proxy}"),
                 parameter,
-                mend: format!("start it, let it through the firewall, or take it out of {parameter}"),
+                mend: format!("start it, open the firewall for it, or remove it from {parameter}"),
                 servers: Servers {
                     proxies: Proxies::only(proxy.clone()),
                     fallback: Proxies::none(),
@@ -109,7 +109,7 @@ fn everybody(servers: &Servers) -> Vec<Asked> {
         asked.push(Asked {
             what: format!("the server {url}"),
             parameter: "CVMFS_SERVER_URL",
-            mend: "see whether it is up and reachable from here; otherwise take it out of CVMFS_SERVER_URL"
+            mend: "check that it is up and reachable from here; otherwise remove it from CVMFS_SERVER_URL"
                 .into(),
             servers: Servers { urls: vec![url.clone()], ..servers.clone() },
         });
@@ -128,14 +128,14 @@ fn judge(
     let finding = match answer {
         Some(Answer::Good { expires }) if expires.0.saturating_sub(now.0) < SOON => Finding::new(
             Severity::Warning,
-            format!("the whitelist that {what} has expires at {expires}"),
-            "tell the owner of the repository, who has to sign it again; a server that is out of date has to replicate",
+            format!("the whitelist of {what} expires at {expires}"),
+            "ask the owner of the repository to sign it again; if the server is out of date, it has to replicate",
         ),
         Some(Answer::Good { .. }) => return None,
         Some(Answer::Untrusted(error)) => Finding::new(
             Severity::Error,
-            format!("what {what} has can't be believed: {error}"),
-            "see whether the public key is this repository's, and the server is; if both are, tell the repository's owner",
+            format!("the data of {what} can't be verified: {error}"),
+            "check that the public key and the server are this repository's; if both are, inform its owner",
         ),
         Some(Answer::Failed(error)) => {
             Finding::new(Severity::Error, format!("{what} does not work: {}", error.full_text()), mend)

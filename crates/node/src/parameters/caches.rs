@@ -94,7 +94,7 @@ impl Parameters {
             }
             cache = self.upper(cache)?;
         }
-        Err(self.bad(&parameter(cache, "UPPER"), "it goes round in a circle"))
+        Err(self.bad(&parameter(cache, "UPPER"), "it refers to itself"))
     }
 
     /// Returns the parameter with an unknown kind of cache, if there is one.
@@ -125,7 +125,7 @@ impl Parameters {
             }
             cache = self.upper(cache)?;
         }
-        Err(self.bad(&parameter(cache, "UPPER"), "it goes round in a circle"))
+        Err(self.bad(&parameter(cache, "UPPER"), "it refers to itself"))
     }
 
     /// Returns the parameter that names the folder of a cache, and the folder.

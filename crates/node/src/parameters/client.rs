@@ -96,7 +96,7 @@ impl Parameters {
         };
         ParameterError::Bad {
             parameter: parameter.to_owned(),
-            mend: format!("mend {}; {parameter} takes {takes}", setting.origin),
+            mend: format!("correct {}; {parameter} takes {takes}", setting.origin),
             value: table::shown(parameter, &setting.value).into_owned(),
             origin: setting.origin,
             why: why.into(),
@@ -138,7 +138,7 @@ impl Parameters {
         Ok(Servers {
             urls,
             proxies: self.proxies("CVMFS_HTTP_PROXY", auto)?.ok_or_else(|| {
-                let mend = "set it in /etc/cvmfs/default.local, to DIRECT if there is no proxy, or say --proxy GROUPS";
+                let mend = "set it in /etc/cvmfs/default.local, to DIRECT if there is no proxy, or use --proxy GROUPS";
                 self.missing("CVMFS_HTTP_PROXY", mend.into())
             })?,
             fallback: self.proxies("CVMFS_FALLBACK_PROXY", auto)?.unwrap_or_else(Proxies::none),
@@ -281,7 +281,7 @@ impl Parameters {
             Some(text) => {
                 let address =
                     text.parse().or_else(|_| text.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, DNS_PORT)));
-                Some(address.map_err(|_| self.bad("CVMFS_DNS_SERVER", "it is no address"))?)
+                Some(address.map_err(|_| self.bad("CVMFS_DNS_SERVER", "it is not an address"))?)
             }
             None => None,
         };
@@ -329,7 +329,7 @@ impl Parameters {
         }
         if let Some(text) = self.checked("CVMFS_REPOSITORY_DATE")? {
             let date = UnixTime::parse_iso(text)
-                .ok_or_else(|| self.bad("CVMFS_REPOSITORY_DATE", "it is no date"))?;
+                .ok_or_else(|| self.bad("CVMFS_REPOSITORY_DATE", "it is not a date"))?;
             return Ok(Some(Pin::Date(date)));
         }
         Ok(self.switch("CVMFS_AUTO_UPDATE")?.is_some_and(|follows| !follows).then_some(Pin::Head))

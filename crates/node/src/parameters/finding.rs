@@ -64,7 +64,7 @@ impl Parameters {
                     Finding::new(
                         Severity::Error,
                         what,
-                        format!("mend the line; {name} takes {}", row.kind.words()),
+                        format!("correct the line; {name} takes {}", row.kind.words()),
                     )
                     .at(&place),
                 );
@@ -73,9 +73,8 @@ impl Parameters {
                 || table::switch(&setting.value).is_some_and(|it| table::switch(row.default) == Some(it));
             if let (State::Not(why), false) = (row.state, is_default) {
                 let what = format!("{name}={} is not honoured: {why}", table::shown(name, &setting.value));
-                let mend = format!(
-                    "take out the line if nothing depends on it; docs/parameters.md says more of {name}"
-                );
+                let mend =
+                    format!("remove the line if nothing depends on it; docs/parameters.md describes {name}");
                 findings.push(Finding::new(Severity::Warning, what, mend).at(&place));
             }
         }
@@ -84,10 +83,10 @@ impl Parameters {
 }
 
 fn of_unknown(name: &str) -> Finding {
-    let what = format!("{name} is no parameter of a client");
+    let what = format!("{name} is not a client parameter");
     let mend = match table::nearest(name) {
-        Some(near) => format!("write {near} if that is meant; otherwise take out the line"),
-        None => "take out the line".into(),
+        Some(near) => format!("write {near} if you mean that; otherwise remove the line"),
+        None => "remove the line".into(),
     };
     Finding::new(Severity::Warning, what, mend)
 }

@@ -101,20 +101,20 @@ impl Problem {
             ProblemKind::Unreadable { path, .. } => {
                 format!("let everyone read it: `chmod a+r {}`", path.display())
             }
-            ProblemKind::NotText => "write it anew as UTF-8".into(),
+            ProblemKind::NotText => "save it as UTF-8".into(),
             ProblemKind::CarriageReturn => "end its lines as Unix does: `sed -i 's/\\r$//' FILE`".into(),
             ProblemKind::Syntax { .. } => "try it with `sh -n FILE`".into(),
             ProblemKind::NotEvaluated { .. } => {
-                "write the value itself, or have a file beside this one with the value made and source it".into()
+                "write the value itself, or generate a file with the value beside this one and source it".into()
             }
-            ProblemKind::Unsourced { .. } => "make the file, or take out the line".into(),
+            ProblemKind::Unsourced { .. } => "create the file, or remove the line".into(),
             ProblemKind::OnlySourced { names } => {
                 let name = names.first().map_or("NAME", String::as_str);
                 format!("add a line `{name}=\"${name}\"` behind the one that sources the file")
             }
             ProblemKind::BadToml { .. } => "write lines like `http_proxy = \"http://proxy:3128\"`".into(),
             ProblemKind::Endless => "write it without loops, or source fewer files".into(),
-            ProblemKind::ReadOnly { name } => format!("take out the line: {name} is set where it was made read-only"),
+            ProblemKind::ReadOnly { name } => format!("remove the line: {name} is set where it was made read-only"),
             ProblemKind::Protected { .. } => {
                 "set CVMFS_CONFIG_REPOSITORY in /etc/cvmfs/default.d/NAME.conf, which is read before it is used".into()
             }
@@ -140,7 +140,7 @@ impl fmt::Display for ProblemKind {
             ProblemKind::Unreadable { path, why } => write!(f, "can't read {}: {why}", path.display()),
             ProblemKind::NotText => f.write_str("the file is not UTF-8"),
             ProblemKind::CarriageReturn => f.write_str("the line ends with a carriage return"),
-            ProblemKind::Syntax { what } => write!(f, "{what}; what follows in this file is not read"),
+            ProblemKind::Syntax { what } => write!(f, "{what}; the rest of this file is not read"),
             ProblemKind::NotEvaluated { what, names } => {
                 write!(f, "{what} is not evaluated, because no shell is run")?;
                 if names.is_empty() { Ok(()) } else { write!(f, "; not set by it: {}", names.join(", ")) }

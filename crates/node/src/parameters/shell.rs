@@ -298,7 +298,7 @@ impl<'a> Shell<'a> {
             Ok(bytes) => {
                 self.charge(bytes.len())?;
                 let text = String::from_utf8(bytes);
-                text.map(Some).map_err(|_| Obstacle::new(format!("{}, which is no text", full.display())))
+                text.map(Some).map_err(|_| Obstacle::new(format!("{}, which is not text", full.display())))
             }
             Err(error)
                 if matches!(

@@ -48,7 +48,7 @@ impl Parameters {
         let cpu = |text: &str| text.trim().parse().ok().filter(|cpu| *cpu < CPUS_MAX);
         let cpus = self.checked(CPUS)?.map(|text| text.split(',').map(cpu).collect::<Option<Vec<usize>>>());
         let cpus = match cpus {
-            Some(None) => return Err(self.bad(CPUS, "it is no list of processors like 0,1,2")),
+            Some(None) => return Err(self.bad(CPUS, "it is not a list of processors like 0,1,2")),
             Some(Some(cpus)) => cpus,
             None => Vec::new(),
         };

@@ -367,14 +367,14 @@ fn missing_and_invalid_parameters_are_reported_with_advice() {
         ("CVMFS_HTTP_PROXY=auto", "CVMFS_HTTP_PROXY=auto (/etc/cvmfs/default.d/1.conf:1): `auto` stands for"),
         (
             "CVMFS_HTTP_PROXY=p:x",
-            "CVMFS_HTTP_PROXY=p:x (/etc/cvmfs/default.d/1.conf:1): p:x: its port is no number",
+            "CVMFS_HTTP_PROXY=p:x (/etc/cvmfs/default.d/1.conf:1): p:x: its port is not a number",
         ),
         ("CVMFS_TIMEOUT=5s", "CVMFS_TIMEOUT=5s (/etc/cvmfs/default.d/1.conf:1): it takes seconds"),
         (
             "CVMFS_MAX_RETRIES=99999999999",
             "CVMFS_MAX_RETRIES=99999999999 (/etc/cvmfs/default.d/1.conf:1): it is too large",
         ),
-        ("CVMFS_DNS_SERVER=dns", "it is no address"),
+        ("CVMFS_DNS_SERVER=dns", "it is not an address"),
         ("CVMFS_STRICT_MOUNT=yes", "sw.test is not in CVMFS_REPOSITORIES\nadd sw.test to CVMFS_REPOSITORIES"),
     ] {
         let proxy = if line.contains("HTTP") { "" } else { "CVMFS_HTTP_PROXY=DIRECT" };

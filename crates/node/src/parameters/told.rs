@@ -61,7 +61,7 @@ impl Parameters {
         Ok(Some(Telemetry {
             to: DatagramTarget {
                 host: needed("CVMFS_INFLUX_HOST")?.to_owned(),
-                port: port.ok_or_else(|| self.bad(PORT, "it is no number from 1 to 65535"))?,
+                port: port.ok_or_else(|| self.bad(PORT, "it is not a number from 1 to 65535"))?,
                 every: self.seconds("CVMFS_TELEMETRY_RATE")?.unwrap_or(RATE).max(RATE_MIN),
             },
             metric: word(METRIC, needed(METRIC)?, "the name of a metric")?,

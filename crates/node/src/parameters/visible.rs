@@ -30,14 +30,13 @@ impl Parameters {
         for name in names.filter(|name| !name.is_empty()) {
             // A misspelt name would leave an attribute readable that should be protected.
             if !is_magic(name) {
-                return Err(self.bad(NAMES, format!("{name} is no attribute that tells of a repository")));
+                return Err(self.bad(NAMES, format!("{name} is not an attribute of a repository")));
             }
             protected.names.insert(name.to_owned());
         }
         let groups = self.checked(GROUPS)?.unwrap_or_default().split(',').map(str::trim);
         for group in groups.filter(|group| !group.is_empty()) {
-            let group =
-                group.parse().map_err(|_| self.bad(GROUPS, format!("{group} is no number of a group")))?;
+            let group = group.parse().map_err(|_| self.bad(GROUPS, format!("{group} is not a group id")))?;
             protected.groups.insert(group);
         }
         Ok(protected)

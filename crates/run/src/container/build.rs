@@ -69,7 +69,7 @@ pub(super) fn build(stage: &Stage, plan: &Plan) -> Result<Vec<LeftOut>, Containe
             leave_out(wanted, error, &mut left_out)?;
         }
     }
-    close_scratch(&placing.done).map_err(step("close what was made for the command"))?;
+    close_scratch(&placing.done).map_err(step("protect the command's own files"))?;
     enter(&root).map_err(step("make the image the root directory"))?;
     Ok(left_out)
 }
@@ -155,11 +155,10 @@ fn refused(wanted: &Mount, error: io::Error) -> ContainerError {
     match &wanted.what {
         What::Bind { from, options } if options.single && error.raw_os_error() == Some(libc::EINVAL) => {
             let what = format!(
-                "can't mount {} on {target} without what is mounted below it: the kernel shows them only together to users \
-                 other than root",
+                "can't mount {} on {target} without the mounts below it: for users other than root the kernel binds them only together",
                 from.display()
             );
-            ContainerError::Impossible { what, remedy: "leave out the option bind, or say rbind".into() }
+            ContainerError::Impossible { what, remedy: "remove the option bind, or use rbind".into() }
         }
         what => step(format!("mount {} on {target}", what.describe()))(error),
     }

@@ -46,7 +46,7 @@ pub(super) fn ask(socket: &Path, key: &Key) -> io::Result<Namespaces> {
     set_socket_timeout(&stream, Timeout::Send, Some(PATIENCE))?;
     connect(&stream, &SocketAddrUnix::new(socket)?)?;
     if socket_peercred(&stream)?.uid != geteuid() {
-        return Err(io::Error::other("it belongs to somebody else"));
+        return Err(io::Error::other("it belongs to another user"));
     }
     let mut text = vec![0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];

@@ -99,7 +99,7 @@ fn print(out: &mut Output, name: Option<&str>, findings: &[Finding]) -> Result<(
     out.line(out.bold(name))?;
     for finding in findings {
         out.line(format!("  {}: {finding}", out.warning(severity_text(finding.severity))))?;
-        out.line(format!("    mend: {}", finding.mend))?;
+        out.line(format!("    fix: {}", finding.mend))?;
     }
     Ok(())
 }

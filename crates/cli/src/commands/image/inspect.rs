@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let failure = Failure::new(Kind::Damaged, format!("{shown}: {error}"));
         match error {
             LayoutError::Magic => {
-                failure.hint("if the image is inside another file, say where with --offset")
+                failure.hint("if the image is inside another file, give its position with --offset")
             }
             _ => failure,
         }

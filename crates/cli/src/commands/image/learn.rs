@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         (learned.steps(), Some(learned.encode()))
     };
     if bytes.is_some() && steps == 0 {
-        return Err(Failure::failed(format!("nothing is known of how programs start from {}", args.image))
+        return Err(Failure::failed(format!("no start-up reads are recorded for {}", args.image))
             .hint("mount it with `esker mount`, start one, unmount it, and try again"));
     }
     let written = trailer::write(args.image.as_ref(), image.origin(), tree.superblock(), bytes.as_deref());

@@ -98,7 +98,7 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     };
     write(&output, &profile, left_out)?;
     if !matches!(ending, Ending::Code(0)) {
-        warn(Some(&format!("the command failed; {} may not be what others need", output.display())));
+        warn(Some(&format!("the command failed; {} may be incomplete", output.display())));
     }
     Ok(end_as(ending))
 }

@@ -122,11 +122,10 @@ fn agreed(units: &[Unit], consent: &Consent) -> Result<(), Failure> {
     if consent.yes {
         return Ok(());
     }
-    let compare = "compare the fingerprints with those that the publisher of the repositories gives, then say \
-                   --fingerprint SHA256 for each key, or --yes";
+    let compare = "compare the fingerprints with those that the publisher of the repositories gives, then use --fingerprint SHA256 for each key, or --yes";
     if !std::io::stdin().is_terminal() {
         return Err(Failure::usage(
-            "nothing was changed: whoever holds these keys would be trusted, and nobody is here to be asked",
+            "nothing was changed: the holders of these keys would be trusted, and there is no terminal to ask for consent",
         )
         .hint(compare));
     }
@@ -149,7 +148,7 @@ fn next_steps(units: &[Unit], target: &Target<'_>) -> Vec<String> {
     let mut steps = Vec::new();
     if units.iter().any(|unit| unit.wants_proxy) {
         steps.push(format!(
-            "say in {} how the servers are reached: `http_proxy = \"http://PROXY:3128\"`, or \"DIRECT\" where there is no proxy",
+            "set the route to the servers in {}: `http_proxy = \"http://PROXY:3128\"`, or \"DIRECT\" where there is no proxy",
             target.folder.join("esker.toml").display()
         ));
     }

@@ -167,8 +167,8 @@ fn protected_attributes_are_shown_to_privileged_groups_only() {
     }
     let site = Site::new(TestUser::ordinary());
     for (lines, told) in [
-        ("CVMFS_XATTR_PROTECTED_XATTRS=user.pubkey\n", "user.pubkey is no attribute"),
-        ("CVMFS_XATTR_PRIVILEGED_GIDS=staff\n", "staff is no number of a group"),
+        ("CVMFS_XATTR_PROTECTED_XATTRS=user.pubkey\n", "user.pubkey is not an attribute"),
+        ("CVMFS_XATTR_PRIVILEGED_GIDS=staff\n", "staff is not a group id"),
     ] {
         site.refuses_to_mount(lines, told);
     }

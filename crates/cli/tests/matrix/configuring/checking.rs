@@ -72,32 +72,28 @@ fn broken_lines(site: &Site) -> Vec<(String, &'static str, &'static str)> {
         ),
         (
             line("CVMFS_PUBLIC_KEY=/etc/cvmfs/garbage.pub"),
-            "/etc/cvmfs/garbage.pub is no public key",
+            "/etc/cvmfs/garbage.pub is not a public key",
             "get the file again from its publisher",
         ),
-        (
-            line("CVMFS_PUBLIC_KEY=/etc/cvmfs/stranger.pub"),
-            "can't be believed",
-            "see whether the public key is this repository's",
-        ),
+        (line("CVMFS_PUBLIC_KEY=/etc/cvmfs/stranger.pub"), "can't be verified", "check that the public key"),
         (
             format!(
                 "CVMFS_SERVER_URL='{first};http://127.0.0.1:1/full.test'\nCVMFS_HTTP_PROXY=DIRECT\nCVMFS_FALLBACK_PROXY="
             ),
             "the server http://127.0.0.1:1/full.test does not work",
-            "take it out of CVMFS_SERVER_URL",
+            "remove it from CVMFS_SERVER_URL",
         ),
         (
             format!("CVMFS_HTTP_PROXY='{proxy}|http://127.0.0.1:1'"),
             "the proxy http://127.0.0.1:1 does not work",
-            "start it, let it through the firewall",
+            "start it, open the firewall",
         ),
         (
             line("CVMFS_HTTP_PROXY=http://p1:3128,http://p2:3128"),
             "CVMFS_HTTP_PROXY=http://p1:3128,http://p2:3128 can't be",
             "CVMFS_HTTP_PROXY takes proxies with `|`",
         ),
-        (line("CVMFS_QUOTA_LIMIT=4G"), "CVMFS_QUOTA_LIMIT=4G can't be: it takes MB", "mend"),
+        (line("CVMFS_QUOTA_LIMIT=4G"), "CVMFS_QUOTA_LIMIT=4G can't be: it takes MB", "correct"),
         (line("CVMFS_QUOTA_LIMIT=99999999999"), "but the whole disk of", "set CVMFS_QUOTA_LIMIT to at most"),
         (format!("CVMFS_CACHE_BASE={}", absent.display()), "can't have a cache in", "`mkdir -p"),
         (
@@ -118,7 +114,7 @@ fn broken_lines(site: &Site) -> Vec<(String, &'static str, &'static str)> {
         ),
         (
             line("CVMFS_TIMEOUT='5"),
-            "a closing quote is missing; what follows in this file is not read",
+            "a closing quote is missing; the rest of this file is not read",
             "try it with `sh -n FILE`",
         ),
         (
@@ -126,19 +122,19 @@ fn broken_lines(site: &Site) -> Vec<(String, &'static str, &'static str)> {
             "the command `find-proxy` is not evaluated",
             "write the value itself",
         ),
-        (line("CVMFS_OOM_SCORE_ADJ=1001"), "CVMFS_OOM_SCORE_ADJ=1001 can't be: it is not from", "mend"),
+        (line("CVMFS_OOM_SCORE_ADJ=1001"), "CVMFS_OOM_SCORE_ADJ=1001 can't be: it is not from", "correct"),
         (
             line("CVMFS_UID_MAP=/etc/cvmfs/none"),
             "CVMFS_UID_MAP=/etc/cvmfs/none can't be: No such file",
-            "mend",
+            "correct",
         ),
-        (line("CVMFS_XATTR_PROTECTED_XATTRS=user.hots"), "user.hots is no attribute", "mend"),
+        (line("CVMFS_XATTR_PROTECTED_XATTRS=user.hots"), "user.hots is not an attribute", "correct"),
         (
             line("CVMFS_TELEMETRY_SEND=yes"),
             "CVMFS_INFLUX_PORT is not set for full.test",
             "or CVMFS_TELEMETRY_SEND=no",
         ),
-        (line("CVMFS_ROOT_HASH=12"), "CVMFS_ROOT_HASH=12 can't be: it takes a content hash", "mend"),
+        (line("CVMFS_ROOT_HASH=12"), "CVMFS_ROOT_HASH=12 can't be: it takes a content hash", "correct"),
     ]
 }
 
@@ -164,14 +160,14 @@ fn mistakes_in_the_configuration_are_reported_with_advice() {
     for (lines, told, mend) in [
         (
             "CVMFS_HTTP_PROXYS=x",
-            "full.test.local:1: CVMFS_HTTP_PROXYS is no parameter",
+            "full.test.local:1: CVMFS_HTTP_PROXYS is not a client parameter",
             "write CVMFS_HTTP_PROXY if that",
         ),
         ("CVMFS_CONFIG_REPOSITORY=late.test", "late.test comes too late", "in /etc/cvmfs/default.d/"),
         (
             "CVMFS_SUID=yes",
             "CVMFS_SUID=yes is not honoured: nothing in a mount gains rights",
-            "docs/parameters.md says more",
+            "docs/parameters.md describes",
         ),
         ("CVMFS_QUOTA_LIMIT=10", "a quota of 10 MB is too small", "set CVMFS_QUOTA_LIMIT to 4000"),
     ] {
@@ -194,12 +190,12 @@ fn wrong_permissions_and_servers_are_reported_with_advice() {
     let general = root("etc/cvmfs/default.local");
     for (path, bad, good, told, mend) in [
         (&base, 0o777, 0o755, "others may write to", "`chmod go-w"),
-        (&base, 0o555, 0o755, "is not writable", "a user has a cache of their own"),
+        (&base, 0o555, 0o755, "is not writable", "use their own cache"),
         (
             &key,
             0o666,
             0o644,
-            "others may change the public key",
+            "other users may change the public key",
             "`chmod go-w /etc/cvmfs/keys/test/test.pub`",
         ),
         (&key, 0, 0o644, "can't read the public key /etc/cvmfs/keys/test/test.pub", "`chmod a+r"),
@@ -207,7 +203,7 @@ fn wrong_permissions_and_servers_are_reported_with_advice() {
             &general,
             0o666,
             0o644,
-            "default.local: others may change this file",
+            "default.local: other users may change this file",
             "`chmod go-w /etc/cvmfs/default.local`",
         ),
         (

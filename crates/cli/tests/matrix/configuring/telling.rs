@@ -72,7 +72,7 @@ fn log_lines_that_can_not_be_sent_are_reported_and_delay_nothing() {
     drop(site.mounts(&format!("{lines}CVMFS_TELEMETRY_RATE=5\nCVMFS_INFLUX_HOST=nobody.invalid\n")));
     for (more, told) in [
         ("", "CVMFS_INFLUX_HOST is not set for full.test"),
-        ("CVMFS_INFLUX_HOST=h\nCVMFS_INFLUX_PORT=70000\n", "it is no number from 1 to 65535"),
+        ("CVMFS_INFLUX_HOST=h\nCVMFS_INFLUX_PORT=70000\n", "it is not a number from 1 to 65535"),
         ("CVMFS_INFLUX_HOST=h\nCVMFS_INFLUX_EXTRA_TAGS='a=b c'\n", "has no blanks"),
     ] {
         site.write(LOCAL, &format!("{lines}{more}"));

@@ -170,7 +170,7 @@ fn a_device_that_can_not_be_opened_is_explained() {
     assert!(said.contains("can't open /dev/fuse: its mode is 0600"), "{said}");
     assert!(said.contains("chmod 0666 /dev/fuse") && said.contains("image extract"), "{said}");
     let said = complaint(&mut with(&file, &image), 1);
-    assert!(said.contains("can't open /dev/fuse: it is no device"), "{said}");
+    assert!(said.contains("can't open /dev/fuse: it is not a device"), "{said}");
     // The advice works.
     let folder = site.root.path().display().to_string();
     assert_eq!(printed(&mut with(&device, &folder)), "runs\n");

@@ -115,7 +115,7 @@ fn a_proxy_that_is_down_is_reported_everywhere() {
     let finding = findings.iter().find(|finding| finding["check"] == "proxy").expect("a finding of a proxy");
     let says = |field: &str, words: &str| finding[field].as_str().is_some_and(|text| text.contains(words));
     assert!(says("found", &squid.url()) && says("found", "out of use"), "{finding:#}");
-    assert!(finding["grade"] == "warning" && says("mend", "see whether it runs"), "{finding:#}");
+    assert!(finding["grade"] == "warning" && says("mend", "check that it runs"), "{finding:#}");
     let log = mount.log();
     assert!(log.contains(&format!("proxy {} is out of use, going on with DIRECT", squid.url())), "{log}");
     squid.run();

@@ -162,7 +162,7 @@ fn no_read_fails_when_no_process_can_become_the_writer() {
     fs::create_dir(&lock).expect("a folder in its place");
     let mut object = objects.iter();
     for own in &both {
-        own.wait_until("doing without the disk", || own.said("fetched and not kept"));
+        own.wait_until("doing without the disk", || own.said("fetched without being cached"));
         for _ in 0..2 {
             let object = object.next().expect("another object");
             assert!(bytes(&own.ask(object)) == object.plain);

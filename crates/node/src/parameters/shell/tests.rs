@@ -174,7 +174,7 @@ fn statements_that_are_not_evaluated_are_reported() {
         ("A=$(sed -i s/a/b/ x)", "`sed -i` is not evaluated"),
         ("cat > /x <<END\nA=1\nEND\nB=2", "`cat` with a redirection is not evaluated"),
         ("{ A=1; } >/x", "a redirection is not evaluated, because no shell is run; not set by it: A"),
-        ("A=\"x\nB=1", "a closing quote is missing; what follows in this file is not read"),
+        ("A=\"x\nB=1", "a closing quote is missing; the rest of this file is not read"),
         ("fi", "`fi` does not belong here"),
         ("if true; then A=1", "`fi` is missing"),
         ("A=1\r\n", "the line ends with a carriage return"),

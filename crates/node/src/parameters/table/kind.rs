@@ -153,10 +153,10 @@ fn proxies(value: &str) -> Result<(), String> {
             _ => (rest, None),
         };
         if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/' || c == ',') {
-            return Err(format!("{named:?} is no proxy like http://proxy:3128"));
+            return Err(format!("{named:?} is not a proxy like http://proxy:3128"));
         }
         if port.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0)) {
-            return Err(format!("{named}: its port is no number from 1 to 65535"));
+            return Err(format!("{named}: its port is not a number from 1 to 65535"));
         }
     }
     Ok(())

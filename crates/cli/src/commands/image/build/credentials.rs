@@ -133,7 +133,9 @@ fn read(file: &Path) -> Result<Option<Config>, String> {
             Ok(None)
         }
         Err(error) => Err(failed(&error)),
-        Ok(meta) if !meta.is_file() || meta.len() > LONGEST => Err(failed(&"it is no file of credentials")),
+        Ok(meta) if !meta.is_file() || meta.len() > LONGEST => {
+            Err(failed(&"it is not a file of credentials"))
+        }
         Ok(_) => {
             let text = fs::read(file).map_err(|error| failed(&error))?;
             if text.iter().all(u8::is_ascii_whitespace) {
@@ -160,7 +162,7 @@ impl Config {
             let entries = self.auths.iter().filter(|(key, _)| registry_of_key(key) == name);
             for (key, entry) in entries {
                 if let Some(login) = entry.login().ok_or_else(|| {
-                    format!("the credentials for {key} in {} are damaged: log in once more", file.display())
+                    format!("the credentials for {key} in {} are damaged: log in again", file.display())
                 })? {
                     return Ok(Some(login));
                 }

@@ -183,7 +183,7 @@ fn merged(image: &Image, opening: Opening<'_>) -> Result<Layers, Failure> {
     let merged = image.merge(beside, &Limits::default(), &mut told).map_err(of_oci)?;
     if let Some(user) = config.user.filter(|user| !["0", "root", "0:0", "root:root"].contains(&user.as_str()))
     {
-        warn(Some(&format!("the image wants to run as {user}: `esker run` runs it as whoever starts it")));
+        warn(Some(&format!("the image wants to run as {user}: `esker run` runs it as the calling user")));
     }
     Ok(Layers::new(merged, image.config.clone()))
 }

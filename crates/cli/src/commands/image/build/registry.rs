@@ -123,7 +123,7 @@ impl Web {
             Some(found) => {
                 format!("{registry} doesn't let the user of the credentials in {} read {name}", found.from)
             }
-            None => format!("{registry} doesn't let everybody read {name}, or has no such image"),
+            None => format!("{registry} has no public image {name}"),
         };
         Refused::error(told, registry)
     }
@@ -133,7 +133,7 @@ impl Web {
         let is_private = realm.starts_with("https://") || self.insecure && realm.starts_with("http://");
         if !is_private {
             return Err(io::Error::other(format!(
-                "the registry wants a token from {realm}, which is no https URL"
+                "the registry wants a token from {realm}, which is not an https URL"
             )));
         }
         let parts =
