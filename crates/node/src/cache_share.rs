@@ -13,6 +13,7 @@
 //! ```
 
 mod address;
+pub(crate) mod admin;
 mod broker;
 mod client;
 mod progress;
@@ -24,6 +25,7 @@ mod service;
 #[cfg(test)]
 mod tests;
 mod wire;
+mod writer;
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -43,8 +45,9 @@ pub(crate) use self::address::{Listener, dial, limit_receives};
 pub(crate) use self::broker::{Admission, Broker, Host, OWN};
 use self::client::{Client, Owner, SILENCE};
 pub(crate) use self::quota::{Bounds, Quota};
-use self::received::Received;
-pub(crate) use self::wire::{Receiver, ToWriter, VERSION, keys_from_text, keys_to_text, send};
+use self::received::{Pending, Received};
+pub(crate) use self::wire::{CacheTask, Receiver, ToWriter, VERSION, keys_to_text, send};
+pub use self::writer::{BrokerAddress, OpenWriter, Opener, Writer};
 
 /// Time limit of the first attempt while the lock is taken and its holder doesn't reply: another node that mounts the
 /// same network directory, or a writer that is stuck.
@@ -53,54 +56,6 @@ const FIRST_PATIENCE: Duration = Duration::from_secs(15);
 const ATTEMPTS_MAX: u32 = 8;
 /// Most descriptors a client keeps.
 const RECEIVED_MAX: usize = 4096;
-
-/// The cache, opened for writing by this process. Dropping the last reference closes it.
-pub trait Writer: Send + Sync {
-    /// Returns the objects of the repository at these servers (the text form of [`Servers`](esker_store::Servers)).
-    fn store(&self, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
-
-    /// Returns the cache itself, for administration.
-    fn cache(&self) -> Option<Cache> {
-        None
-    }
-
-    /// True if its folder was removed or replaced. May block as long as the disk does.
-    fn is_lost(&self) -> bool {
-        false
-    }
-
-    /// Shuts the cache down cleanly, so that the next writer need not check it. Afterwards the lock is free.
-    fn close(&self);
-}
-
-/// Opens the cache.
-pub trait Opener: Send + Sync {
-    /// Opens it for writing; [`Cause::Busy`] while another process has it.
-    fn open(&self) -> Result<Arc<dyn Writer>, StoreError>;
-
-    /// Opens a store that needs no disk and keeps no file content, for as long as the disk fails.
-    fn open_spare(&self) -> Option<Arc<dyn Writer>> {
-        None
-    }
-}
-
-impl<F: Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync> Opener for F {
-    fn open(&self) -> Result<Arc<dyn Writer>, StoreError> {
-        self()
-    }
-}
-
-/// The same for any.
-pub type OpenWriter = Box<dyn Opener>;
-
-/// A broker that serves all users of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrokerAddress {
-    /// Where it listens.
-    pub socket: PathBuf,
-    /// Users that may run it: the broker's user decides which bytes a mount shows.
-    pub trusted: Vec<u32>,
-}
 
 /// Through whom objects come.
 #[derive(Clone, Debug, PartialEq, Eq)]

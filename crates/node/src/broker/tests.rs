@@ -383,7 +383,7 @@ fn a_restricted_repository_is_for_its_readers() {
     for uid in [MALLORY, 0] {
         as_user(uid, || {
             let socket = node.dial();
-            let care = ToWriter::Care { version: VERSION, task: crate::cache_admin::CacheTask::List };
+            let care = ToWriter::Care { version: VERSION, task: crate::cache_share::CacheTask::List };
             send(socket.as_fd(), &care, None).expect("a question");
             assert!(Receiver::new(socket).next::<serde_json::Value>().is_err(), "it was answered");
         });

@@ -15,7 +15,7 @@ use rustix::net::{
     sockopt,
 };
 
-use super::BrokerAddress;
+use super::writer::BrokerAddress;
 use crate::peer::{self, Peer};
 
 /// The socket's name in the cache directory.

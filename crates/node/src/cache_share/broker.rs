@@ -19,8 +19,8 @@ use esker_store::{
 };
 use parking_lot::{Condvar, Mutex};
 
-use super::Writer;
 use super::address::{self, Listener};
+use super::admin;
 use super::progress::{Further, Requests};
 use super::quota::{Bounds, Connection, Quota, QuotaSlot, Warming};
 use super::release::RemoteHolder;
@@ -29,7 +29,7 @@ use super::wire::{
     ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage,
     keys_to_text, send,
 };
-use crate::cache_admin;
+use super::writer::Writer;
 use crate::peer::Peer;
 
 /// For clients of the writer's own user, and root's: far more than a kernel has reads waiting.
@@ -259,7 +259,7 @@ fn greet(
         ToWriter::Hello { version, servers } => (version, servers),
         ToWriter::Care { version: VERSION, task } => {
             let cache = host.cache(peer).ok_or_else(nonsense)?;
-            return cache_admin::serve(receiver, &cache, task).map(|()| None);
+            return admin::serve(receiver, &cache, task).map(|()| None);
         }
         _ => return Err(nonsense()),
     };

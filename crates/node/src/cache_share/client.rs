@@ -14,11 +14,12 @@ use esker_store::{
 };
 use parking_lot::{Condvar, Mutex};
 
-use super::received::Received;
+use super::address;
+use super::received::{Pending, Received};
 use super::wire::{
     Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send,
 };
-use super::{BrokerAddress, Pending, address};
+use super::writer::BrokerAddress;
 use crate::peer;
 
 /// How long a new writer may take to answer a greeting: it may be checking its index.

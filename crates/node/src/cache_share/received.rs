@@ -9,10 +9,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use esker_store::{CacheKey, Handle};
+use esker_store::{CacheKey, Done, Handle, Wanted};
 use parking_lot::Mutex;
 
-use super::Pending;
+/// A pending request.
+pub(super) struct Pending {
+    pub(super) wanted: Wanted,
+    pub(super) done: Done<Handle>,
+    pub(super) attempts: u32,
+}
 
 /// Called when a slot became free and requests are parked; must not block.
 type Wake = Box<dyn Fn() + Send + Sync>;

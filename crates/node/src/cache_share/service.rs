@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 use esker_store::{Blame, Cause, Holder, StoreError};
 
+use super::broker::Broker;
 use super::client::{Client, GREETING_PATIENCE, Owner, Refused, WriterSocket};
-use super::{Broker, BrokerAddress, Event, Role, SharedCache, Writer, leave};
+use super::writer::{BrokerAddress, Writer};
+use super::{Event, Role, SharedCache, leave};
 
 /// Pauses between attempts grow from this…
 const PAUSE_MIN: Duration = Duration::from_millis(5);

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{Blame, CacheStatus, FileLock, TrafficStatus};
+use esker_store::{Blame, Cache, CacheStatus, FileLock, TrafficStatus};
 use esker_testkit::waiting::until;
 use parking_lot::Condvar;
 

@@ -40,7 +40,6 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::cache_admin::CacheTask;
 use crate::status::{Lower, Route};
 
 /// Changes with every change of the messages: writer and client may be different builds.
@@ -57,6 +56,37 @@ pub(super) const WARMING_MAX: usize = 8192;
 
 /// Longest text of an error or path that is sent; the rest is cut.
 const TEXT_MAX: usize = 8 * 1024;
+
+/// Administrative task on a cache.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CacheTask {
+    Report,
+    List,
+    Pins,
+    /// Objects with their plain lengths; the set is complete with the last part.
+    Pin {
+        label: String,
+        part: Vec<(String, u64)>,
+        last: bool,
+    },
+    Unpin {
+        label: String,
+    },
+    EvictTo {
+        bytes: u64,
+    },
+    Evict {
+        keys: Vec<String>,
+    },
+    Wipe {
+        even_pinned: bool,
+        heads: bool,
+    },
+    Check {
+        remove: bool,
+    },
+}
 
 /// Message of a client.
 #[derive(Debug, Serialize, Deserialize)]
