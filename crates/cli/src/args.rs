@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use esker_format::hash::ContentHash;
+use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_fuse::KernelMask;
 use esker_node::cache_share::BrokerAddress;
@@ -20,7 +21,6 @@ use crate::configuration::authorities;
 use crate::error::{Context, Failure, Kind};
 use crate::output::{lossy, parse_size};
 use crate::publisher::PublisherArgs;
-use crate::resolve::is_name;
 use crate::settings::{BROKER_SOCKET, MEMORY, Settings};
 use crate::tiers::TierArgs;
 
@@ -414,6 +414,11 @@ pub(crate) fn hurry(servers: &mut Servers, args: &RepositoryArgs) {
     if let Some(reset) = args.reset_after {
         (servers.timings.proxy_reset, servers.timings.server_reset) = (Some(reset), Some(reset));
     }
+}
+
+/// True if this is a name, and not a URL or a path.
+pub(crate) fn is_name(text: &str) -> bool {
+    !text.contains('/') && RepositoryName::parse(text).is_ok()
 }
 
 /// Splits `URL:/path`; the path is `None` where there is only a URL.

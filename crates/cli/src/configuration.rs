@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use esker_format::name::RepositoryName;
-use esker_node::parameters::{Files, Machine, Parameters, Probe, Request, Root};
+use esker_node::parameters::{Files, Machine, ParameterError, Parameters, Probe, Request, Root};
 use esker_store::Authorities;
 
 use crate::doctor::{NoAnswer, Touch, touch};
 use crate::error::{Context, Failure, Kind};
-use crate::resolve::of_parameter;
 use crate::settings::Settings;
 
 /// CernVM-FS's folder.
@@ -125,4 +124,9 @@ pub(crate) fn full_name(settings: &Settings, name: &str) -> Result<RepositoryNam
         format!("{name}.{}", domain.value)
     };
     RepositoryName::parse(&full).map_err(|error| Failure::usage(error.to_string()))
+}
+
+pub(crate) fn of_parameter(error: ParameterError) -> Failure {
+    let mend = error.mend().to_owned();
+    Failure::usage(error.to_string()).hint(mend)
 }

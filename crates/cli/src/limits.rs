@@ -1,4 +1,4 @@
-//! The limit on open files.
+//! Limits of the process and the machine: open files, and cores.
 
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -47,4 +47,9 @@ impl OpenFiles {
         // Lowering the soft limit to its old value can't fail.
         let _ = setrlimit(Resource::Nofile, limit);
     }
+}
+
+/// Returns the number of cores.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }

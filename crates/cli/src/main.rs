@@ -4,6 +4,7 @@
 mod again;
 mod args;
 mod browse;
+mod cache_folder;
 mod commands;
 mod compare;
 mod config_repository;

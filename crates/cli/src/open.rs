@@ -19,6 +19,7 @@ use esker_vfs::{ErrorKind, Time};
 use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
 use crate::args::{Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys, servers};
+use crate::cache_folder;
 use crate::entry::time_text;
 use crate::error::{Context, Failure, Kind, of_store, of_tree};
 use crate::log;
@@ -46,7 +47,7 @@ impl ResolvedRepository {
         let servers = servers(&address.url, args)?;
         let keys = public_keys(&args.public_key, &address.name, settings)?;
         let blacklist = blacklist(Path::new(BLACKLIST))?;
-        let cache = settings.cache_and_quota(args)?;
+        let cache = cache_folder::with_quota(settings, args)?;
         Self::of(name, servers, keys, blacklist, cache, (args, settings), Configured::default())
     }
 

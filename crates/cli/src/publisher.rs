@@ -2,6 +2,7 @@
 
 mod interrupt;
 mod lock;
+mod profile_file;
 mod report;
 mod shrink;
 mod storage;
@@ -21,13 +22,13 @@ use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_run::take_signals;
 
-use crate::commands::profile;
 use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
+pub(crate) use profile_file::read_profile;
 pub(crate) use storage::refuse_address;
 
 /// Options for the storage and the keys of a repository.

@@ -25,16 +25,14 @@ use rustix::fs::{Access, access, statvfs};
 
 pub(crate) use colon::hint_at_colon;
 
+pub(crate) use crate::args::is_name;
+
 use crate::args::{Address, RepositoryArgs, hurry, public_keys};
-use crate::configuration;
+use crate::cache_folder;
+use crate::configuration::{self, of_parameter};
 use crate::error::{Failure, warn};
 use crate::settings::{Settings, default_quota, in_memory};
 use crate::tiers::tier;
-
-/// True if this is a name, and not a URL or a path.
-pub(crate) fn is_name(text: &str) -> bool {
-    !text.contains('/') && RepositoryName::parse(text).is_ok()
-}
 
 /// Configuration of a mount besides servers and keys.
 #[derive(Default)]
@@ -165,11 +163,6 @@ impl NamedRepository {
     }
 }
 
-pub(crate) fn of_parameter(error: ParameterError) -> Failure {
-    let mend = error.mend().to_owned();
-    Failure::usage(error.to_string()).hint(mend)
-}
-
 /// Logs an error and goes on: the mount matters more than its reports.
 fn without<T>(error: ParameterError) -> Option<T> {
     warn(Some(&format!("{error}; {}", error.mend())));
@@ -270,7 +263,7 @@ fn cache(
     }
     let Some(configured) = configured.filter(|cache| !own && (settings.root || may_write(&cache.path)))
     else {
-        return settings.cache_and_quota(args);
+        return cache_folder::with_quota(settings, args);
     };
     let ConfiguredCache { path, from: (parameter, origin), quota } = configured;
     let from = format!("{parameter} ({origin})");

@@ -12,7 +12,6 @@ use esker_node::memory;
 use esker_node::runtime::{RuntimeDir, SHARED};
 use rustix::fs::{Access, access};
 
-use crate::args::RepositoryArgs;
 use crate::error::Failure;
 
 /// The folders of this user.

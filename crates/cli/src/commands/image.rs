@@ -8,9 +8,8 @@ mod look;
 mod verify;
 
 use clap::Subcommand;
-use esker_squashfs::writer::WriteError;
 
-use crate::error::{Failure, Kind, chain_after};
+use crate::error::Failure;
 use crate::settings::Settings;
 
 /// Builds, reads, verifies and compares squashfs images without mounting them.
@@ -46,23 +45,5 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         Command::Verify(args) => verify::run(&args, settings),
         Command::Digest(args) => digest::run(&args, settings),
         Command::Learn(args) => learn::run(&args, settings),
-    }
-}
-
-/// Returns the number of cores.
-fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Makes the failure to write an image.
-fn of_write(what: &str, error: &WriteError) -> Failure {
-    let kind = match error {
-        WriteError::Interrupted => Kind::Interrupted,
-        _ => Kind::Failed,
-    };
-    let failure = Failure::new(kind, format!("{what}: {}", chain_after(what, error)));
-    match error {
-        WriteError::Refused { .. } => failure.hint("exclude it with --exclude, or correct the input"),
-        _ => failure,
     }
 }

@@ -1,18 +1,17 @@
 mod record;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use esker_admin::{AdminError, Cluster, NamedProfile, clusters, extent};
-use esker_format::profile::{self, Profile};
-use esker_store::{RealDisk, read_file};
+use esker_format::profile::Profile;
 use serde_json::{Value, json};
 
-use crate::error::{Failure, Kind};
+use crate::error::Failure;
 use crate::limits::OpenFiles;
 use crate::output::{Output, size};
-use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_admin};
+use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_admin, read_profile};
 use crate::settings::Settings;
 
 /// Records and keeps profiles: which files programs read, for prefetching.
@@ -120,24 +119,12 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Reads a recorded profile.
-pub(crate) fn read(path: &Path) -> Result<NamedProfile, Failure> {
-    let what = || format!("can't read the profile {}", path.display());
-    let text = read_file(&RealDisk::PRIVATE, path, profile::BYTES_MAX as u64)
-        .map_err(|error| Failure::new(Kind::Usage, format!("{}: {error}", what())))?
-        .ok_or_else(|| {
-            Failure::usage(format!("{}: there is no such file", what()))
-                .hint("record one with `esker profile record URL -- COMMAND`")
-        })?;
-    NamedProfile::from_file(path, &text).map_err(|error| of_admin("can't read a profile", &error))
-}
-
 fn failed<'p>(what: &'p str, place: &'p Place) -> impl Fn(AdminError) -> Failure + 'p {
     move |error| of_admin(&format!("{what} of {}", place.name), &error)
 }
 
 fn show(args: &ShowArgs) -> Result<(), Failure> {
-    let NamedProfile { name, profile } = read(&args.file)?;
+    let NamedProfile { name, profile } = read_profile(&args.file)?;
     let (clusters, left_out) = clusters(&profile);
     let mut out = Output::new();
     if args.json {
@@ -182,7 +169,7 @@ fn as_json(name: &str, profile: &Profile, clusters: &[Cluster]) -> Value {
 
 fn add(args: &AddArgs, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    let profiles = args.files.iter().map(|file| read(file)).collect::<Result<Vec<_>, _>>()?;
+    let profiles = args.files.iter().map(|file| read_profile(file)).collect::<Result<Vec<_>, _>>()?;
     let place = args.place.place(&args.name, settings)?;
     let repository = place.open(args.lock, &interrupt, false)?;
     let mut out = Output::new();

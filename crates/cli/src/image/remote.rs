@@ -15,6 +15,7 @@ use esker_store::{
 };
 
 use crate::args::{RepositoryArgs, servers};
+use crate::cache_folder;
 use crate::error::{Failure, of_store};
 use crate::log;
 use crate::settings::Settings;
@@ -80,7 +81,7 @@ pub(super) fn open(
     let failed = |error: StoreError| of_store(&what, &error);
     let mut servers = Servers { redirects: true, ..servers(&target.base, args)? };
     args.deadline.into_iter().for_each(|deadline| servers.within(deadline));
-    let (place, quota) = settings.cache_and_quota(args)?;
+    let (place, quota) = cache_folder::with_quota(settings, args)?;
     let engine = engine(args.deadline, log::of_store()).map_err(failed)?;
     let source = connect(&engine, servers).map_err(failed)?;
     let cache = BlockCache::open(&place.path, quota).map_err(failed)?;

@@ -7,6 +7,7 @@ use esker_squashfs::{Image, ImageTree, trailer};
 
 use super::{ImageLocation, ImageNamed};
 use crate::args::RepositoryArgs;
+use crate::cache_folder;
 use crate::settings::Settings;
 
 impl ImageNamed {

@@ -11,10 +11,10 @@ use esker_vfs::{Kind as NodeKind, Node};
 use super::{failed, label, open, tell_filled};
 use crate::args::{PlaceArgs, RepositoryArgs, split_path};
 use crate::browse::Browsed;
-use crate::commands::profile;
 use crate::error::{Failure, Kind, of_store, of_tree};
 use crate::output::{lossy, size};
 use crate::progress::ProgressMeter;
+use crate::publisher::read_profile;
 use crate::settings::Settings;
 
 /// Fetches a file or folder into the cache and protects it from eviction.
@@ -104,7 +104,7 @@ pub(super) fn pin(args: PinArgs, settings: &Settings) -> Result<(), Failure> {
 }
 
 pub(super) fn preload(args: PreloadArgs, settings: &Settings) -> Result<(), Failure> {
-    let recorded = args.profile.as_deref().map(profile::read).transpose()?;
+    let recorded = args.profile.as_deref().map(read_profile).transpose()?;
     if recorded.is_some() && split_path(&args.place).1.is_some() {
         return Err(Failure::usage("a profile names files itself: give the repository without a path"));
     }

@@ -4,6 +4,7 @@ mod credentials;
 mod from;
 mod layers;
 mod registry;
+mod write_error;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -15,15 +16,16 @@ use esker_squashfs::writer::{
 };
 use serde::Serialize;
 
+use self::write_error::of_write;
 use crate::args::RepositoryArgs;
 use crate::error::{Context, Failure, Kind, warn};
 use crate::glob;
+use crate::limits::cores;
 use crate::output::{Output, parse_size, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 
-use super::of_write;
 use from::{From, Opening};
 
 /// Builds a squashfs image from a folder, a tar archive, a container image, or a folder of a repository.
@@ -181,7 +183,7 @@ impl Args {
             entry_time_max: settings.source_date_epoch()?,
             owners: Owners { uid, gid, uids: self.uid_map.clone(), gids: self.gid_map.clone() },
             order,
-            ..Options::new(self.codec, self.threads.map_or_else(super::cores, usize::from))
+            ..Options::new(self.codec, self.threads.map_or_else(cores, usize::from))
         })
     }
 

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::look::NamedArgs;
 use crate::error::{Context as _, Failure, Kind};
+use crate::limits::cores;
 use crate::output::{Output, parse_size};
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
@@ -48,7 +49,7 @@ fn block_size(text: &str) -> Result<u32, String> {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
-    let threads = args.threads.map_or_else(super::cores, usize::from);
+    let threads = args.threads.map_or_else(cores, usize::from);
     let image = args.image.bytes(settings)?;
     let shown = &args.image.image;
     let list =

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::look::NamedArgs;
 use crate::error::{Failure, Kind, chain, of_tree, warn};
+use crate::limits::cores;
 use crate::output::{Output, size};
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
@@ -43,7 +44,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
-    let threads = args.threads.map_or_else(super::cores, usize::from);
+    let threads = args.threads.map_or_else(cores, usize::from);
     let opened = args.image.open(settings)?;
     let top = opened.walk().resolve(args.path.as_bytes(), true)?;
     let how = Extract { as_root: settings.root, threads, stop: &stop };

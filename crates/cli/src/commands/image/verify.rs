@@ -12,6 +12,7 @@ use serde_json::json;
 use super::look::{NamedArgs, Opened, Visited};
 use crate::error::{Context as _, Failure, Kind};
 use crate::image::digest;
+use crate::limits::cores;
 use crate::output::{Output, size};
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
@@ -62,7 +63,7 @@ impl Findings {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let stop = stop_on_signals()?;
-    let threads = args.threads.map_or_else(super::cores, usize::from);
+    let threads = args.threads.map_or_else(cores, usize::from);
     let findings = Findings::default();
     let blocks = args
         .digests

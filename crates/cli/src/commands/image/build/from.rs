@@ -13,6 +13,7 @@ use esker_vfs::Kind as NodeKind;
 
 use super::layers::Layers;
 use super::registry;
+use super::write_error::of_write;
 use crate::args::{PlaceArgs, RepositoryArgs};
 use crate::browse::Browsed;
 use crate::error::{Context, Failure, Kind, chain, of_store, warn};
@@ -120,7 +121,7 @@ impl Source {
 impl From {
     pub(super) fn open(&self, opening: Opening<'_>) -> Result<Source, Failure> {
         let of = |input: Box<dyn Input>| Source { input, _browsed: None };
-        let refused = |error| super::of_write("no image was made", &error);
+        let refused = |error| of_write("no image was made", &error);
         Ok(match self {
             Self::Stdin => {
                 let mut archive = of_stdin().map_err(refused)?;

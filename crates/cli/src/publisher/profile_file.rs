@@ -1,0 +1,22 @@
+//! Reads recorded profiles.
+
+use std::path::Path;
+
+use esker_admin::NamedProfile;
+use esker_format::profile;
+use esker_store::{RealDisk, read_file};
+
+use super::of_admin;
+use crate::error::{Failure, Kind};
+
+/// Reads a recorded profile.
+pub(crate) fn read_profile(path: &Path) -> Result<NamedProfile, Failure> {
+    let what = || format!("can't read the profile {}", path.display());
+    let text = read_file(&RealDisk::PRIVATE, path, profile::BYTES_MAX as u64)
+        .map_err(|error| Failure::new(Kind::Usage, format!("{}: {error}", what())))?
+        .ok_or_else(|| {
+            Failure::usage(format!("{}: there is no such file", what()))
+                .hint("record one with `esker profile record URL -- COMMAND`")
+        })?;
+    NamedProfile::from_file(path, &text).map_err(|error| of_admin("can't read a profile", &error))
+}
