@@ -199,7 +199,7 @@ impl HowArgs {
         confirm_shrink: &'p mut dyn FnMut(Shrink) -> bool,
     ) -> Result<PublishOptions<'p>, Failure> {
         let description = self.message.clone().unwrap_or_default();
-        let profiles = self.profile.iter().map(|file| profile::read(file)).collect::<Result<_, _>>()?;
+        let profiles = self.profile.iter().map(|file| read_profile(file)).collect::<Result<_, _>>()?;
         Ok(PublishOptions {
             tag: TagRequest { name: self.tag.clone(), description },
             threads: self.threads(),

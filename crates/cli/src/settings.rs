@@ -162,24 +162,6 @@ impl Settings {
             _ => Ok(CacheLocation { path, from: "--cache".to_owned(), total: 0, passed_over: Vec::new() }),
         }
     }
-
-    /// Returns the cache folder for a mount that only stores recorded reads there, if there is one.
-    pub(crate) fn cache_of_sequences(&self, args: &RepositoryArgs) -> Option<PathBuf> {
-        let on_disk = args.cache.as_deref() != Some(Path::new(MEMORY));
-        let place = on_disk.then(|| self.cache(args.cache.as_deref(), args.cache_on_network).ok())??;
-        Some(place.path)
-    }
-
-    /// Returns the cache of a mount and its quota, of the command line or the first suitable folder.
-    pub(crate) fn cache_and_quota(&self, args: &RepositoryArgs) -> Result<(CacheLocation, u64), Failure> {
-        if args.cache.as_deref() == Some(Path::new(MEMORY)) {
-            return in_memory(args.quota, "--cache ram".to_owned())
-                .map_err(|failure| failure.hint("name a folder, like one below /dev/shm"));
-        }
-        let place = self.cache(args.cache.as_deref(), args.cache_on_network)?;
-        let quota = args.quota.unwrap_or_else(|| default_quota(&place));
-        Ok((place, quota))
-    }
 }
 
 /// Returns a cache in memory.

@@ -36,7 +36,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    Cache, CacheKey, Callback, CancelToken, Cause, Handle, Holder, Log, ObjectRequest, ObjectStore, Room,
+    CacheKey, Callback, CancelToken, Cause, Handle, Holder, Log, ObjectRequest, ObjectStore, Room,
     StoreError, StoreStatus, Warmed,
 };
 use parking_lot::{Mutex, RwLock};
@@ -66,13 +66,6 @@ pub enum Through {
     Another,
     /// The broker of the node does.
     Broker(PathBuf),
-}
-
-/// A request on its way.
-struct Pending {
-    wanted: ObjectRequest,
-    done: Callback<Handle>,
-    attempts: u32,
 }
 
 enum Role {

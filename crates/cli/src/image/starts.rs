@@ -20,7 +20,7 @@ impl ImageNamed {
         settings: &Settings,
     ) -> Option<SequenceStore> {
         let ImageLocation::File(_) = self.place else { return None };
-        let cache = settings.cache_of_sequences(repository);
+        let cache = cache_folder::for_recorded_reads(settings, repository);
         Some(SequenceStore::new(
             cache.map(|cache| sequences(&cache, &format!("image-{}", tree.fingerprint()))),
         ))

@@ -9,13 +9,13 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use esker_store::{CacheKey, Done, Handle, Wanted};
+use esker_store::{CacheKey, Callback, Handle, ObjectRequest};
 use parking_lot::Mutex;
 
 /// A pending request.
 pub(super) struct Pending {
-    pub(super) wanted: Wanted,
-    pub(super) done: Done<Handle>,
+    pub(super) wanted: ObjectRequest,
+    pub(super) done: Callback<Handle>,
     pub(super) attempts: u32,
 }
 
