@@ -82,8 +82,7 @@ const INSTEAD: &str = "or use `esker mount`, which needs fusermount3 instead of 
 
 /// Returns why this process can't open `/dev/fuse`; `None` if it can.
 pub fn device_blocked() -> Option<Blocked> {
-    let opened = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    opened.err().map(|error| explain(Step::Device, &error, &Facts::gather()))
+    device_for_mount().err()
 }
 
 /// Opens `/dev/fuse` for a mount.

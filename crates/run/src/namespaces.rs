@@ -81,7 +81,7 @@ pub(crate) fn enter_user_namespace(identity: Identity) -> Result<(), Blocked> {
     if mapper.is_some_and(|mapper| mapper.finish().is_ok()) {
         return Ok(());
     }
-    map("/proc/self", identity, uid, gid).map_err(because(Step::Mapping))
+    map(identity, uid, gid).map_err(because(Step::Mapping))
 }
 
 /// Makes a user and a mount namespace for commands below those of this process. A command in them has no rights over
@@ -141,12 +141,13 @@ pub(crate) fn because(step: Step) -> impl Fn(io::Error) -> Blocked {
     move |error| explain(step, &error, &Facts::gather())
 }
 
-fn map(process: &str, identity: Identity, uid: u32, gid: u32) -> io::Result<()> {
+/// Maps this process's own ids, and no others.
+fn map(identity: Identity, uid: u32, gid: u32) -> io::Result<()> {
     let (inner_uid, inner_gid) = match identity {
         Identity::Same => (uid, gid),
         Identity::Root => (0, 0),
     };
-    let at = |name: &str| format!("{process}/{name}");
+    let at = |name: &str| format!("/proc/self/{name}");
     // `newuidmap` may have written one of them before it failed; a map can be written once.
     let is_unwritten = |name: &str| fs::read_to_string(at(name)).is_ok_and(|map| map.trim().is_empty());
     if is_unwritten("uid_map") {
