@@ -113,6 +113,18 @@ impl<'a> Options<'a> {
         Ok(parsed)
     }
 
+    /// The expressions of `grep` or `sed`, each a value of `-e`, else the first operand, and the operands that are left. `None`
+    /// if there is no expression.
+    fn expressions(&self) -> Option<(Vec<&'a str>, &[&'a str])> {
+        let given = self.letters.iter().filter(|(letter, _)| *letter == 'e');
+        let given: Vec<&str> = given.filter_map(|(_, value)| *value).collect();
+        if !given.is_empty() {
+            return Some((given, &self.operands));
+        }
+        let (first, rest) = self.operands.split_first()?;
+        Some((vec![first], rest))
+    }
+
     fn has(&self, letter: char) -> bool {
         self.letters.iter().any(|(known, _)| *known == letter)
     }

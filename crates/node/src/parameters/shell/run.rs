@@ -206,22 +206,16 @@ impl Shell<'_> {
     fn pipeline(&mut self, stages: &[Statement]) -> Ran {
         let Some((last, before)) = stages.split_last() else { return Ok(Status::TRUE) };
         let outer = self.input.take();
-        let mut outcome = Ok(Status::Unknown);
-        let mut fed = true;
         self.input.clone_from(&outer);
-        for stage in before {
-            match self.captured(|shell| shell.statement(stage)) {
-                Ok((text, _)) => self.input = Some(Input::new(text)),
-                Err(obstacle) => {
-                    fed = false;
-                    outcome = Ok(self.left_out(obstacle, &[]));
-                    break;
-                }
-            }
-        }
-        if fed {
-            outcome = self.subshell(|shell| shell.statement(last));
-        }
+        let fed: Expanded<()> = before.iter().try_for_each(|stage| {
+            let (text, _) = self.captured(|shell| shell.statement(stage))?;
+            self.input = Some(Input::new(text));
+            Ok(())
+        });
+        let outcome = match fed {
+            Ok(()) => self.subshell(|shell| shell.statement(last)),
+            Err(obstacle) => Ok(self.left_out(obstacle, &[])),
+        };
         self.input = outer;
         outcome
     }

@@ -27,16 +27,9 @@ const LONG: [(&str, char); 17] = [
 
 pub(super) fn grep(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done {
     let options = Options::parse(name, arguments, ("qEGFivwxsyclohHnaI", "em"), &LONG)?;
-    let mut patterns: Vec<&str> =
-        options.letters.iter().filter(|(letter, _)| *letter == 'e').filter_map(|(_, value)| *value).collect();
-    let mut operands = options.operands.as_slice();
-    if patterns.is_empty() {
-        let Some((first, rest)) = operands.split_first() else {
-            return Ok(Outcome { output: String::new(), code: 2 });
-        };
-        patterns.push(first);
-        operands = rest;
-    }
+    let Some((patterns, operands)) = options.expressions() else {
+        return Ok(Outcome { output: String::new(), code: 2 });
+    };
     let syntax = Syntax {
         extended: options.has('E') || name == "egrep",
         fixed: options.has('F') || name == "fgrep",

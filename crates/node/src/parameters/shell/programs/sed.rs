@@ -59,16 +59,9 @@ impl Output {
 pub(super) fn sed(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
     let long = [("quiet", 'n'), ("silent", 'n'), ("expression", 'e'), ("regexp-extended", 'E')];
     let options = Options::parse("sed", arguments, ("nErsu", "e"), &long)?;
-    let mut scripts: Vec<&str> =
-        options.letters.iter().filter(|(letter, _)| *letter == 'e').filter_map(|(_, value)| *value).collect();
-    let mut operands = options.operands.as_slice();
-    if scripts.is_empty() {
-        let Some((first, rest)) = operands.split_first() else {
-            return Ok(Outcome { output: String::new(), code: 1 });
-        };
-        scripts.push(first);
-        operands = rest;
-    }
+    let Some((scripts, operands)) = options.expressions() else {
+        return Ok(Outcome { output: String::new(), code: 1 });
+    };
     let script = scripts.join("\n");
     let extended = options.has('E') || options.has('r');
     let mut reader = Reader { chars: script.chars().collect(), at: 0, extended };
