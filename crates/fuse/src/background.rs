@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errands_that_hang_hold_up_a_few_threads_and_nobody_else() {
+    fn hanging_requests_block_only_a_few_threads() {
         let background = Arc::new(Background::default());
         let (go_on, hanging) = channel::<()>();
         let hanging = Arc::new(Mutex::new(hanging));

@@ -48,7 +48,7 @@ impl Connection {
                     }
                 }
                 Err(e) => match e.raw_os_error() {
-                    // A signal, or a request that was taken back while it was being read.
+                    // A signal, or a request that was withdrawn while it was being read.
                     Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
                     Some(libc::ENODEV | libc::ECONNABORTED) => break,
                     _ => {

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_ask_for_the_same_began_with_the_first() {
+    fn repeated_operations_count_from_the_first_failure() {
         let (deadlines, start) = (SharedDeadlines::default(), Instant::now());
         let failed = start + Duration::from_secs(60);
         assert_eq!(deadlines.inherited(NodeId(1), &lookup("a")).generation, 0);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_is_not_drawn_out_by_those_who_follow() {
+    fn later_failures_do_not_extend_the_moment() {
         let (deadlines, start) = (SharedDeadlines::default(), Instant::now());
         noted(&deadlines, &lookup("a"), 1, start, start);
         noted(&deadlines, &lookup("a"), 2, start, start + MOMENT / 2);

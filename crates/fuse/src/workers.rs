@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_over_fetches_another() {
+    fn pending_requests_wake_another_worker() {
         let (workers, threads, wakes) = workers();
         let (busy, _writer) = device(true);
         let begin = |channel: &Channel, quick: bool| workers.begin(channel, 1, quick, Instant::now());
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_is_left_somebody_is_hired_and_dismissed_again() {
+    fn a_worker_is_added_when_none_is_free_and_removed_later() {
         let workers = Arc::new(WorkerPool::new(1).expect("a timer"));
         let (told, hired) = channel();
         let guarded = Arc::clone(&workers);
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn lingering_in_vain_ends_and_begins_again_with_luck() {
+    fn spinning_stops_when_useless_and_resumes() {
         let ((quiet, _one), (busy, _two)) = (device(false), device(true));
         let (workers, mut spinner) = (serving_one(), Spinner::default());
         for _ in 0..IN_VAIN_MAX {
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_lingers_where_several_ask() {
+    fn no_worker_spins_while_several_clients_ask() {
         let (busy, _writer) = device(true);
         let (workers, mut spinner) = (serving_one(), Spinner::default());
         let start = workers.last_caller.started;

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_a_descriptor_costs_two_who_are_idle_their_places() {
+    fn a_client_without_a_descriptor_evicts_two_idle_clients() {
         let (ended, admission) = (Notify::new(), AdmissionQueue::default());
         let mut fails = true;
         let accept = async || match std::mem::take(&mut fails) {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_went_away_is_waited_for_by_nobody() {
+    fn a_disconnected_client_is_not_waited_for() {
         let (ended, admission) = (Notify::new(), AdmissionQueue::default());
         let mut gone = true;
         let accept = async || match std::mem::take(&mut gone) {

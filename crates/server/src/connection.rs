@@ -244,7 +244,7 @@ mod tests {
 
     /// A full server has thousands of idle connections, and new clients all the time.
     #[test]
-    fn who_comes_to_a_full_server_wakes_one_who_is_idle() {
+    fn a_new_client_on_a_full_server_evicts_an_idle_one() {
         let folder = tempfile::tempdir().expect("a folder");
         let repositories = Repositories::open(&[folder.path().to_owned()]).expect("a folder of none");
         let address = "127.0.0.1:0".parse().expect("an address");

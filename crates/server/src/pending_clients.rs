@@ -49,7 +49,7 @@ impl PendingClients {
         PendingClient { pending_clients: self.clone(), number, leave }
     }
 
-    /// Tells the client that has a seat for longest to leave; whether there is one.
+    /// Evicts the client that has been pending longest; returns whether there was one.
     pub(crate) fn evict_oldest(&self) -> bool {
         self.clients.lock().evict_oldest()
     }

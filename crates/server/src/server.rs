@@ -1,4 +1,4 @@
-//! The server: a bounded number of connections, each an asynchronous task, and an end that waits for answers under way.
+//! The server: a bounded number of connections, each an asynchronous task, and a shutdown that waits for responses in progress.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -351,7 +351,7 @@ mod tests {
 
     /// A page takes as long as its catalogs do, on threads that other requests need.
     #[test]
-    fn who_waits_for_a_page_holds_nobody_up() {
+    fn a_read_waiting_for_a_page_blocks_no_other() {
         let folder = tempfile::tempdir().expect("a folder");
         let repositories = Repositories::open(&[folder.path().to_owned()]).expect("a folder of none");
         let address = "127.0.0.1:0".parse().expect("an address");

@@ -296,7 +296,7 @@ mod tests {
 
     /// The prefetch threads may be starved for long.
     #[test]
-    fn what_waits_moves_ahead_when_it_is_demanded() {
+    fn a_waiting_prefetch_moves_ahead_on_demand() {
         let pool = Pool::start().unwrap();
         let (go, wait) = mpsc::channel::<()>();
         let wait = Arc::new(Mutex::new(wait));

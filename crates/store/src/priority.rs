@@ -145,7 +145,7 @@ impl Priority {
         state.given_up
     }
 
-    /// Gives up a prefetch if all its errands are over.
+    /// Gives up a prefetch if all its tokens are cancelled.
     pub(crate) fn give_up_if_pointless(&self) -> bool {
         let mut state = self.0.state.lock();
         let over = !state.tokens.is_empty() && state.tokens.iter().all(CancelToken::is_cancelled);
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_given_up_is_not_raised_and_the_other_way_round() {
+    fn a_dropped_prefetch_is_not_raised_nor_a_raised_one_dropped() {
         let priority = Priority::new(Urgency::Prefetch);
         assert!(priority.give_up());
         priority.raise();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefetch_has_a_point_as_long_as_one_errand_is_open() {
+    fn a_prefetch_runs_while_one_token_is_not_cancelled() {
         let tokens = [CancelToken::new(), CancelToken::new()];
         let priority = Priority::prefetch(tokens[0].clone());
         priority.also_for(tokens[1].clone());

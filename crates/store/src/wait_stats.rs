@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_part_that_waits_longest_is_told_apart() {
+    fn the_99th_percentile_wait_is_reported() {
         let waits = WaitStats::default();
         assert_eq!(waits.status(), WaitStatus { jobs: 0, half_us: 0, p99_us: 0 });
         for _ in 0..98 {

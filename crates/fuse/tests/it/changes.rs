@@ -179,7 +179,7 @@ on_all_kernels! {
         assert!(took < Duration::from_secs(2), "told after {took:?}");
         assert_turned_with_slow(&mounted);
         assert_eq!(walker.join().expect("ended").expect("walked again by itself"), 9);
-        // The lookup's late answer is of the old state; nobody gets it.
+        // The lookup's late answer is of the old state; it is dropped.
         mounted.tree.script().resume(Call::Lookup);
         assert!(mounted.path("dir/slow").exists());
     }

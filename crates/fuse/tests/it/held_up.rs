@@ -1,4 +1,4 @@
-//! Workers that the tree holds up, as one does whose disk doesn't answer.
+//! Workers blocked by the tree, as by one whose disk does not answer.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,9 +11,9 @@ use crate::mounted::{Mounted, PATIENCE, keep_caches, until};
 use crate::on_all_kernels;
 
 const SHORT: Duration = Duration::from_millis(200);
-/// More than there are workers, fewer than are hired.
+/// More than the workers, fewer than the extra workers.
 const SOME: usize = 12;
-/// More than are hired.
+/// More than the extra workers.
 const MANY: usize = 160;
 
 fn tree(files: usize) -> MemoryTree {
@@ -140,9 +140,9 @@ on_all_kernels! {
     }
 }
 
-/// Beyond those who are hired somebody still answers what needs no tree, and every call ends.
+/// With all extra workers blocked, requests that need no tree are still answered, and every call ends.
 #[test]
-fn however_many_hang_somebody_is_left() {
+fn one_thread_stays_free_however_many_hang() {
     crate::mounted::with_fuse(|| {
         let deadlines = Deadlines { read: Duration::from_secs(5), ..short() };
         let mounted = Mounted::with(tree(MANY), options(deadlines));

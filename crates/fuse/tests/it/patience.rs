@@ -1,4 +1,4 @@
-//! Who waits for whom, how long, and what ends a wait.
+//! Deadlines: which calls wait, how long, and what ends a wait.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -206,7 +206,7 @@ on_all_kernels! {
         let late: Vec<_> = mounted.tree.failures().into_iter().filter(|f| f.1 == ErrorKind::TimedOut).collect();
         assert!(late.len() >= 4, "{late:?}");
         assert!(late.iter().any(|(path, _, caller)| path == "dir/other" && caller.is_some()));
-        // Late answers find nobody.
+        // Late answers are dropped.
         for call in [Call::Lookup, Call::Read, Call::LinkTarget, Call::List] {
             mounted.tree.script().resume(call);
         }
@@ -304,7 +304,7 @@ on_all_kernels! {
         assert!(mounted.tree.script().until_called(Call::Read, "dir/file", 3, PATIENCE), "asked again");
         assert!(task.child.try_wait().expect("waited").is_none(), "not killed by SIGBUS");
         assert!(mounted.tree.failures().iter().any(|f| f.0 == "dir/file" && f.1 == ErrorKind::Unavailable));
-        // Somebody who can be told is told, while the other one waits.
+        // A call that can fail fails at its deadline while the other one waits.
         let read = Task::new("read", &mounted.path("dir/file"));
         drop(read);
         mounted.tree.script().clear(Call::Read, "dir/file");

@@ -47,7 +47,7 @@ fn many_objects_come_in_one_answer() {
     assert_eq!(manifest.field(HEADER), Some(NAMES_MAX.to_string().as_str()));
 }
 
-/// Such an answer may be another one next time, so nobody keeps it.
+/// Such a response may differ next time, so it is not cacheable.
 #[test]
 fn what_is_missing_or_too_large_is_left_out() {
     let repository = FULL.unpack();

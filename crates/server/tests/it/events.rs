@@ -39,7 +39,7 @@ fn publish(repository: &Repository, tag: &str) {
 }
 
 #[test]
-fn everybody_who_listens_hears_of_each_revision_that_another_process_publishes() {
+fn every_listener_gets_each_revision_another_process_publishes() {
     let repository = FULL.unpack();
     publish(&repository, "v1");
     let server = Running::of(&[repository.document_root().to_owned()]);
@@ -94,7 +94,7 @@ fn a_manifest_that_can_not_be_read_now_is_not_absent() {
 
 /// Whoever may publish one repository must not be able to stop what is told of the others.
 #[test]
-fn a_pipe_in_place_of_a_manifest_holds_nobody_up() {
+fn a_pipe_in_place_of_a_manifest_blocks_nothing() {
     const REQUESTS: usize = 8;
     let repository = FULL.unpack();
     let other = repository.document_root().join("other.test");

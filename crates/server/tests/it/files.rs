@@ -124,7 +124,7 @@ fn only_regular_files_are_sent() {
 }
 
 #[test]
-fn a_known_object_is_not_sent_again_unless_somebody_doubts_it() {
+fn a_known_object_is_sent_again_only_on_no_cache() {
     let repository = FULL.unpack();
     let server = Running::of(&[repository.document_root().to_owned()]);
     let mut client = server.client();

@@ -80,7 +80,7 @@ fn a_full_server_answers_everybody_once() {
 }
 
 #[test]
-fn a_full_server_does_not_wait_long_for_who_never_asks() {
+fn a_full_server_soon_closes_clients_that_never_ask() {
     let repository = FULL.unpack();
     let server = start(&repository, Limits { connections: 1, ..patient() });
     // More than may be connected without asking, and as many that ask half; each is there before the one who asks.

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back_for_the_same_version_only() {
+    fn kept_blocks_return_for_the_same_version_only() {
         let (_folder, cache) = cache(1 << 20);
         let parts = cache.of(b"one");
         parts.keep(7, b"seven");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_leaves_is_not_believed() {
+    fn leftovers_of_a_crash_are_not_trusted() {
         let (_folder, cache) = cache(1 << 20);
         let parts = cache.of(b"one");
         let place = |number: u64| parts.folder.join(number.to_string());

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_open_and_is_evicted_is_forgotten() {
+    fn open_objects_are_forgotten_on_eviction() {
         let folder = tempfile::tempdir().unwrap();
         let engine = Engine::start(EngineOptions::default()).unwrap();
         let options = CacheOptions { descriptors: Some(1000), ..CacheOptions::with_quota(1 << 30) };

@@ -12,7 +12,7 @@
 //! to a folder above it (`lower/folder.rs`).
 //!
 //! A folder may be on a network file system that hangs. So file operations run on threads of their own
-//! (`lower/hang_watchdog.rs`), and a request without progress is taken back and goes to the network.
+//! (`lower/hang_watchdog.rs`), and a request without progress is withdrawn and goes to the network.
 
 mod alien;
 mod folder;

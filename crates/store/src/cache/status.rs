@@ -63,7 +63,7 @@ pub struct LowerStatus {
     pub found_bytes: u64,
     /// Files that were there but could not be believed or read.
     pub refused: u64,
-    /// Requests that were taken back because they made no progress.
+    /// Requests that were withdrawn because they made no progress.
     pub late: u64,
     /// Objects put there for others.
     pub given: u64,

@@ -1,13 +1,13 @@
-//! Requests that were sent to a server and that it has not answered yet.
+//! Requests that were sent to a server and not answered yet.
 //!
-//! A server that works on one request after the other keeps all but the first waiting, and that is no fault as long as it
-//! sends something. A server may also withhold some objects and send others. The order tells one from the other: a request
-//! is *overtaken* when one that was sent later is answered first. Until then it stands in the server's queue, so it waits
-//! as long as the server sends bytes to any other. From then on it has the usual time for the first byte.
+//! A server that handles one request after the other keeps all but the first waiting; that is normal while it sends
+//! bytes. A server may also withhold some objects and send others. The order of responses tells the two apart: a
+//! request is *overtaken* when one that was sent later is answered first. Until then it waits as long as the server
+//! sends bytes for any other request. Once overtaken, it has the usual time for the first byte.
 //!
-//! A request that is overtaken, or that has seen nothing come from its server since it was sent, is *stalled* after a
-//! moment. Stalled requests are not counted among those that a server is sent at once, up to a bound, and beyond the bound
-//! the oldest ones are taken back when others wait for their place: see [`Host`](super::host::Host).
+//! A request that is overtaken, or that has seen no byte from its server since it was sent, is *stalled* after a short
+//! time. Stalled requests don't count against the server's request limit, up to a bound; above the bound the oldest
+//! ones are withdrawn when others wait for their slot: see [`Host`](super::host::Host).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ impl Awaiting {
 }
 
 impl Entry<'_> {
-    /// Waits until the request is taken back.
+    /// Waits until the request is withdrawn.
     pub(super) async fn taken_back(&self) {
         self.back.notified().await;
     }
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_stalled_request_is_taken_back() {
+    async fn the_oldest_stalled_request_is_withdrawn() {
         let all = Awaiting::default();
         let (kept, first, _second) = (all.sent(false), all.sent(true), all.sent(true));
         assert!(!all.take_back(MOMENT, Instant::now()), "too soon");

@@ -1,10 +1,10 @@
-//! One server: whose turn it is.
+//! Scheduling of the requests to one server.
 //!
-//! A demand starts at once, before all prefetches, as long as fewer requests are under way than one server is
-//! sent at most; beyond that users take turns ([`FairQueue`], [`Users`]). Requests that the server doesn't answer give
-//! way to others ([`Awaiting`]): they are taken back, and asked again in a queue that has a small part of the places as
-//! long as others wait. A prefetch starts while fewer are under way than the [`ConcurrencyWindow`] and fewer bytes than the
-//! [`PathEstimate`] holds. So whatever is demanded finds a path without a queue of ours, and a place among the requests.
+//! A demand starts at once, before all prefetches, while fewer requests are in flight than the server may have at once;
+//! above that, users take turns ([`FairQueue`], [`Users`]). Requests the server doesn't answer make room for others
+//! ([`Awaiting`]): they are withdrawn and sent again from a queue that has a small share of the slots while others
+//! wait. A prefetch starts while fewer requests are in flight than the [`ConcurrencyWindow`] allows and fewer bytes than
+//! the [`PathEstimate`] gives. So a demand finds a path without a queue of ours, and a request slot.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};

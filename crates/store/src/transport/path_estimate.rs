@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_least_round_trip_is_forgotten_in_time() {
+    fn the_minimum_round_trip_expires() {
         let start = Instant::now();
         let mut least = Least::default();
         least.note(Duration::from_millis(1), start);

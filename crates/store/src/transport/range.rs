@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_elsewhere_may_begin_at_the_start() {
+    fn a_continued_transfer_may_restart_from_zero() {
         let plain = Fetch::new("a", "a", 100);
         assert!(matches!(skipped(&answer(200, &[]), &plain, 7), Some(Ok(7))));
         let part = answer(206, &[("content-range", "bytes 7-99/*")]);

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_connection_goes_on_as_it_was() {
+    fn a_warm_connection_starts_with_its_last_window() {
         assert_eq!(StreamRate::after(1 << 20).on_path(), 2 << 20);
         let mut unknown = StreamRate::after(0);
         unknown.came(1 << 20, None, Instant::now());

@@ -114,7 +114,7 @@ fn small_prefetches_share_requests(engine: Engine) {
 }
 
 #[test]
-fn nobody_is_asked_for_batches_who_does_not_offer_them_or_is_behind_a_proxy() {
+fn batches_are_asked_only_of_direct_servers_that_offer_them() {
     for fields in
         [&[][..], &[(HEADER, "0")], &[(HEADER, "64"), ("Via", "1.1 squid")], &[(HEADER, "64"), ("Age", "5")]]
     {
@@ -127,7 +127,7 @@ fn nobody_is_asked_for_batches_who_does_not_offer_them_or_is_behind_a_proxy() {
 
 /// A proxy that answers with a page, a server that took the offer back, an answer that is cut or has more.
 #[test]
-fn what_is_no_batch_is_asked_for_one_by_one_from_then_on() {
+fn a_server_without_batches_is_asked_one_by_one() {
     let spoilt: [fn(Vec<u8>) -> Vec<u8>; 4] = [
         |_| b"<html>welcome</html>".to_vec(),
         |mut bytes| {
@@ -175,7 +175,7 @@ fn each_object_of_a_batch_is_verified_by_itself() {
 }
 
 #[test]
-fn what_a_batch_leaves_out_is_fetched_by_itself() {
+fn an_object_missing_from_a_batch_is_fetched_alone() {
     let stand = Stand::new(&[(HEADER, "64")]);
     stand.mirror.make(|path| {
         let names = names(path.strip_prefix("/repo/.esker/batch/")?)?;

@@ -188,7 +188,7 @@ fn bomb() -> Made {
 
 /// > C26: The objects of a cache, those that are being written or only passed on among them, never take more than its quota and half as much again, or its quota, a quarter and 64 MiB if that is more, whatever a repository, a server or a user of the broker says.
 #[test]
-fn what_inflates_is_refused_before_it_is_written() {
+fn oversized_decompression_is_refused_before_writing() {
     for quota in [0, 1 << 20, 200 << 20, 1 << 30, 1 << 40] {
         let usual = CacheOptions::with_quota(quota);
         let bound = (quota + quota / 2).max(quota + quota / 4 + (64 << 20));
@@ -226,7 +226,7 @@ fn absurd_sizes_are_refused_without_asking() {
 
 /// Stored bytes that go through the disk are counted as they come.
 #[test]
-fn what_a_server_sends_is_bounded_while_it_comes() {
+fn a_response_is_bounded_while_it_arrives() {
     let object = of_unstated_size(as_is(&noise(7, 60_000_000)), u64::MAX);
     let rig = Rig::new(engine_with(|options| options.memory = 0));
     let (mirror, _folder) = serve(std::slice::from_ref(&object));
@@ -250,9 +250,9 @@ fn an_object_of_the_whole_quota_takes_the_place_of_its_stored_bytes() {
     rig.check();
 }
 
-/// A crowd of readers of objects that go through the disk, more than fit at once: bytes are right, or there is no room now.
+/// Many readers of spooled objects, more than fit at once: each gets the right bytes or an error that there is no room.
 #[test]
-fn a_crowd_of_spooled_objects_stays_within_the_bound() {
+fn many_spooled_objects_stay_within_the_bound() {
     let objects: Vec<_> = (0..12).map(|seed| zlib(&noise(seed, 6_000_000))).collect();
     let rig = Rig::new(engine_with(|options| options.memory = 0));
     let (mirror, _folder) = serve(&objects);

@@ -1,4 +1,4 @@
-//! The bound on open files is never exceeded, and whoever has to wait for one is served in the end.
+//! The bound on open files is never exceeded, and every waiter gets a descriptor in the end.
 
 use std::fs;
 use std::sync::{Arc, mpsc};
@@ -64,7 +64,7 @@ fn requests_wait_for_a_descriptor_and_are_served_in_turn() {
     assert_eq!(rig.cache.status().descriptors_peak, 3);
 }
 
-/// The file taken from a handle counts as long as somebody has it, though the handle is gone.
+/// A file taken from a handle counts while it is open, even after the handle is dropped.
 #[test]
 fn a_file_in_a_reply_keeps_its_descriptor() {
     let (rig, objects, shelf) = rig(1);
@@ -94,9 +94,9 @@ fn mappings_leave_descriptors_free() {
     assert_eq!(rig.cache.status().descriptors_peak, 2);
 }
 
-/// The file in use may stay open for as long as somebody likes.
+/// A file in use may stay open without a limit in time.
 #[test]
-fn who_waits_for_a_descriptor_is_told_when_the_cache_is_closed() {
+fn waiters_for_a_descriptor_wake_when_the_cache_closes() {
     let (rig, objects, shelf) = rig(1);
     let store = rig.store(shelf.clone());
     let _busy = get(&store, &objects[0].wanted).unwrap();
@@ -115,9 +115,9 @@ fn who_waits_for_a_descriptor_is_told_when_the_cache_is_closed() {
     assert_eq!(store.status().traffic.warming, 0, "a prefetch is still under way");
 }
 
-/// Many threads, few descriptors: nobody waits forever, the bound holds.
+/// Many threads, few descriptors: no wait is endless, the bound holds.
 #[test]
-fn a_crowd_with_two_descriptors() {
+fn many_threads_share_two_descriptors() {
     let (rig, objects, shelf) = rig(2);
     let store = Arc::new(rig.store(shelf));
     let objects = Arc::new(objects);

@@ -219,7 +219,7 @@ fn a_demand_upgrades_the_prefetch_it_joins() {
 /// A thousand reads wait for a server that doesn't answer. What is cached is answered on the calling thread,
 /// before the call returns; another repository is fetched from as if nothing were.
 #[test]
-fn a_thousand_waiting_reads_delay_nobody() {
+fn a_thousand_waiting_reads_do_not_delay_others() {
     let objects = objects(1002);
     let (mirror, _folder) = serve(&objects[..1]);
     let engine = engine_with(|options| options.http.first_byte = Duration::from_secs(600));

@@ -1,10 +1,9 @@
 //! Tests of the store as its users see it.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test reports")]
 
+mod admin;
 mod batch;
-mod below;
 mod bounded;
-mod care;
 mod crash;
 mod damage;
 mod descriptors;
@@ -12,6 +11,7 @@ mod destinations;
 mod heads;
 mod http;
 mod kill;
+mod lower;
 mod names;
 mod order;
 mod pieces;

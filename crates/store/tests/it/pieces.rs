@@ -91,7 +91,7 @@ fn objects_of_all_lengths_come_whole() {
 
 /// Near servers, those behind a proxy, those that don't say that they send parts.
 #[test]
-fn nobody_else_is_asked_for_pieces() {
+fn near_or_proxied_servers_are_not_asked_for_pieces() {
     for fields in [("Via", "1.1 squid"), ("Age", "5")] {
         let stand = Stand::of_one(&[fields]);
         assert_eq!(bytes(&stand.store, &stand.objects[0].wanted).unwrap(), stand.objects[0].plain);
@@ -125,7 +125,7 @@ fn pieces_of_one() -> u64 {
 /// Whichever of the requests fails, and however, the object comes; and from then on over one connection, unless the failure was
 /// one that may be an accident.
 #[test]
-fn what_fails_in_pieces_comes_at_once() {
+fn a_file_failing_in_pieces_is_fetched_whole() {
     let faults = || [Fault::Status(500), Fault::Status(403), Fault::CloseAfter(100), Fault::Whole];
     for fault in faults() {
         for number in 0..pieces_of_one() {
@@ -148,7 +148,7 @@ fn what_fails_in_pieces_comes_at_once() {
 }
 
 #[test]
-fn what_is_damaged_in_pieces_is_asked_for_once_more_and_whole() {
+fn a_file_damaged_in_pieces_is_fetched_again_whole() {
     let stand = Stand::of_one(&[]);
     let object = &stand.objects[0];
     let path = path_of(object);

@@ -427,7 +427,7 @@ fn lists_whose_first_group_comes_back() {
 
 /// A name that is never resolved is waited for as long as name servers may take, and no longer.
 #[test]
-fn a_name_that_nobody_answers_is_given_up() {
+fn an_unresolved_name_times_out() {
     let bench = Bench::new();
     bench.names.tell(&name('p'), NameAnswer::Silence);
     let row = row("p;DIRECT", "", ["O"; 5]);

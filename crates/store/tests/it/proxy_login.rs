@@ -19,7 +19,7 @@ fn rig(lines: &Arc<Mutex<Vec<String>>>) -> Rig {
 }
 
 #[test]
-fn a_login_is_sent_to_the_proxy_and_to_nobody_else() {
+fn a_login_is_sent_to_the_proxy_only() {
     let objects = objects(4);
     let (proxy, _folder) = serve(&objects);
     let (origin, _folder) = serve(&objects);

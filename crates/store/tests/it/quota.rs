@@ -279,7 +279,7 @@ fn over_the_quota_up_to_the_hard_limit() {
     assert!(rig.cache.status().used <= 10 * UNIT);
 }
 
-/// An object that is larger than the whole cache is served, not kept, and costs nobody else its place.
+/// An object larger than the whole cache is served, not kept, and evicts no other.
 #[test]
 fn larger_than_the_cache() {
     let options = CacheOptions { hard_limit: UNIT * 12, ..CacheOptions { quota: UNIT * 10, ..roomy() } };
@@ -320,7 +320,7 @@ fn any_holder_counts() {
 
 /// Many threads read more than fits, some of it held; afterwards the account is exact and within the quota.
 #[test]
-fn the_account_is_exact_after_a_crowd() {
+fn the_accounting_is_exact_after_many_clients() {
     let options = CacheOptions { quota: UNIT * 20, descriptors: Some(8), ..roomy() };
     let rig = Rig::with(engine(), options);
     let objects: Arc<Vec<_>> = Arc::new((0..60).map(|seed| object(seed, seed % 3 + 1)).collect());

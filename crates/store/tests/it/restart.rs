@@ -175,7 +175,7 @@ fn vanished_files_are_fetched_again() {
 
 /// A file that nobody listed lies where an object is to be.
 #[test]
-fn what_has_the_name_of_an_object_is_replaced() {
+fn a_wrong_file_under_an_object_name_is_replaced() {
     let objects = objects();
     let full = filled(&objects, true);
     for begun in Begun::BOTH {

@@ -15,7 +15,7 @@ struct Net {
     rig: Rig,
     servers: Servers,
     lines: Arc<Mutex<Vec<String>>>,
-    /// What is known of a route goes with the last who uses it.
+    /// The state of a route is dropped with its last user.
     held: Mutex<Vec<Arc<dyn Source>>>,
     _folders: Vec<TempDir>,
 }
@@ -65,7 +65,7 @@ fn at(mirror: &Mirror) -> String {
     format!("http://127.0.0.1:{}", mirror.port())
 }
 
-/// An address at which nobody listens.
+/// An address without a listener.
 fn nobody() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())
@@ -133,7 +133,7 @@ fn requests_go_through_a_proxy_of_the_first_group_that_answers() {
 }
 
 #[test]
-fn what_was_left_is_used_again_after_a_while() {
+fn a_route_marked_down_is_used_again_after_a_while() {
     let objects = objects(200);
     let (mut net, mirrors) = Net::of(&objects, 2);
     net.servers.urls = mirrors.iter().map(|mirror| mirror.url("repo")).collect();

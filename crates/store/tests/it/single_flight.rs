@@ -86,7 +86,7 @@ fn a_failure_of_one_repository_is_not_another_ones() {
     assert_eq!(bytes(&first, &object.wanted).unwrap(), object.plain);
 }
 
-/// Who knows the true size is not failed by who was told a wrong one.
+/// A request with the true size does not fail because another one names a wrong size.
 #[test]
 fn a_wrong_size_of_the_leader_is_not_the_joiners() {
     let object = zlib(&noise(2, 5000));

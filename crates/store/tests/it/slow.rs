@@ -144,7 +144,7 @@ fn readers_of_a_server_that_answers_one_after_the_other_are_all_served() {
 
 /// > P13: A server that sends an object slower than the low-speed limit (1 KiB a second, or what `CVMFS_LOW_SPEED_LIMIT` says) makes no progress: it is left for another way after ten seconds, or the time-out of its kind, and fails a read that has no other at its deadline.
 #[test]
-fn a_server_that_trickles_is_left_and_holds_nobody() {
+fn a_trickling_server_is_left_and_blocks_nothing() {
     let objects = sized(300, 1, 64 << 10);
     let ((hostile, _one), (good, _two)) = (serve(&objects), serve(&objects));
     let trickle = hostile.fault(|_| true, Fault::Slow(10));
@@ -187,7 +187,7 @@ fn good_objects_pass_those_that_a_server_withholds() {
 
 /// Another server that sends them is asked.
 #[test]
-fn what_a_server_withholds_comes_from_another() {
+fn an_object_one_server_withholds_comes_from_another() {
     let objects = sized(8000, 300, 100);
     let ((hostile, _one), (good, _two)) = (serve(&objects), serve(&objects));
     let silent = hostile.fault(|_| true, Fault::NoAnswer);
@@ -246,7 +246,7 @@ fn a_users_small_reads_pass_another_users_flood() {
         // A machine that is busy needs more; a queue of all of them would take 26 seconds, and equal parts of the link 21.
         beside <= alone * 2 + one_object + DEADLINE * 4
     };
-    // Once is enough, for a machine may do something else meanwhile; whoever waited for the flood would do so each time.
+    // Once is enough, for a machine may do something else meanwhile; a read that waits for the flood would do so each time.
     assert!((0..3).any(|_| in_time()), "another user's flood delayed small reads");
 }
 

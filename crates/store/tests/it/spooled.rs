@@ -75,7 +75,7 @@ fn a_full_disk_makes_room_for_all_of_a_large_object() {
     }
 }
 
-/// Its stored bytes find no room, and nobody knows how many there are.
+/// Its stored bytes find no room, and their number is unknown.
 #[test]
 fn a_full_disk_is_not_emptied_for_an_object_of_unstated_size() {
     let engine = engine_with(|options| options.memory = 0);

@@ -23,7 +23,7 @@ fn answers_that_a_proxy_changed_and_parts_that_are_everything_are_whole_files() 
 }
 
 #[test]
-fn what_a_proxy_changed_is_verified_as_everything_is() {
+fn objects_changed_by_a_proxy_are_verified() {
     let objects = objects(1);
     let (mirror, _folder) = serve(&objects);
     let path = format!("/repo/{}", objects[0].wanted.name.path());
@@ -39,7 +39,7 @@ fn what_a_proxy_changed_is_verified_as_everything_is() {
 
 /// A part that is not everything is refused, also of what has no hash, and another server is asked.
 #[test]
-fn a_part_that_nobody_asked_for_is_no_whole_file() {
+fn an_unrequested_range_is_no_whole_file() {
     let objects = objects(2);
     let ((bad, _one), (good, _other)) = (serve(&objects), serve(&objects));
     [&bad, &good].into_iter().for_each(|mirror| mirror.put("/repo/plain", "a text without a hash"));

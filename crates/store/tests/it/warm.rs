@@ -45,7 +45,7 @@ fn a_warmed_object_is_there_and_not_open() {
     assert_eq!(shelf.asked().len(), 2);
 }
 
-/// Whoever waits for the object gets it open, whoever only wants it near is told; one request serves both.
+/// A demand gets the object open, a prefetch only its outcome; one request serves both.
 #[test]
 fn demands_and_prefetches_share_one_flight() {
     let object = zlib(&noise(3, 5000));
@@ -84,9 +84,9 @@ fn a_prefetch_with_a_wrong_size_fails_alone() {
     assert_eq!(store.status().traffic.failed, 0);
 }
 
-/// What is queued when its errand ends is never asked for, unless another errand or a demand wants it, too.
+/// A queued prefetch whose token is cancelled is never requested, unless another token or a demand needs it.
 #[test]
-fn an_errand_that_is_over_is_dropped_from_the_queue() {
+fn a_cancelled_prefetch_is_dropped_from_the_queue() {
     let objects = objects(60);
     let (mirror, _folder) = serve(&objects);
     let holding = mirror.fault(|_| true, Fault::Delay(Duration::from_secs(600)));
@@ -116,7 +116,7 @@ fn an_errand_that_is_over_is_dropped_from_the_queue() {
     assert_eq!(store.status().traffic.warming, 0);
 }
 
-/// A server in trouble is not asked again for what nobody waits for, and nobody is told of an error.
+/// A failing server is not asked again for a prefetch without waiters, and no error is reported.
 #[test]
 fn a_failed_prefetch_is_not_repeated() {
     let objects = objects(1);

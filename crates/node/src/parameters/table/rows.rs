@@ -90,8 +90,8 @@ const NETWORK: &[Row] = rows! {
     "CVMFS_MAX_RETRIES" [] Count, "1", Honoured(PAUSES);
     "CVMFS_BACKOFF_INIT" [] Seconds, "2", Honoured(PAUSES);
     "CVMFS_BACKOFF_MAX" [] Seconds, "10", Honoured(PAUSES);
-    "CVMFS_PROXY_RESET_AFTER" [] Seconds, "300", Honoured("what_was_left_is_used_again_after_a_while");
-    "CVMFS_HOST_RESET_AFTER" [] Seconds, "1800", Honoured("what_was_left_is_used_again_after_a_while");
+    "CVMFS_PROXY_RESET_AFTER" [] Seconds, "300", Honoured("a_route_marked_down_is_used_again_after_a_while");
+    "CVMFS_HOST_RESET_AFTER" [] Seconds, "1800", Honoured("a_route_marked_down_is_used_again_after_a_while");
     "CVMFS_PROXY_SHARD" [] Switch, "no", Honoured(REQUESTS);
     "CVMFS_PROXY_SHARDING_POLICY" [] Text, "", Not("it names a plugin; there is none, here or there");
     "CVMFS_FAILOVER_INDEFINITELY" [] Switch, "no", Honoured("rounds_go_on_until_the_time_is_over_where_that_is_asked_for");

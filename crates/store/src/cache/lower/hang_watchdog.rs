@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use super::request::LowerRequest;
 use crate::priority::Urgency;
 
-/// Time without progress after which a request is taken back: longer than any disk takes for a megabyte, far shorter
+/// Time without progress after which a request is withdrawn: longer than any disk takes for a megabyte, far shorter
 /// than the deadline of a read.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two checks of the watchdog.
@@ -82,7 +82,7 @@ pub(super) struct HangWatchdog {
     wake_demand: Condvar,
     wake_prefetch: Condvar,
     watch: Condvar,
-    /// Requests that were taken back and whose thread has not returned yet.
+    /// Requests that were withdrawn and whose thread has not returned yet.
     stuck: AtomicUsize,
     late: AtomicU64,
 }

@@ -23,7 +23,7 @@ fn pair(object: &Made) -> (CacheKey, u64) {
 
 /// > C1: What is pinned is not evicted, whatever else is read, also after a restart.
 #[test]
-fn what_is_pinned_outlasts_eviction_and_restart() {
+fn pinned_objects_outlast_eviction_and_restart() {
     let objects: Vec<_> = (0..64).map(object).collect();
     let shelf = Shelf::new(&objects.iter().collect::<Vec<_>>());
     let options = CacheOptions { quota: 16 * UNIT, ..roomy() };
@@ -56,7 +56,7 @@ fn what_is_pinned_outlasts_eviction_and_restart() {
 }
 
 #[test]
-fn a_change_of_pins_that_waits_for_the_disk_holds_nobody_up() {
+fn a_pin_change_waiting_for_the_disk_blocks_nothing() {
     let folder = scratch();
     let disk = FaultDisk::new(folder.path(), Plan::Nothing);
     let cache = Cache::open_on(Arc::new(disk.clone()), &engine(), folder.path(), roomy()).unwrap();
@@ -110,7 +110,7 @@ fn a_damaged_list_of_pins_is_put_aside() {
 }
 
 #[test]
-fn what_is_in_use_stays() {
+fn objects_in_use_stay() {
     let rig = Rig::new();
     let kept = object(1);
     let store = rig.store(Shelf::new(&[&kept]));

@@ -103,7 +103,7 @@ fn a_cache_of_the_reference_spares_the_network() {
 }
 
 #[test]
-fn what_is_fetched_ahead_comes_from_below_too() {
+fn prefetch_uses_the_lower_caches() {
     let objects = made();
     let folder = stock_cache(&objects);
     let rig = Rig::with(engine(), over(folder.path(), LowerForm::Adopted));
@@ -123,7 +123,7 @@ type Spoil = (&'static str, fn(&Path));
 
 /// Every way in which a file of an adopted folder may not be what its name says.
 #[test]
-fn no_wrong_file_below_becomes_a_wrong_byte() {
+fn no_wrong_file_in_a_lower_cache_becomes_a_wrong_byte() {
     let small = made();
     let spoil: [Spoil; 7] = [
         ("another byte", |path| {
@@ -233,7 +233,7 @@ fn a_cache_of_our_own_is_adopted_if_only_its_owner_may_write_to_it() {
 
 /// Whoever waited would wait for ever: nothing looks after what lies on the desk any more.
 #[test]
-fn what_waits_for_a_folder_below_goes_on_when_the_cache_is_closed() {
+fn requests_waiting_for_a_lower_folder_finish_when_the_cache_closes() {
     let objects: Vec<_> = (0..40).map(|seed| stock(&text(seed, 300_000))).collect();
     let folder = stock_cache(&objects);
     let rig = Rig::with(engine(), over(folder.path(), LowerForm::Adopted));
@@ -287,7 +287,7 @@ fn nodes_that_share_a_folder_fetch_for_each_other() {
 }
 
 #[test]
-fn nodes_that_write_at_once_and_somebody_who_spoils_do_no_harm() {
+fn concurrent_writers_and_corruption_in_a_shared_folder_do_no_harm() {
     let objects = made();
     let shared = tempfile::tempdir().unwrap();
     let alien = shared.path().join("alien");
@@ -312,7 +312,7 @@ fn nodes_that_write_at_once_and_somebody_who_spoils_do_no_harm() {
 }
 
 #[test]
-fn what_is_spoilt_in_a_shared_folder_is_fetched_and_mended() {
+fn a_corrupt_object_in_a_shared_folder_is_fetched_and_repaired() {
     let objects = made();
     let shared = tempfile::tempdir().unwrap();
     let shelf = Shelf::new(&objects.iter().collect::<Vec<_>>());
