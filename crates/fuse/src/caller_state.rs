@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_cannot_be_seen_is_no_more_than_that() {
+    fn an_unseen_caller_is_reported_as_unseen() {
         let proc = Some(Path::new("/proc"));
         for (proc, tid) in [(None, 1), (proc, 0)] {
             assert_eq!(signal(proc, tid), Signal::Unseen);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_may_see_tells_threads_of_the_kernel() {
+    fn kernel_threads_are_recognised_from_public_files() {
         let proc = tempfile::tempdir().expect("a folder");
         let put =
             |file: &str, text: &str| fs::write(proc.path().join("7").join(file), text).expect("written");

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_asked_again_follows_what_it_waits_for_now() {
+    fn a_repeated_request_tracks_its_current_wait() {
         let request = read_by(User::Known(0), 7);
         let arrived = Instant::now() + Duration::from_secs(1);
         asked(&request).follow(move || Some(arrived));

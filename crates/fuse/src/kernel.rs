@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn access_control_lists_are_enforced_where_that_is_wanted_and_offered() {
+    fn access_control_lists_are_enforced_if_requested_and_offered() {
         let reach =
             |offer: &InitIn, acls| Negotiated::reach(offer, 0, KernelMask::LINUX_4_18, acls).enforces_acls();
         let without = InitIn { flags: !(init::POSIX_ACL as u32), ..offer(45) };

@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_listener_does_not_rest() {
+    fn the_last_reader_does_not_park() {
         let (workers, threads, wakes) = workers();
         workers.park();
         assert_eq!(workers.listening.load(Ordering::SeqCst), 1);

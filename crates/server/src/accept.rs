@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn without_descriptors_the_end_of_a_connection_is_waited_for() {
+    fn without_descriptors_accept_waits_for_a_connection_to_end() {
         let (ended, admission) = (Notify::new(), AdmissionQueue::default());
         let tries = Cell::new(0);
         let accept = async || {

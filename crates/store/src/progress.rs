@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_comes_further_with_the_queue_it_stands_in_and_no_longer_once_it_has_left_it() {
+    fn a_request_progresses_with_its_queue_only_while_it_is_in_it() {
         let (request, queue) = (Progress::default(), Progress::default());
         queue.mark();
         assert_eq!(request.last(), None);

@@ -236,7 +236,7 @@ fn a_successor_finds_the_same_nodes() {
 
 /// A free slot is found by any worker, also by those that wait already.
 #[test]
-fn the_last_free_slot_is_anybodys() {
+fn the_last_free_slot_is_open_to_every_user() {
     let memory = Arc::new(SharedMemory::new().expect("memory"));
     let mut taken: Vec<_> = (0..memory.free_slots()).map(|worker| memory.slot(worker)).collect();
     assert_eq!(memory.free_slots(), 0);
@@ -265,7 +265,7 @@ fn the_last_free_slot_is_anybodys() {
 }
 
 #[test]
-fn what_is_no_arena_is_refused() {
+fn an_invalid_memory_file_is_refused() {
     let memory = || rustix::fs::memfd_create(c"test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
     assert!(SharedMemory::attach(memory()).is_err(), "empty");
     let zeros = memory();

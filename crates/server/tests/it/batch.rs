@@ -49,7 +49,7 @@ fn many_objects_come_in_one_answer() {
 
 /// Such a response may differ next time, so it is not cacheable.
 #[test]
-fn what_is_missing_or_too_large_is_left_out() {
+fn missing_and_too_large_objects_are_omitted() {
     let repository = FULL.unpack();
     let large = vec![7; BYTES_MAX];
     let hash = ContentHash::of(HashAlgorithm::Sha1, &large);

@@ -61,7 +61,7 @@ fn head_tells_the_length_and_sends_nothing() {
 }
 
 #[test]
-fn what_is_private_or_absent_is_not_found() {
+fn private_and_absent_files_are_not_found() {
     let repository = FULL.unpack();
     repository.write("data/txn/upload", b"half of an object");
     repository.write("full.test.key", b"private");

@@ -33,7 +33,7 @@ fn patient() -> Limits {
 const SHORT: Duration = Duration::from_millis(50);
 
 #[test]
-fn who_says_nothing_or_half_a_request_is_hung_up_on() {
+fn a_client_without_a_complete_request_is_disconnected() {
     let repository = FULL.unpack();
     for limits in [Limits { idle: SHORT, ..patient() }, Limits { head: SHORT, ..patient() }] {
         let server = start(&repository, limits);
@@ -46,7 +46,7 @@ fn who_says_nothing_or_half_a_request_is_hung_up_on() {
 }
 
 #[test]
-fn who_does_not_take_the_answer_is_hung_up_on() {
+fn a_client_that_does_not_read_is_disconnected() {
     let repository = with_large_object();
     let stalling = Limits { stall: SHORT, ..patient() };
     // Takes its bytes, but too few a second.
@@ -65,9 +65,9 @@ fn who_does_not_take_the_answer_is_hung_up_on() {
     }
 }
 
-/// Who has just come can't have asked yet, and would take the server for broken.
+/// A new client has not asked yet, and would take the server for broken if closed.
 #[test]
-fn a_full_server_answers_everybody_once() {
+fn a_full_server_answers_every_client_once() {
     const CLIENTS: usize = 50;
     let repository = FULL.unpack();
     let server = start(&repository, Limits { connections: 1, ..patient() });
@@ -129,7 +129,7 @@ fn many_may_come_at_once() {
 }
 
 #[test]
-fn a_full_server_parts_with_the_idle_connections_that_it_has_to() {
+fn a_full_server_closes_only_as_many_idle_connections_as_needed() {
     const CLIENTS: usize = 64;
     let repository = FULL.unpack();
     let server = start(&repository, Limits { connections: CLIENTS, ..patient() });
@@ -148,7 +148,7 @@ fn a_full_server_parts_with_the_idle_connections_that_it_has_to() {
 }
 
 #[test]
-fn answers_under_way_are_finished_when_the_server_stops() {
+fn responses_in_progress_finish_when_the_server_stops() {
     let repository = with_large_object();
     let server = start(&repository, patient());
     let (mut busy, mut idle) = (server.client(), server.client());
@@ -166,7 +166,7 @@ fn answers_under_way_are_finished_when_the_server_stops() {
 }
 
 #[test]
-fn the_end_does_not_wait_for_ever() {
+fn shutdown_does_not_wait_forever() {
     let repository = with_large_object();
     let server = start(&repository, Limits { grace: SHORT, ..patient() });
     let mut client = server.client();
@@ -176,7 +176,7 @@ fn the_end_does_not_wait_for_ever() {
 }
 
 #[test]
-fn what_is_not_understood_is_answered_and_ends_the_connection() {
+fn an_invalid_request_is_answered_and_closes_the_connection() {
     let repository = FULL.unpack();
     let server = start(&repository, patient());
     for (request, status) in [

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_is_kept_and_what_was_read_last_stays() {
+    fn the_limit_holds_and_recently_read_blocks_stay() {
         let limit = 64 * 4096;
         let (_folder, cache) = cache(limit);
         let (one, other) = (cache.of(b"one"), cache.of(b"other"));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_belongs_to_whom_the_reference_asks() {
+    fn an_object_is_hashed_to_the_same_proxy_as_the_reference() {
         let urls = [
             "http://10.1.2.3:3128",
             "http://10.1.2.4:3128",

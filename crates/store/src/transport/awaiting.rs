@@ -135,7 +135,7 @@ mod tests {
     const MOMENT: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_waits_behind_others_as_long_as_the_server_sends_and_does_not_pass_over_it() {
+    async fn a_request_waits_while_the_server_sends_and_is_not_overtaken() {
         let all = Awaiting::default();
         let (first, second) = (all.sent(true), all.sent(true));
         let start = Instant::now();

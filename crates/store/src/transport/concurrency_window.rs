@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_way_wants_many_requests() {
+    fn a_long_path_needs_many_requests() {
         let mut window = ConcurrencyWindow::new();
         run(&mut window, 0.084, 0.000_1, 64, 2000);
         assert_eq!(window.size(MOST), MOST);

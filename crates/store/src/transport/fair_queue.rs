@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn users_who_may_not_are_passed_over_and_the_order_of_each_is_kept() {
+    fn users_without_a_slot_are_skipped_and_order_is_kept() {
         let mut queue = FairQueue::default();
         for number in 0..4 {
             queue.push(A, number);

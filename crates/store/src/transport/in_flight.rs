@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_slow_if_the_way_could_bring_more() {
+    fn a_response_is_slow_if_the_path_could_deliver_more() {
         let host = host();
         let round_trip = Duration::from_millis(80);
         let mut now = Instant::now();

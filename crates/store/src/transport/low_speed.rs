@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_trickle_is_no_progress_and_is_given_up_after_one_window() {
+    async fn a_trickle_ends_after_one_window() {
         let mut meter = LowSpeedMeter::start(1024, WINDOW, totals(0, 1));
         for second in 1..=10 {
             assert!(!meter.add(1, totals(second, 1)), "a byte a second");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_trickle_beside_good_transfers_is_no_progress_and_is_given_up_after_three_windows() {
+    async fn a_trickle_beside_good_transfers_ends_after_three_windows() {
         let mut meter = LowSpeedMeter::start(1024, WINDOW, totals(0, 2));
         let mut all = 0;
         for window in 1..=SLOW_WINDOWS {

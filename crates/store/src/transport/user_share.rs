@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn on_a_narrow_way_users_get_as_many_places_as_others_use() {
+    async fn on_a_narrow_path_users_get_equal_numbers_of_slots() {
         let other = Some(2);
         let mut both = users(&[(ME, 1), (other, 1)]);
         let may = |users: &Users, user, queued: &[User]| {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn how_fast_a_way_is_is_known_after_a_while() {
+    async fn throughput_is_judged_after_some_transfers() {
         let mut throughput = Throughput::default();
         assert!(!throughput.is_slow(), "unknown");
         for _ in 0..20 {

@@ -151,7 +151,7 @@ fn server_errors() {
 }
 
 #[test]
-fn a_server_that_asks_for_more_patience_than_there_is_is_left_alone() {
+fn a_server_with_a_long_retry_after_is_not_asked_again() {
     let stand = Stand::new();
     let error = stand.refused(Fault::RetryAfter(3600));
     assert!(

@@ -70,9 +70,9 @@ fn servers_proxies_and_redirects_lead_to_no_other_address() {
     secret.assert_unreached();
 }
 
-/// A name is as good as the address that it has when it is connected to.
+/// A name is judged by the address it has when it is connected to.
 #[test]
-fn a_name_of_this_node_is_no_way_around() {
+fn a_name_of_this_node_is_refused_too() {
     let error = ask(only("any"), Servers::direct("http://localhost:9/repo"));
     assert!(is_refused(&error), "{error}");
 }

@@ -265,7 +265,7 @@ fn a_fork_and_an_absurd_revision_are_refused() {
 }
 
 #[test]
-fn a_recreated_repository_needs_a_word_from_the_user() {
+fn a_recreated_repository_needs_the_users_consent() {
     let site = Site::new();
     let seat = site.seat();
     seat.start().unwrap();
@@ -371,7 +371,7 @@ fn a_blacklisted_certificate_stops_the_saved_head_too() {
 }
 
 #[test]
-fn another_key_knows_nothing_of_what_was_saved() {
+fn a_saved_head_is_not_used_under_another_key() {
     let site = Site::new();
     site.seat().start().unwrap();
     let key = std::fs::read(fixture::RMD.public_key()).unwrap();

@@ -71,7 +71,7 @@ fn a_prefetch_never_delays_a_demand() {
 
 /// What comes over a connection that has become slow goes on over another, from where it was.
 #[test]
-fn an_answer_that_comes_slowly_goes_on_over_another_connection() {
+fn a_slow_response_continues_over_another_connection() {
     let objects = [900, 901].map(|seed| zlib(&noise(seed, 20_000_000)));
     let (mirror, _folder) = serve(&objects);
     let engine = engine_with(|options| {
@@ -129,7 +129,7 @@ fn prefetches_go_on_while_something_is_demanded() {
 /// Before anything is known of the server, few objects are sent for, although more requests would be allowed: new
 /// connections bring little at once, so it is their number that counts and not the size of what they bring.
 #[test]
-fn prefetches_on_their_way_are_few_at_first() {
+fn few_prefetches_are_in_flight_at_first() {
     let objects: Vec<Made> = (0..20).map(|seed| zlib(&noise(seed, 400_000))).collect();
     let (mirror, _folder) = serve(&objects);
     let demanded = format!("/repo/{}", objects[19].wanted.name.path());
@@ -262,7 +262,7 @@ fn localhost_is_known() {
 }
 
 #[test]
-fn requests_under_way_are_answered_when_everything_is_dropped() {
+fn requests_in_flight_are_answered_when_everything_is_dropped() {
     let objects = objects(3);
     let (mirror, _folder) = serve(&objects);
     let rule = mirror.fault(|_| true, Fault::NoAnswer);

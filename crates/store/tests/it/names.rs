@@ -128,9 +128,9 @@ fn a_silent_name_server_is_asked_so_often_and_for_so_long() {
     assert!(asked[0] >= 1 && asked[1] > asked[0], "{asked:?}");
 }
 
-/// Nobody can be asked before the proxy has an address.
+/// No server can be asked before the proxy has an address.
 #[test]
-fn which_server_is_near_is_found_out_once_the_proxys_name_is_known() {
+fn the_nearest_server_is_found_once_the_proxys_name_resolves() {
     let objects = objects(1);
     let (proxy, _folder) = serve(&objects);
     proxy.put("/repo/api/v1.0/geo/here/one.invalid,two.invalid", "2,1\n");

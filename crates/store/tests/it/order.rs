@@ -92,7 +92,7 @@ fn servers_and_fallback_proxies_are_used_as_the_geo_api_has_them() {
 }
 
 #[test]
-fn a_geo_api_that_is_silent_or_talks_nonsense_changes_and_delays_nothing() {
+fn a_silent_or_broken_geo_api_changes_and_delays_nothing() {
     let objects = objects(3);
     for answer in [Fault::Missing, Fault::Content(b"1,2,2".to_vec()), Fault::Html, Fault::Status(500)] {
         let net = three(&objects, Order::Geo);
@@ -145,7 +145,7 @@ fn the_server_that_answers_soonest_is_used() {
 }
 
 #[test]
-fn requests_tell_what_and_for_whom_where_that_is_wanted() {
+fn info_headers_name_the_object_and_the_user() {
     let objects = objects(2);
     let mut net = three(&objects, Order::Given);
     let field = |mirror: &Mirror, name: &str| {
@@ -168,7 +168,7 @@ fn requests_tell_what_and_for_whom_where_that_is_wanted() {
 }
 
 #[test]
-fn rounds_go_on_until_the_time_is_over_where_that_is_asked_for() {
+fn failover_indefinitely_repeats_until_the_deadline() {
     let objects = objects(2);
     for indefinitely in [false, true] {
         let mut net = three(&objects, Order::Given);

@@ -162,7 +162,7 @@ fn a_file_damaged_in_pieces_is_fetched_again_whole() {
 }
 
 #[test]
-fn what_is_missing_is_missing_in_pieces_too() {
+fn a_missing_object_is_missing_in_pieces_too() {
     let stand = Stand::of_one(&[]);
     let path = path_of(&stand.objects[0]);
     let rule = stand.mirror.fault(move |asked| asked.ends_with(&path), Fault::Missing);

@@ -161,7 +161,7 @@ fn a_route_marked_down_is_used_again_after_a_while() {
 }
 
 #[test]
-fn each_object_has_a_proxy_of_its_own_where_they_share_the_work() {
+fn shared_proxies_each_serve_their_own_objects() {
     let objects = objects(60);
     let (mut net, mirrors) = Net::of(&objects, 3);
     net.servers.urls = vec!["http://origin.invalid/repo".to_owned()];
@@ -182,7 +182,7 @@ fn each_object_has_a_proxy_of_its_own_where_they_share_the_work() {
 }
 
 #[test]
-fn an_error_of_a_proxy_s_own_is_told_from_one_of_the_server() {
+fn a_proxys_own_error_is_told_from_the_servers() {
     let objects = objects(1);
     let (mut net, mirrors) = Net::of(&objects, 1);
     net.servers.urls = vec!["http://origin.invalid/repo".to_owned()];
@@ -200,7 +200,7 @@ fn an_error_of_a_proxy_s_own_is_told_from_one_of_the_server() {
 }
 
 #[test]
-fn a_thousand_requests_that_queue_for_a_silent_server_move_on_together() {
+fn a_thousand_requests_to_a_silent_server_fail_over_together() {
     let objects = objects(1000);
     let (mut net, mirrors) = Net::of(&objects, 2);
     net.servers.urls = mirrors.iter().map(|mirror| mirror.url("repo")).collect();

@@ -69,7 +69,7 @@ fn a_server_is_read_from_over_https() {
 }
 
 #[test]
-fn who_can_t_prove_to_be_the_server_is_refused_and_why_is_said() {
+fn an_unauthenticated_server_is_refused_with_a_reason() {
     let objects = objects(1);
     let folder = folder(&objects);
     let (authority, other) = (Authority::new(), Authority::new());
@@ -127,7 +127,7 @@ fn a_server_that_proves_nothing_is_left_for_one_that_does() {
 }
 
 #[test]
-fn proxies_pass_on_what_they_can_t_read_and_prove_who_they_are() {
+fn proxies_tunnel_tls_and_authenticate() {
     let objects = objects(4);
     let folder = folder(&objects);
     let authority = Authority::new();

@@ -109,7 +109,7 @@ fn a_wrong_size_of_the_leader_is_not_the_joiners() {
 }
 
 #[test]
-fn everyone_learns_of_a_failure_by_their_own_name_for_the_object() {
+fn each_waiter_gets_the_failure_with_its_own_object_name() {
     let object = zlib(b"nowhere");
     let shelf = Shelf::new(&[]);
     shelf.hold();

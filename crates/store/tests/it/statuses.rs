@@ -6,7 +6,7 @@ use esker_testkit::mirror::Fault;
 use crate::rig::{Rig, bytes, noise, objects, serve, zlib};
 
 #[test]
-fn answers_that_a_proxy_changed_and_parts_that_are_everything_are_whole_files() {
+fn complete_ranges_and_proxy_changed_responses_are_whole_files() {
     let mut objects = objects(2);
     objects.push(zlib(&noise(99, 3 << 20)));
     let (mirror, _folder) = serve(&objects);

@@ -94,7 +94,7 @@ const NETWORK: &[Row] = rows! {
     "CVMFS_HOST_RESET_AFTER" [] Seconds, "1800", Honoured("a_route_marked_down_is_used_again_after_a_while");
     "CVMFS_PROXY_SHARD" [] Switch, "no", Honoured(REQUESTS);
     "CVMFS_PROXY_SHARDING_POLICY" [] Text, "", Not("it names a plugin; there is none, here or there");
-    "CVMFS_FAILOVER_INDEFINITELY" [] Switch, "no", Honoured("rounds_go_on_until_the_time_is_over_where_that_is_asked_for");
+    "CVMFS_FAILOVER_INDEFINITELY" [] Switch, "no", Honoured("failover_indefinitely_repeats_until_the_deadline");
     "CVMFS_DNS_TIMEOUT" [] Seconds, "3", Honoured(SILENT_DNS);
     "CVMFS_DNS_RETRIES" [] Count, "1", Honoured(SILENT_DNS);
     "CVMFS_DNS_MIN_TTL" [] Seconds, "60", Honoured(DNS_TTL);

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_end_is_not_kept() {
+    fn an_endless_event_is_refused() {
         let line = vec![b'x'; EVENT_MAX + 1];
         assert!(heard(&line, 1000).1.is_err());
         let event = b"data: 0123456789\n".repeat(EVENT_MAX / 10);
