@@ -9,7 +9,7 @@ use super::{report, root};
 const CIRCLE_MAX: usize = 6;
 
 /// Crates with a larger circle, and its size. A number here only ever gets smaller.
-const LARGER: &[(&str, usize)] = &[("admin", 31), ("view", 25), ("squashfs", 12), ("node", 11), ("cli", 11)];
+const LARGER: &[(&str, usize)] = &[("squashfs", 12)];
 
 #[test]
 fn circles_of_modules_stay_small() {
