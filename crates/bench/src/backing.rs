@@ -19,7 +19,7 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// Has the host give so much memory, at least 2 MiB, and keeps a page of every 2 MiB of it in use.
+    /// Makes the host allocate this much memory, at least 2 MiB, and keeps a page of every 2 MiB of it in use.
     pub fn of(bytes: u64) -> io::Result<Self> {
         let blocks = usize::try_from(bytes).unwrap_or(usize::MAX) / BLOCK;
         Scattered::of(blocks, BLOCK).map(|blocks| Self { _blocks: blocks })

@@ -34,7 +34,7 @@ const OBJECT_MAX: u64 = 64 << 20;
 pub struct Plan {
     /// The repository's folder.
     pub repository: PathBuf,
-    /// How many clients.
+    /// Number of clients.
     pub clients: usize,
     /// Stored bytes that each of them fetches, about.
     pub bytes: u64,
@@ -42,7 +42,7 @@ pub struct Plan {
     pub requests: Option<usize>,
     /// Connections of the plain fetcher.
     pub connections: usize,
-    /// How often.
+    /// Number of repetitions.
     pub repetitions: usize,
     /// The binary of the server.
     pub esker: String,
@@ -53,9 +53,9 @@ pub struct Plan {
 /// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Where.
+    /// Machine and programs.
     pub conditions: Conditions,
-    /// How many clients.
+    /// Number of clients.
     pub clients: usize,
     /// Objects each of them fetched.
     pub objects: usize,
@@ -63,7 +63,7 @@ pub struct Report {
     pub bytes: u64,
     /// Connections of the plain fetcher.
     pub connections: usize,
-    /// Whether the proxy had a processor for itself.
+    /// True if the proxy had a processor for itself.
     pub apart: bool,
     /// The clients and the plain fetcher.
     pub ways: Vec<Way>,
@@ -72,7 +72,7 @@ pub struct Report {
 /// One way of fetching.
 #[derive(Clone, Debug, Serialize)]
 pub struct Way {
-    /// Which.
+    /// Name.
     pub name: String,
     /// Seconds until all clients had all objects.
     pub real: Estimate,
@@ -199,7 +199,7 @@ fn folder_of(folder: &Path) -> Result<PathBuf> {
     found.next().with_context(|| format!("{} holds no repository", folder.display()))
 }
 
-/// Lets this many clients fetch all objects at the same time, each for itself.
+/// Makes this many clients fetch all objects at the same time, each for itself.
 fn emulate(url: &str, objects: &[Object], clients: usize, requests: Option<usize>) -> Result<()> {
     let mut options = EngineOptions::default();
     options.http.connections_near = requests.unwrap_or(options.http.connections_near);

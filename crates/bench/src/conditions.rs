@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Everything that a number depends on and that doesn't show in it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Conditions {
-    /// When it began.
+    /// Start of the measurement.
     pub date: String,
     /// Kernel release and machine.
     pub kernel: String,

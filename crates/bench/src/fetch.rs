@@ -29,11 +29,11 @@ const MANIFEST_MAX: u64 = 64 << 10;
 /// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Where they are fetched from.
+    /// URL of the repository.
     pub url: String,
     /// The repository as a folder, to choose objects from.
     pub folder: std::path::PathBuf,
-    /// How many.
+    /// Number of objects.
     pub count: usize,
     /// The most stored bytes of one.
     pub largest: u64,
@@ -48,7 +48,7 @@ pub struct Plan {
 /// One way to fetch.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// Which.
+    /// Name of the way to fetch.
     pub way: &'static str,
     /// Seconds until all objects were there.
     pub seconds: Estimate,
@@ -69,7 +69,7 @@ pub struct Measured {
 /// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Where.
+    /// Machine and programs.
     pub conditions: Conditions,
     /// Objects of a round.
     pub objects: usize,
@@ -81,9 +81,9 @@ pub struct Report {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// All are demanded at once.
+    /// All objects are demanded at once.
     Demand,
-    /// All are prefetched.
+    /// All objects are prefetched.
     Ahead,
     /// Only the probes.
     Alone,

@@ -37,7 +37,7 @@ pub struct Measured {
     pub catalog_bytes: usize,
     /// Threads at once.
     pub threads: usize,
-    /// Whether the paths exist.
+    /// True if the paths exist.
     pub exist: bool,
     /// Lookups a second, of all threads.
     pub rate: Estimate,

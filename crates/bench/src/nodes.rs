@@ -42,7 +42,7 @@ pub struct OneNode {
     pub requests: f64,
     /// Bytes.
     pub bytes: f64,
-    /// Whether everything it reads is a single file.
+    /// True if everything it reads is a single file.
     pub single_file: bool,
 }
 

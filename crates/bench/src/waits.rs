@@ -74,7 +74,7 @@ struct Core {
     at: u64,
     /// Task that was switched to; 0 is idle.
     runs: u64,
-    /// Whether it ended idling.
+    /// True if it ended idling.
     woke: bool,
 }
 
@@ -84,7 +84,7 @@ struct Trace {
     cores: HashMap<u64, Core>,
     /// For how long a task has run since it was last seen to start or to stop.
     ran: HashMap<u64, u64>,
-    /// Whether the trace tells that.
+    /// True if the trace tells that.
     timed: bool,
     /// How often something stopped that wasn't seen to start.
     gaps: usize,

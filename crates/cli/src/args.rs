@@ -134,7 +134,7 @@ impl RepositoryArgs {
         Ok(all)
     }
 
-    /// The same without a broker.
+    /// Returns the arguments without a broker.
     pub(crate) fn without_broker(self) -> Self {
         Self { broker: None, broker_user: None, no_broker: true, ..self }
     }

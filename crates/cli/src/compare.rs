@@ -28,13 +28,13 @@ pub(crate) struct Scope {
 /// Something that is not the same in both. Field names are an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
-    /// Where, from the roots of the trees.
+    /// Path, from the roots of the trees.
     pub(crate) path: String,
     /// Kind of the difference.
     pub(crate) what: &'static str,
-    /// How it is in the first tree.
+    /// Value in the first tree.
     pub(crate) a: String,
-    /// How it is in the second.
+    /// Value in the second tree.
     pub(crate) b: String,
 }
 

@@ -15,9 +15,9 @@ use crate::doctor::probe::{Touch, touch};
 use crate::error::warn;
 use crate::settings::Settings;
 
-/// How long an automounter may take.
+/// Timeout for an automounter.
 const AUTOMOUNT: Duration = Duration::from_secs(20);
-/// How long mounting it may take.
+/// Timeout for mounting it.
 const MOUNT: Duration = Duration::from_secs(30);
 
 /// Mounts the configuration repository, if there is one and it isn't mounted: by a lookup, where there is an
@@ -61,7 +61,7 @@ fn missing(parameters: &Parameters) -> bool {
     parameters.problems().iter().any(|it| problem(&it.kind))
 }
 
-/// Mounts it as the user would, in a process of its own that is not waited for without end.
+/// Mounts it as the user would, in a process of its own with a time limit.
 fn mount(repository: &str, folder: &Path) -> Result<(), String> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("esker").arg("mount").arg("--").arg(repository).arg(folder).current_dir("/");

@@ -18,7 +18,7 @@ use crate::settings::Settings;
 const CERNVMFS: &str = "/etc/cvmfs";
 /// Esker's own.
 const OWN: &str = "/etc/esker";
-/// For files in a mounted configuration repository; those on a disk take no time.
+/// Timeout for files in a mounted configuration repository; those on a disk take no time.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Timeout for a sign of life of that mount.
 const TOUCH_PATIENCE: Duration = Duration::from_secs(5);

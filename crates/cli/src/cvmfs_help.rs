@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use crate::error::Failure;
 use crate::output::Output;
 
-/// Where to find it.
+/// Hint at this command.
 pub(crate) const HINT: &str = "`esker help cvmfs` lists the counterparts of CernVM-FS's commands";
 
 /// Commands of CernVM-FS and ours; where there is none, advice.

@@ -20,14 +20,14 @@ pub(crate) use probe::{NoAnswer, Touch, Touched, touch};
 
 /// Time limit of all checks.
 const LIMIT: Duration = Duration::from_secs(8);
-/// How long one probe may take.
+/// Timeout of one probe.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Grade {
-    /// As it should be.
+    /// No problem.
     Good,
     /// It works, and may not for long or not for everything.
     Warning,
@@ -40,12 +40,12 @@ pub(crate) enum Grade {
 pub(crate) struct Finding {
     /// Name of the check: `device`, `namespaces`, `mount`…
     pub(crate) check: &'static str,
-    /// Which one of them.
+    /// Object of the check.
     pub(crate) object: String,
     pub(crate) grade: Grade,
     /// Description of the result.
     pub(crate) found: String,
-    /// How to mend it.
+    /// Advice.
     pub(crate) mend: Option<String>,
 }
 
@@ -74,7 +74,7 @@ impl Finding {
     }
 }
 
-/// One look, which may take as long as [`PATIENCE`].
+/// One check, which may take as long as [`PATIENCE`].
 struct Look {
     check: &'static str,
     object: String,
@@ -91,7 +91,7 @@ impl Look {
     }
 }
 
-/// Looks at everything; the findings are in the order of the looks.
+/// Runs all checks; the findings are in their order.
 pub(crate) fn examine(settings: &Settings) -> Vec<Finding> {
     let deadline = Instant::now() + LIMIT;
     let mut looks = machine::looks(settings);

@@ -1,4 +1,4 @@
-//! How `ls`, `stat` and `find` show one entry.
+//! Output of one entry by `ls`, `stat` and `find`.
 
 use esker_vfs::{Attr, Kind, Time};
 use serde::Serialize;

@@ -1,4 +1,4 @@
-//! How a command fails: kinds, exit codes, and the words on stderr.
+//! Failures of commands: kinds, exit codes, and messages on stderr.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -103,7 +103,7 @@ impl Failure {
     }
 }
 
-/// Tells the user something that is no failure.
+/// Prints a warning.
 pub(crate) fn warn(warning: Option<&str>) {
     if let Some(warning) = warning {
         // If stderr is gone, the error can't be reported.
@@ -140,7 +140,7 @@ pub(crate) fn chain_after(said: &str, error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Leaves the path out of `PATH: why` and of ``doing `PATH` failed``, if `said` names it.
+/// Removes the path from `PATH: why` and from ``doing `PATH` failed``, if `said` names it.
 fn without_named(said: &str, words: String) -> String {
     if let Some((path, why)) = words.split_once(": ") {
         let path = path.trim_matches(['`', '"']);
@@ -218,7 +218,7 @@ pub(crate) fn of_tree(what: &str, error: &TreeError) -> Failure {
     Failure::new(kind, format!("{what}: {}", chain_after(what, error)))
 }
 
-/// Gives a failure its object: "can't read FILE: cause".
+/// Adds the object to a failure: "can't read FILE: cause".
 pub(crate) trait Context<T> {
     fn context(self, kind: Kind, what: impl Display) -> Result<T, Failure>;
 }

@@ -41,14 +41,14 @@ pub(crate) fn digest(text: &str) -> Result<Digest, String> {
     Digest::parse(text).ok_or_else(|| format!("{text:?} is not a digest of 64 hexadecimal digits"))
 }
 
-/// Where an image is.
+/// Location of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ImageLocation {
-    /// In a file of this machine.
+    /// A file of this machine.
     File(PathBuf),
     /// On a web server.
     Url(String),
-    /// In a repository: its URL or name, and the path.
+    /// A file in a repository: its URL or name, and the path.
     Object(String, String),
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Opened {
     pub(crate) trust: Trust,
 }
 
-/// How the last part of a URL ends that names an image, and no repository.
+/// Endings of URLs that name an image, and no repository.
 const ENDINGS: [&str; 6] = [".sqfs", ".squashfs", ".sfs", ".sif", ".simg", ".img"];
 
 /// True if a name looks like an image.

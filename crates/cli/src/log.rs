@@ -14,7 +14,7 @@ use crate::entry::time_text;
 /// The system's log, once this process has it.
 static SYSLOG: OnceLock<Syslog> = OnceLock::new();
 
-/// Has every further line go to the system's log, too.
+/// Copies every further line to the system's log, too.
 pub(crate) fn tell_system(options: SyslogOptions) {
     match Syslog::new(options) {
         Ok(syslog) => _ = SYSLOG.set(syslog),

@@ -31,7 +31,7 @@ pub(crate) enum Helper {
     Umount,
 }
 
-/// Whose helper.
+/// Program that the helper stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flavour {
     Esker,
@@ -104,7 +104,7 @@ impl Call {
         Ok(call)
     }
 
-    /// Takes letters behind one dash; the last may have a value, here or in the next argument.
+    /// Parses letters behind one dash; the last may have a value, here or in the next argument.
     fn take_flags(&mut self, flags: &str, rest: &mut impl Iterator<Item = OsString>) -> Result<(), Failure> {
         for (at, flag) in flags.char_indices() {
             match flag {

@@ -1,4 +1,4 @@
-//! Where the parts meet: a repository with its view, from arguments and settings.
+//! Opens a repository with its view, from arguments and settings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -69,7 +69,7 @@ pub(crate) fn named(user: Option<&str>) -> Result<Option<Account>, Failure> {
     Ok(Some(account))
 }
 
-/// The same, where root takes the user `esker` without being told.
+/// Returns the named user, or for root the user `esker`, if it exists.
 pub(crate) fn named_or_usual(user: Option<&str>) -> Result<Option<Account>, Failure> {
     match user {
         None if geteuid().is_root() => Ok(find(USUAL).ok()),

@@ -1,4 +1,4 @@
-//! How far long work is, on stderr: in place on a terminal, now and then in a log.
+//! Progress of long work, on stderr: in place on a terminal, now and then in a log.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ pub(crate) struct ProgressMeter {
     drawn: bool,
 }
 
-/// How often a log gets a line.
+/// Interval of lines in a log.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 const CLEAR: &str = "\r\x1b[K";
 

@@ -50,7 +50,7 @@ pub(crate) struct Place {
     pub(crate) name: RepositoryName,
     pub(crate) root: PathBuf,
     pub(crate) keys: KeyFolder,
-    /// Where CernVM-FS has its state, if it may publish to the repository too.
+    /// Folder of CernVM-FS's state, if it may publish to the repository too.
     spool: Option<PathBuf>,
 }
 
@@ -71,7 +71,7 @@ impl PublisherArgs {
     }
 }
 
-/// Says that a private key is not private.
+/// Warns of a private key that others can read.
 pub(crate) fn warn_of_key(key: &Path) {
     let key = key.display();
     warn(Some(&format!(

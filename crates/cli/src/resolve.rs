@@ -1,4 +1,4 @@
-//! A repository that is named: where the configuration says that it is, and how the command line overrules that.
+//! Resolves a repository's name: its configuration, overridden by the command line.
 
 mod colon;
 mod missing;
@@ -50,15 +50,15 @@ pub(crate) struct Configured {
     push: Option<Push>,
     /// Lower cache folders.
     pub(crate) lower: Vec<Lower>,
-    /// Whether the content of files is not kept.
+    /// True if the content of files is not kept.
     pub(crate) streaming: bool,
     /// Settings of the mount's process.
     pub(crate) tuning: Tuning,
-    /// Where lines of its log go beside that.
+    /// Further destination of its log.
     pub(crate) syslog: Option<SyslogOptions>,
-    /// Where its counters go.
+    /// Destination of its counters.
     pub(crate) telemetry: Option<Telemetry>,
-    /// Where `cvmfs_talk` asks.
+    /// Socket for `cvmfs_talk`.
     pub(crate) talk: Option<TalkOptions>,
 }
 

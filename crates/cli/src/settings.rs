@@ -1,8 +1,8 @@
-//! Where things live, resolved once from the environment; nothing below the command line reads it.
+//! Folders of the user, resolved once from the environment; no other module below the command line reads it.
 //!
-//! Without root everything but the cache is in the XDG folders, and the cache on a disk of this node. With root: the cache
-//! where CernVM-FS has its own below `/var/lib`, sockets below `/run`. Public keys are looked for in `/etc/cvmfs/keys`. Root of a user namespace
-//! (`unshare -r`, a rootless container) is an ordinary user here.
+//! Without root everything but the cache is in the XDG folders, and the cache on a disk of this node. With root: the
+//! cache where CernVM-FS has its own below `/var/lib`, sockets below `/run`. Public keys are searched in
+//! `/etc/cvmfs/keys`. Root of a user namespace (`unshare -r`, a rootless container) is an ordinary user here.
 
 use std::path::{Path, PathBuf};
 
@@ -17,9 +17,9 @@ use crate::error::Failure;
 /// The folders of this user.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Whether mounts are made with mount(2) and show owners as published.
+    /// True if mounts are made with mount(2) and show owners as published.
     pub(crate) root: bool,
-    /// Where the cache may be, unless a command names another place.
+    /// Candidates for the cache, unless a command names a folder.
     caches: Vec<Candidate>,
     /// Sockets, the registry of mounts, logs of running daemons: gone with the mounts.
     pub(crate) runtime: PathBuf,
@@ -37,7 +37,7 @@ pub(crate) struct Settings {
     pub(crate) own_record: Option<PathBuf>,
 }
 
-/// Where a broker listens that serves all users of the node.
+/// Socket of the broker for all users of the node.
 pub(crate) const BROKER_SOCKET: &str = "/run/esker-broker/socket";
 /// Names the cache.
 const CACHE: &str = "ESKER_CACHE";
@@ -49,7 +49,7 @@ const CACHE_LEAST: u64 = 1 << 30;
 const ROOT_CACHE: &str = "/var/lib/esker";
 const ROOT_RUNTIME: &str = "/run/esker";
 const KEYS: &str = "/etc/cvmfs/keys";
-/// Where CernVM-FS has its repositories.
+/// Storage of CernVM-FS's repositories.
 const ROOT_STORAGE: &str = "/srv/cvmfs";
 const ROOT_SPOOL: &str = "/var/spool/cvmfs";
 

@@ -30,7 +30,7 @@ pub(crate) struct StopSignals {
 }
 
 impl StopSignals {
-    /// Takes the signals over; before any other thread starts.
+    /// Takes over the signals; before any other thread starts.
     pub(crate) fn begin() -> Result<Self, Failure> {
         let stop = Self { phase: Arc::new(Mutex::new(Phase::Opening)), signal: Arc::default() };
         let handler = stop.clone();

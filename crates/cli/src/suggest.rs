@@ -53,7 +53,7 @@ fn keep(error: &mut Error, kind: ContextKind, may_be: impl Fn(&str) -> bool) {
     error.insert(kind, kept);
 }
 
-/// Returns the command that the line calls, as far as its first words tell.
+/// Returns the command that the line calls, by its first words.
 fn called<'c>(whole: &'c Command, line: &[OsString]) -> &'c Command {
     let mut command = whole;
     for word in line.iter().skip(1) {

@@ -18,7 +18,7 @@ const PATH_LEN_MAX: usize = 4096;
 pub(crate) struct Walk<'a> {
     tree: &'a dyn Tree,
     repository: &'a str,
-    /// Whether absolute links begin at the top of the tree, not at that of the machine it is mounted on.
+    /// True if absolute links begin at the top of the tree, not at that of the machine it is mounted on.
     is_image: bool,
 }
 

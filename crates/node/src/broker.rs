@@ -56,7 +56,7 @@ pub enum Readers {
 /// Access rules of repositories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// By the name of the repository.
+    /// Rules by the name of the repository.
     pub repositories: BTreeMap<String, Readers>,
     /// Repositories that are not named above.
     pub others: Readers,
@@ -71,7 +71,7 @@ pub struct BrokerOptions {
     pub quota: u64,
     /// Lower cache folders, tried before the network, for public repositories.
     pub lower: Vec<Lower>,
-    /// Where to listen, in a folder that only the broker's user may change.
+    /// Path of the socket, in a folder that only the broker's user may change.
     pub socket: PathBuf,
     /// Access rules of repositories.
     pub rules: Rules,
@@ -132,7 +132,7 @@ impl NodeBroker {
         Self::start_on(BrokerSocket::bind(&options.socket)?, options)
     }
 
-    /// The same at a socket that listens already.
+    /// Starts it at a socket that listens already.
     pub fn start_on(listening: BrokerSocket, options: BrokerOptions) -> Result<Self, BrokerError> {
         let BrokerOptions { cache, quota, lower, socket, rules, destinations, authorities, log } = options;
         let mut engine = EngineOptions { log, ..EngineOptions::default() };
@@ -268,7 +268,7 @@ impl NodeHost {
         Ok(())
     }
 
-    /// Lets the broker's own user and root look after one of the caches, through its folder.
+    /// Lets the broker's own user and root administer one of the caches, through its folder.
     fn look_after(&self, folder: &Path, writer: &Arc<dyn Writer>) -> Result<Broker, FileError> {
         Broker::start(folder, writer.clone()).map_err(FileError::on("listen in", folder))
     }

@@ -11,7 +11,7 @@ use crate::cache_share::{Broker, CacheTask, Receiver, ToWriter, VERSION, Writer,
 use crate::cache_share::{dial, limit_receives};
 use crate::repository::{open_writer, room};
 
-/// How long a writer may take for one step: a check reads an object of gigabytes, an eviction asks every mount.
+/// Timeout for one step of the writer: a check reads an object of gigabytes, an eviction asks every mount.
 const STEP_PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
 /// A cache folder under administration.
@@ -70,7 +70,7 @@ impl CacheFolder {
         Ok(report)
     }
 
-    /// Tells `each` of every object, the longest unread first, until it says `false`.
+    /// Calls `each` with every object, the longest unread first, until it returns `false`.
     pub fn list(&mut self, mut each: impl FnMut(ObjectRow) -> bool) -> Result<(), StoreError> {
         self.run(CacheTask::List, |told| match told {
             CacheReply::Objects(rows) => rows.into_iter().all(&mut each),
@@ -105,7 +105,7 @@ impl CacheFolder {
         }
     }
 
-    /// Gives a pinned set up; tells whether there was one.
+    /// Removes a pinned set; returns whether it existed.
     pub fn unpin(&mut self, label: &str) -> Result<bool, StoreError> {
         let mut known = false;
         self.run(CacheTask::Unpin { label: label.to_owned() }, |told| {
@@ -134,12 +134,12 @@ impl CacheFolder {
         Ok(all)
     }
 
-    /// Evicts everything that is not in use; pinned objects and saved heads only if told to.
+    /// Evicts everything that is not in use; pinned objects and saved heads only on request.
     pub fn wipe(&mut self, even_pinned: bool, heads: bool) -> Result<FreedRow, StoreError> {
         self.free(CacheTask::Wipe { even_pinned, heads })
     }
 
-    /// Compares every object with its digest, until `each` says `false`.
+    /// Compares every object with its digest, until `each` returns `false`.
     pub fn check(
         &mut self,
         remove: bool,

@@ -20,24 +20,24 @@ pub struct Candidate {
     pub from: String,
     /// The folder.
     pub path: PathBuf,
-    /// Whether it is the cache itself; otherwise a folder of the user's in it is.
+    /// True if it is the cache itself; otherwise a folder of the user's in it is.
     pub is_cache: bool,
 }
 
 /// Requirements for the folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocationRules {
-    /// Whose cache it is.
+    /// User of the cache.
     pub uid: u32,
     /// User id of the machine's own folders: 0, or in a user namespace the overflow id.
     pub root: u32,
     /// Bytes that should be free for a new cache.
     pub least: u64,
-    /// Whether a network file system will do.
+    /// True if a network file system will do.
     pub on_network: bool,
 }
 
-/// Where the cache is.
+/// Chosen location of the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheLocation {
     /// The folder; it exists.
@@ -57,7 +57,7 @@ pub struct RejectedCandidate {
     pub from: String,
     /// The folder.
     pub path: PathBuf,
-    /// Why not.
+    /// Reason.
     pub why: String,
 }
 
@@ -115,7 +115,7 @@ pub fn network_of(path: &Path) -> io::Result<Option<&'static str>> {
     Ok(network(&look(path)?))
 }
 
-/// Takes the first candidate that will do and makes the folder. If none has enough room on a disk, the one with the most
+/// Chooses the first suitable candidate and makes the folder. If none has enough room on a disk, the one with the most
 /// room.
 pub fn choose(candidates: &[Candidate], wish: &LocationRules) -> Result<CacheLocation, NoCacheLocation> {
     choose_with(candidates, wish, &look)

@@ -57,7 +57,7 @@ const ATTEMPTS_MAX: u32 = 8;
 /// Most descriptors a client keeps.
 const RECEIVED_MAX: usize = 4096;
 
-/// Through whom objects come.
+/// Process that provides the objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Through {
     /// This process writes the cache.
@@ -73,7 +73,7 @@ enum Role {
         store: Arc<dyn ObjectStore>,
         writer: Arc<dyn Writer>,
         broker: Option<Broker>,
-        /// Whether it stands in for the cache while the disk fails.
+        /// True if it stands in for the cache while the disk fails.
         is_spare: bool,
     },
     Client(Arc<Client>),
@@ -93,9 +93,9 @@ pub struct SharedCache {
     cache: PathBuf,
     servers: String,
     open: OpenWriter,
-    /// Whom to ask before the private cache is used.
+    /// Broker to try before the private cache.
     broker: Option<BrokerAddress>,
-    /// Why the broker isn't used, if there is one.
+    /// Reason why the broker isn't used.
     refusal: Mutex<Option<String>>,
     role: RwLock<Role>,
     /// Requests that wait for the election. Locked before `role` where both are.
@@ -109,12 +109,12 @@ pub struct SharedCache {
     service: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
-/// How long is waited for others, and how often looked at them.
+/// Timeouts for other processes, and intervals of checks.
 #[derive(Clone, Copy)]
 pub(crate) struct Pace {
-    /// How long a writer that owes answers may say nothing.
+    /// Time without a message from a writer with pending requests.
     pub(crate) silence: Duration,
-    /// How often it is looked whether the broker is back, or the folder gone.
+    /// Interval of checks whether the broker is back, or the folder gone.
     pub(crate) look: Duration,
 }
 
@@ -195,8 +195,8 @@ impl SharedCache {
         }
     }
 
-    /// Lets go of the cache: as the writer, shuts it down cleanly and leaves it to the others. Requests that
-    /// are open or come later fail.
+    /// Closes the cache: as the writer, shuts it down cleanly and leaves it to the others. Pending and later requests
+    /// fail.
     pub fn close(&self) {
         let (role, unanswered) = {
             let mut queue = self.queue.lock();

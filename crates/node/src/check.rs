@@ -15,11 +15,11 @@ use crate::parameters::{Files, Finding, ParameterError, Parameters, Root, Severi
 /// Options of a check.
 #[derive(Clone, Debug)]
 pub struct Checking {
-    /// Where configuration, keys and lists are read.
+    /// Root of configuration, keys and lists.
     pub root: Root,
     /// Meaning of `auto` among proxies.
     pub auto: Option<String>,
-    /// How long servers and proxies may take to answer, all together.
+    /// Time limit for all servers and proxies together.
     pub patience: Duration,
     /// True if servers and proxies are to be asked.
     pub ask: bool,
@@ -80,7 +80,7 @@ fn refused(parameters: &Parameters, how: &Checking) -> impl Iterator<Item = Para
     .flatten()
 }
 
-/// Adds an error, unless the same line was told already.
+/// Adds an error, unless the same line was reported already.
 fn add(findings: &mut Vec<Finding>, error: &ParameterError) {
     let finding = match error {
         ParameterError::Missing { .. } => Finding::new(Severity::Error, error.to_string(), error.mend()),

@@ -21,7 +21,7 @@ use crate::status::MountStatus;
 const REQUEST_MAX: u64 = 4 * 1024;
 /// Longest answer: a status has at most a few dozen failures of a few kilobytes each.
 const RESPONSE_MAX: u64 = 4 * 1024 * 1024;
-/// How long a client may take to ask and to take the answer.
+/// Timeout for a client's request, and for reading the reply.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// Clients served at the same time.
 const CLIENTS_MAX: usize = 16;
@@ -32,16 +32,16 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "command")]
 pub enum Request {
-    /// How it is.
+    /// Asks for the status.
     Status,
-    /// Which revision it shows and which its server has. The server is given some seconds to answer.
+    /// Asks for the mounted and the server's revision. The server is given some seconds to reply.
     Revision {
         /// And which have names.
         tags: bool,
-        /// How many seconds.
+        /// Timeout in seconds.
         patience: u64,
     },
-    /// To look for a new revision now and to move to it.
+    /// Triggers a check for a new revision, and a switch to it.
     Update,
     /// To unmount and end.
     Unmount {
@@ -54,15 +54,15 @@ pub enum Request {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "answer")]
 pub enum Response {
-    /// How it is.
+    /// The status.
     Status(Box<MountStatus>),
-    /// Which revisions there are.
+    /// The revisions.
     Revision(Box<Revisions>),
-    /// It looked for a new revision.
+    /// The check for a new revision is done.
     Updated {
         /// Revision that is mounted now.
         revision: u64,
-        /// Whether it is another one than before.
+        /// True if it is another one than before.
         changed: bool,
         /// Reason why a newer revision, if there is one, could not be found.
         offline: Option<String>,
@@ -90,7 +90,7 @@ pub struct Control {
     clients: Arc<Clients>,
 }
 
-/// How many clients are being served.
+/// Number of clients being served.
 #[derive(Debug, Default)]
 struct Clients {
     count: Mutex<usize>,
@@ -167,7 +167,7 @@ fn serve_all(
     Ok(Control { clients })
 }
 
-/// Goes on until the process ends: a mount that no longer listens could not be unmounted by its user.
+/// Accepts until the process ends: a mount that no longer listens could not be unmounted by its user.
 fn accept_all(
     accept: &impl Fn() -> io::Result<UnixStream>,
     answer: &Answer,
@@ -225,7 +225,7 @@ fn send(mut to: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     to.write_all(&line)
 }
 
-/// Asks the daemon that listens at `socket`; waits at most `patience` for the answer.
+/// Sends a request to the daemon at `socket`; waits at most `patience` for the reply.
 pub fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Response, FileError> {
     let talk = || -> io::Result<Response> {
         let stream = UnixStream::connect(socket)?;
@@ -242,7 +242,7 @@ pub fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Respo
         .map_err(FileError::on("ask the daemon at", socket))
 }
 
-/// Asks on a connection. The whole answer has to be there by `deadline`.
+/// Sends a request on a connection. The whole reply has to arrive by `deadline`.
 pub(crate) fn ask_on(mut stream: &UnixStream, request: &Request, deadline: Instant) -> io::Result<Response> {
     let left = || {
         let left = deadline.saturating_duration_since(Instant::now());

@@ -17,7 +17,7 @@ use crate::{FileError, sys, watchdog};
 
 /// Longest report that is read.
 const REPORT_MAX: u64 = 64 * 1024;
-/// How long a daemon that failed may take to end.
+/// Time that a failed daemon may take to end.
 const ENDING: Duration = Duration::from_secs(5);
 /// Bytes of the log that are shown of a daemon that died without a report.
 const LOG_TAIL: u64 = 2 * 1024;
@@ -53,7 +53,7 @@ pub enum DaemonError {
     /// It ended without a report.
     #[error("the daemon ended before it was ready ({status}){tail}")]
     Died {
-        /// How.
+        /// Exit status.
         status: ExitStatus,
         /// The last lines of its log, after a colon.
         tail: String,

@@ -27,7 +27,7 @@ pub(crate) struct LayeredMount<'a> {
     pub(crate) session: SessionOptions,
     /// Attributes in `trusted.` that root sees.
     pub(crate) trusted: Trusted,
-    /// Which extended attributes an image of it has.
+    /// Extended attributes for an EROFS image of it.
     pub(crate) told: XattrPolicy,
 }
 

@@ -48,7 +48,7 @@ pub struct FileError {
     pub action: &'static str,
     /// On which file or directory.
     pub path: std::path::PathBuf,
-    /// Why it failed.
+    /// Cause.
     pub source: std::io::Error,
 }
 

@@ -32,7 +32,7 @@ use crate::talk::{Talk, TalkOptions};
 use crate::telemetry::{self, Telemetry};
 use crate::watchdog;
 
-/// How long clients of the control socket may take for their last answer.
+/// Time that clients of the control socket may take to read their last reply.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
 /// Time that a request for an update waits; the update goes on afterwards.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
@@ -40,24 +40,24 @@ const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 /// Extended attributes of the root that are fixed for a revision.
 const OF_REVISION: [&str; 4] = ["user.fqrn", "user.revision", "user.root_hash", "user.tag"];
 
-/// Where and how a repository is served.
+/// Plan of a repository's mount.
 #[derive(Clone, Debug)]
 pub struct MountPlan {
     /// The mount point, absolute and with its links resolved.
     pub mountpoint: PathBuf,
     /// The runtime directory.
     pub runtime: PathBuf,
-    /// How to mount.
+    /// Mount options.
     pub options: MountOptions,
-    /// How to serve.
+    /// Session options.
     pub session: SessionOptions,
     /// The command for which alone it is mounted, in a namespace of its own; none for a mount that all see.
     pub command: Option<String>,
-    /// Where to hear of new revisions.
+    /// Source of push notifications.
     pub push: Push,
-    /// Where counters are sent, if anywhere.
+    /// Destination of counters, if configured.
     pub telemetry: Option<Telemetry>,
-    /// Where `cvmfs_talk` asks, if anywhere.
+    /// Socket for `cvmfs_talk`, if configured.
     pub talk: Option<TalkOptions>,
     /// Wanted presentation, where allowed. Only a tree that never changes may be presented through anything but FUSE.
     pub shown_with: Presentation,
@@ -93,7 +93,7 @@ pub struct ImageMount {
     pub sequences: Option<SequenceStore>,
     /// What it is called.
     pub name: String,
-    /// Where it is: a path or URL.
+    /// Source: a path or URL.
     pub place: String,
     /// Returns its status now, and failures.
     pub status: Box<dyn Fn() -> (status::Image, Vec<status::Failure>) + Send + Sync>,
@@ -168,7 +168,7 @@ impl Content {
     }
 }
 
-/// Where the kernel is served.
+/// Mount point or device of a session.
 enum MountTarget {
     /// A device that is mounted already.
     Device(OwnedFd),
@@ -374,7 +374,7 @@ impl Mounted {
         self.abandon() && all_came_back
     }
 
-    /// Lets go of everything although programs may still use the mount; it ends with this process. `false` as for
+    /// Closes everything although programs may still use the mount; it ends with this process. `false` as for
     /// [`Mounted::wait`].
     pub fn abandon(&self) -> bool {
         let served = self.served.clone();

@@ -1,4 +1,4 @@
-//! What the kernel says is mounted.
+//! The kernel's list of mounts.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,24 +11,23 @@ use esker_fuse::mount::SOURCE_PREFIX;
 /// A line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountLine {
-    /// Where.
+    /// Mount point.
     pub mountpoint: PathBuf,
     /// The type of file system, with its subtype.
     pub kind: String,
-    /// What is mounted.
+    /// Source of the mount.
     pub source: OsString,
-    /// Who mounted it, where the file system tells.
+    /// Mounting user, if the file system reports it.
     pub user: Option<u32>,
 }
 
-/// All that is mounted, in the order in which it was. Touches none of it.
+/// Returns all mounts, in the order of mounting. Touches none of them.
 pub fn all() -> io::Result<Vec<MountLine>> {
     let text = fs::read("/proc/self/mountinfo")?;
     Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
-/// What is mounted at `path`, the topmost if there are several. Doesn't touch the mount itself, which may
-/// be dead.
+/// Returns the topmost mount at `path`. Doesn't touch the mount itself, which may be dead.
 pub fn at(path: &Path) -> io::Result<Option<MountLine>> {
     let text = fs::read("/proc/self/mountinfo")?;
     Ok(text.rsplit(|byte| *byte == b'\n').filter_map(parse).find(|line| line.mountpoint == path))
@@ -90,23 +89,23 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 }
 
 impl MountLine {
-    /// Whether it is one of ours.
+    /// True if it is one of ours.
     pub fn is_ours(&self) -> bool {
         self.kind == "fuse.esker" || self.is_above()
     }
 
-    /// Whether it is a file system of the kernel above a mount of ours.
+    /// True if it is a file system of the kernel above a mount of ours.
     fn is_above(&self) -> bool {
         matches!(&*self.kind, "overlay" | "erofs")
             && self.source.as_bytes().starts_with(SOURCE_PREFIX.as_bytes())
     }
 
-    /// Whether it is an overlay of ours above a mount.
+    /// True if it is an overlay of ours above a mount.
     pub(crate) fn is_shield(&self) -> bool {
         self.kind == "overlay" && self.is_above()
     }
 
-    /// What is mounted, as text.
+    /// Returns the source as text.
     pub fn source_text(&self) -> String {
         let text = String::from_utf8_lossy(self.source.as_bytes());
         let url = text.strip_prefix(SOURCE_PREFIX).filter(|_| self.is_above());

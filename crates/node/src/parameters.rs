@@ -37,11 +37,11 @@ pub use table::State;
 pub struct Setting {
     /// The value, with `@fqrn@` and `@org@` filled in.
     pub value: String,
-    /// Where it comes from.
+    /// Origin of the value.
     pub origin: Origin,
 }
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A line of a file.

@@ -13,7 +13,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Asks the kernel, which noted it when the process connected. `None` if it doesn't say.
+    /// Reads the credentials that the kernel recorded at connection. `None` if it has none.
     pub(crate) fn of(socket: impl AsFd) -> Option<Self> {
         let credentials = rustix::net::sockopt::socket_peercred(&socket).ok()?;
         let mut gids = sys::peer_groups(socket.as_fd()).unwrap_or_default();

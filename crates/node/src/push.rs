@@ -16,7 +16,7 @@ const SILENCE: Duration = Duration::from_secs(45);
 /// A notification server gives none, and ends a stream after two hours in which nothing happened.
 const SILENCE_OF_NOTIFICATIONS: Duration = Duration::from_secs(7_500);
 
-/// Where to hear of new revisions.
+/// Source of push notifications.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Push {
     /// From the repository's own server, if it is used without a proxy and supports it. Not through proxies: a stream

@@ -21,16 +21,16 @@ use crate::runtime::{RuntimeDir, RuntimeError};
 /// Longest registry entry that is read.
 const ENTRY_MAX: u64 = 64 * 1024;
 
-/// How often a file that vanishes between opening and locking is tried again.
+/// Attempts for a file that vanishes between opening and locking.
 const TRIES: usize = 16;
 
-/// How long a look at the registry may hold a lock.
+/// Time for which a reader of the registry may hold a lock.
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// Facts of a mount that are known without asking its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Where it is mounted.
+    /// Mount point.
     #[serde(with = "crate::path_json::exact")]
     pub mountpoint: PathBuf,
     /// The command for which alone it is mounted.
@@ -38,14 +38,14 @@ pub struct Entry {
     pub command: Option<String>,
     /// The repository's name.
     pub repository: String,
-    /// Where it comes from.
+    /// Source of the mount.
     pub url: String,
     /// The cache directory.
     #[serde(with = "crate::path_json::exact")]
     pub cache: PathBuf,
     /// The daemon's process id.
     pub pid: u32,
-    /// When the daemon started, in seconds since the epoch.
+    /// Start of the daemon, in seconds since the epoch.
     pub started: u64,
 }
 
@@ -159,12 +159,12 @@ pub struct Registered {
     pub socket: PathBuf,
     /// Its daemon's log.
     pub log: PathBuf,
-    /// Whether its daemon lives.
+    /// True if its daemon lives.
     pub alive: bool,
     file: File,
 }
 
-/// How long a process may take to end after it has let go of its mount.
+/// Time that a process may take to end after it has released its mount.
 const UNLOCKED: Duration = Duration::from_secs(5);
 
 impl Registered {
@@ -202,7 +202,7 @@ impl Registered {
         !try_lock(&self.file)
     }
 
-    /// Waits for kernels without process descriptors (before Linux 5.3).
+    /// Waits by polling the lock, for kernels without process descriptors (before Linux 5.3).
     fn wait_for_lock(&self, deadline: Instant) -> bool {
         while self.locked() {
             if Instant::now() >= deadline {

@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 use crate::cache_share::{BrokerAddress, Opener, SharedCache, Through, Writer};
 use crate::memory;
 
-/// How to reach and trust a repository.
+/// Servers, keys and cache of a repository.
 #[derive(Clone)]
 pub struct RepositoryOptions {
-    /// Where it is, and how that is reached.
+    /// Servers and routes.
     pub servers: Servers,
     /// Name of the repository.
     pub name: RepositoryName,
@@ -32,13 +32,13 @@ pub struct RepositoryOptions {
     pub blacklist: Blacklist,
     /// The cache directory.
     pub cache: PathBuf,
-    /// Whether the content of files is read without being kept there.
+    /// True if the content of files is read without being kept there.
     pub streaming: bool,
     /// Bytes the cache may take. The process that opened the cache first decides for all that share it.
     pub quota: u64,
     /// Lower cache folders, tried before the network, in order.
     pub lower: Vec<Lower>,
-    /// Whose cache to use, if it is there and serves this repository, in place of the one above.
+    /// Broker to use, if it runs and serves this repository, in place of the cache above.
     pub broker: Option<BrokerAddress>,
     /// Use the last accepted head and don't ask for a newer one.
     pub offline: bool,
@@ -52,9 +52,9 @@ pub struct RepositoryOptions {
 
 /// An open repository.
 pub struct Repository {
-    /// Where it is.
+    /// URL of the repository.
     pub url: String,
-    /// How it is reached.
+    /// Servers and routes.
     pub servers: Servers,
     /// Keys that may sign for it.
     pub keys: MasterKeys,
@@ -110,7 +110,7 @@ impl Repository {
         sequences(self.store.cache(), &format!("{}.starts", self.heads.name()))
     }
 
-    /// Lets go of the cache; nothing can be read afterwards that wasn't before.
+    /// Closes the cache; uncached data can't be read afterwards.
     pub fn close(&self) {
         self.store.close();
     }
@@ -222,12 +222,12 @@ pub(crate) fn read_servers(servers: &str) -> Result<Servers, StoreError> {
     })
 }
 
-/// Why a server can't be reached that the user asked not to use.
+/// Reason why a server that the user excluded can't be reached.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no request was sent, because of --offline")]
 pub struct NotAsked;
 
-/// A source that the user asked not to use.
+/// Source that the user excluded.
 struct Unasked(String);
 
 impl Source for Unasked {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Name servers that do not answer are waited for so long.
+/// Timeout for silent name servers.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Cache of results, also of failures: several files ask, and each wait for a silent name server is long.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::repository::Repository;
 use crate::status::{Offline, seconds};
 
-/// Looks that may wait for a server at the same time. Each has a thread until its server answers or is given up.
+/// Checks that may wait for a server at the same time. Each has a thread until its server replies or times out.
 const LOOKS_MAX: usize = 4;
 
 /// Most named revisions in a daemon's reply, and the longest description, so that it stays within its limit.
@@ -26,9 +26,9 @@ const DESCRIPTION_MAX: usize = 256;
 pub struct Revisions {
     /// The repository's name.
     pub repository: String,
-    /// Where it comes from.
+    /// URL.
     pub url: String,
-    /// Where it is mounted, if a mount was asked.
+    /// Mount point, if a mount was asked.
     pub mountpoint: Option<String>,
     /// The revision that the mount shows.
     pub shown: Option<Shown>,
@@ -50,13 +50,13 @@ pub struct Shown {
     pub root_hash: String,
     /// Tag by which it was requested.
     pub tag: Option<String>,
-    /// Whether the mount stays at it.
+    /// True if the mount stays at it.
     pub fixed: bool,
-    /// When it was published.
+    /// Time of publication.
     pub published: Option<u64>,
     /// Since when it is shown.
     pub since: u64,
-    /// When the server last answered.
+    /// Time of the server's last reply.
     pub checked: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Newest {
     pub revision: u64,
     /// Its root catalog.
     pub root_hash: String,
-    /// When its publisher signed it.
+    /// Time of the publisher's signature.
     pub published: Option<u64>,
     /// Seconds after which mounts look again.
     pub ttl: u64,
@@ -82,7 +82,7 @@ pub struct Named {
     pub revision: u64,
     /// Its root catalog.
     pub root_hash: String,
-    /// When it was published.
+    /// Time of publication.
     pub published: i64,
     /// The branch, empty for the default one.
     pub branch: String,

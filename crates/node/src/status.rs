@@ -22,7 +22,7 @@ pub enum Presentation {
 /// The state of a mount. Times are seconds since the epoch.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MountStatus {
-    /// Where it is mounted.
+    /// Mount point.
     #[serde(with = "crate::path_json::shown")]
     pub mountpoint: PathBuf,
     /// The command of `esker run` for which alone it is mounted; absent for a mount that all see.
@@ -30,15 +30,15 @@ pub struct MountStatus {
     pub command: Option<String>,
     /// The repository's name.
     pub repository: String,
-    /// Where it comes from.
+    /// Source of the mount.
     pub url: String,
     /// The daemon's process id.
     pub pid: u32,
-    /// When it was mounted.
+    /// Time of mounting.
     pub mounted: u64,
     /// The revision that is shown.
     pub revision: u64,
-    /// Whether the mount stays at this revision.
+    /// True if the mount stays at this revision.
     pub fixed: bool,
     /// Tag by which the revision was requested.
     #[serde(default)]
@@ -48,16 +48,16 @@ pub struct MountStatus {
     pub shown_with: Presentation,
     /// Its root catalog.
     pub root_hash: String,
-    /// When the publisher signed it.
+    /// Time of the publisher's signature.
     pub published: Option<u64>,
     /// Until when the whitelist counts that the head was verified with; absent before one was.
     #[serde(default)]
     pub whitelist_expires: Option<u64>,
     /// Since when this revision is shown.
     pub since: u64,
-    /// When the repository last answered.
+    /// Time of the repository's last reply.
     pub checked: u64,
-    /// Why no newer revision can be looked for, if that is so.
+    /// Reason why no check for a newer revision is possible.
     pub offline: Option<Offline>,
     /// Source of push notifications; absent without one.
     #[serde(default)]
@@ -72,7 +72,7 @@ pub struct MountStatus {
     pub nodes: u64,
     /// Notifications sent to the kernel.
     pub notifications: u64,
-    /// How often a further worker was needed, because all waited for a disk.
+    /// Number of times that another worker was started, because all waited for a disk.
     #[serde(default)]
     pub hired: u64,
     /// Counters of the repository's view.
@@ -82,7 +82,7 @@ pub struct MountStatus {
     /// The way to the server.
     #[serde(default)]
     pub network: Network,
-    /// How long hashing, inflating and writing waited for a thread.
+    /// Time that hashing, inflating and writing waited for a thread.
     #[serde(default)]
     pub work: Work,
     /// The cache.
@@ -95,7 +95,7 @@ pub struct MountStatus {
 /// A mounted image.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
-    /// How it is compressed.
+    /// Compression.
     pub codec: String,
     /// Length of its blocks.
     pub block_bytes: u64,
@@ -103,7 +103,7 @@ pub struct Image {
     pub bytes: u64,
     /// Blocks that were read and decompressed.
     pub blocks: u64,
-    /// How long they were, as they are stored.
+    /// Stored bytes of these blocks.
     pub read_bytes: u64,
     /// Of the blocks, those read ahead.
     pub read_ahead: u64,
@@ -123,16 +123,16 @@ pub struct Offline {
     pub reason: String,
 }
 
-/// Where new revisions are heard of.
+/// Source of push notifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
     /// The stream.
     pub url: String,
-    /// Whether it is open now.
+    /// True if it is open now.
     pub connected: bool,
     /// Events heard since the mount.
     pub events: u64,
-    /// Why it is not open.
+    /// Reason why it is not open.
     pub failure: Option<String>,
 }
 
@@ -146,13 +146,13 @@ impl From<&esker_store::SseListener> for Push {
 /// Something that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// When.
+    /// Time of the failure.
     pub time: u64,
     /// File or directory, or other object of the failure.
     pub object: String,
     /// The error with its causes.
     pub cause: String,
-    /// The process that asked, if it is known.
+    /// Process of the request, if it is known.
     pub caller: Option<u32>,
 }
 
@@ -161,7 +161,7 @@ pub struct Failure {
 pub struct Requests {
     /// The protocol's name of the request.
     pub name: String,
-    /// How often it came.
+    /// Number of requests.
     pub requests: u64,
     /// Of these, answered with an error.
     pub errors: u64,
@@ -244,11 +244,11 @@ pub struct Route {
     pub servers: Vec<Reach>,
     /// The proxies, group by group; `DIRECT` for none.
     pub proxies: Vec<Vec<Reach>>,
-    /// How often a server was left.
+    /// Number of servers marked down.
     pub server_failovers: u64,
-    /// How often a proxy was left.
+    /// Number of proxies marked down.
     pub proxy_failovers: u64,
-    /// How often something that was left answered again.
+    /// Number of servers and proxies that recovered.
     pub recoveries: u64,
     /// Attempts beyond the first of a request.
     pub retries: u64,
@@ -261,14 +261,14 @@ pub struct Route {
 pub struct Reach {
     /// Its URL.
     pub name: String,
-    /// Whether requests go there.
+    /// True if requests go there.
     pub active: bool,
-    /// Whether it failed, and was not seen to answer since.
+    /// True if it failed, and was not seen to answer since.
     pub out: bool,
-    /// When it failed, in seconds since 1970.
+    /// Time of the failure, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
-    /// How it failed.
+    /// Failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -287,7 +287,7 @@ impl From<Reach> for esker_store::Reach {
     }
 }
 
-/// How long work waited for a thread.
+/// Time that work waited for a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Waits of demanded objects.
@@ -319,7 +319,7 @@ pub struct Cache {
     pub writer: bool,
     /// Socket of the node's broker, if objects come through it; then the directory has only files of this user's own.
     pub broker: Option<PathBuf>,
-    /// Why the node's broker isn't used, if it refused.
+    /// Reason of the node's broker, if it refused.
     pub broker_refused: Option<String>,
     /// Bytes in use.
     pub bytes: u64,

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Lets the child that `command` starts keep `fd` under the same number.
+/// Passes `fd` to the child of `command` under the same number.
 pub(crate) fn inherit(command: &mut Command, fd: RawFd) {
     // SAFETY: the closure only calls fcntl, which may be called between fork and exec.
     unsafe {
@@ -35,7 +35,7 @@ pub(crate) fn close_inherited(keep: RawFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes over a descriptor that the parent left open for us under a number it told us.
+/// Takes over a descriptor that the parent passed under this number.
 pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: fcntl checks the number; it has no effect on memory.
     if fd < 3 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {

@@ -23,10 +23,10 @@ const ERROR: u8 = 3;
 const USER: u8 = 1;
 const LOCAL: u8 = 16;
 
-/// Where lines go, and how they look there.
+/// Destination and form of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyslogOptions {
-    /// Where lines go.
+    /// Destination.
     pub to: SyslogTarget,
     /// The number of a `local` facility; `user` if there is none.
     pub local: Option<u8>,
@@ -36,7 +36,7 @@ pub struct SyslogOptions {
     pub prefix: String,
 }
 
-/// Where lines go.
+/// Destination of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyslogTarget {
     /// To the process that listens at this socket.

@@ -23,23 +23,23 @@ use crate::repository::Repository;
 
 /// Longer than any command.
 const COMMAND_MAX: usize = 1024;
-/// How long a client may take to ask, and to take its answer.
+/// Timeout for a client's command, and for reading the reply.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a look for a new revision is waited for.
+/// Timeout of a check for a new revision.
 const LOOK: Duration = Duration::from_secs(30);
 /// Pause after a failed accept: out of descriptors or memory, most likely, which end without a notification. Without
 /// it the thread would spin; clients wait in the socket's queue meanwhile.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 const MEGABYTE: u64 = 1 << 20;
 
-/// Where a mount is talked to.
+/// Socket for `cvmfs_talk`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TalkOptions {
     /// The socket.
     pub socket: PathBuf,
-    /// Whose it is beside root's, as a number.
+    /// Owner beside root, as a number.
     pub owner: Option<u32>,
-    /// The longest time between two looks for a new revision, if one is set.
+    /// Longest interval between two checks for a new revision, if one is set.
     pub longest_ttl: Option<Duration>,
 }
 

@@ -14,7 +14,7 @@ use crate::mounted::{Content, Served};
 /// Content and destination of the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Telemetry {
-    /// Where it goes, and how often.
+    /// DatagramTarget and interval.
     pub to: DatagramTarget,
     /// Metric at the beginning of the lines.
     pub metric: String,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Work that takes less is not looked after.
 const CHECK_AFTER: Duration = Duration::from_secs(2);
-/// How long something small may take on a disk that answers.
+/// Timeout of a small operation on a working disk.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A disk does not answer.

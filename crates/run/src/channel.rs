@@ -27,7 +27,7 @@ pub(crate) enum FromChild {
     Running,
 }
 
-/// One end.
+/// One end of the socket pair.
 #[derive(Debug)]
 pub(crate) struct Channel(OwnedFd);
 
@@ -63,7 +63,7 @@ impl Channel {
         self.send(b"G", &mut SendAncillaryBuffer::default())
     }
 
-    /// Waits for the parent's go; an error if it died or gave up.
+    /// Waits for the parent's go; an error if the parent died or gave up.
     pub(crate) fn wait_for_go(&self) -> io::Result<()> {
         match self.receive()? {
             (message, _) if message == b"G" => Ok(()),

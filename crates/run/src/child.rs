@@ -21,7 +21,7 @@ pub struct ChildArguments {
     pub(crate) channel: RawFd,
     /// The command's limit on open files, if not ours.
     pub(crate) open_files: Option<u64>,
-    /// Where the trees appear.
+    /// Mount points of the trees.
     pub(crate) points: Vec<Point>,
     /// The command and its arguments.
     pub(crate) command: Vec<OsString>,
@@ -137,8 +137,8 @@ fn execute(command: &[OsString]) -> Failed {
     Failed { code: failed.code, text }
 }
 
-/// Makes the namespaces that a command would get, and stays in them; tells why that can't be done. For a process with
-/// one thread that is about to end.
+/// Makes the namespaces of a command, and stays in them; returns why that fails. For a process with one thread that is
+/// about to end.
 pub fn namespaces_blocked() -> Option<Blocked> {
     let make = || {
         namespaces::enter_user_namespace(Identity::Same)?;

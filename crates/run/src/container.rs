@@ -35,9 +35,9 @@ use crate::{exec, root};
 pub use bind::{BindOptions, Propagation};
 pub use environment::Environment;
 
-/// Where the image is, on a stage.
+/// Path of the image on a stage.
 pub(crate) const IMAGE: &str = "/image";
-/// Where a command's own root is made, on a stage.
+/// Path of a command's own root on a stage.
 const WORK: &str = "/work";
 
 /// A root directory could not be made, or the command not executed.
@@ -51,16 +51,16 @@ pub enum ContainerError {
     Step {
         /// Operation that failed, and its object.
         what: String,
-        /// Why it failed.
+        /// Cause.
         source: io::Error,
     },
     /// Neither the user nor the image names a command.
     #[error("there is no command, and the image has none of its own")]
     NoCommand,
-    /// It can't work as asked.
+    /// The request can't be fulfilled.
     #[error("{what}")]
     Impossible {
-        /// Why not.
+        /// Reason.
         what: String,
         /// Advice for the user.
         remedy: String,
@@ -72,7 +72,7 @@ pub enum ContainerError {
         program: String,
         /// The exit code a shell would give.
         code: u8,
-        /// Why not.
+        /// Reason.
         reason: String,
         /// Advice for the user.
         hint: String,
@@ -88,15 +88,15 @@ pub(crate) fn step(what: impl Into<String>) -> impl FnOnce(io::Error) -> Contain
 /// Something that is mounted into the root, or made there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where, as a path in the image.
+    /// Target, as a path in the image.
     pub target: PathBuf,
     /// Source of the mount.
     pub what: What,
-    /// Whether the command may run without it.
+    /// True if the command may run without it.
     pub need: Need,
 }
 
-/// Whether a command may run without a mount.
+/// True if a command may run without a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The user asked for it: without it the command doesn't run.
@@ -140,7 +140,7 @@ impl Mount {
     }
 }
 
-/// How a root is made from an image.
+/// Plan of a root made from an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Mounts, in this order.
@@ -154,9 +154,9 @@ pub struct Plan {
 /// A mount that a command runs without.
 #[derive(Debug)]
 pub struct LeftOut {
-    /// Where it should have been.
+    /// Target.
     pub target: PathBuf,
-    /// Why it is not there.
+    /// Cause.
     pub error: ContainerError,
 }
 

@@ -22,14 +22,14 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// A shell's exit code for a command that can't be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
-/// Where programs are searched if there is no PATH.
+/// Default search path without PATH.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// The shell that runs a script without a `#!` line.
 const SHELL: &str = "/bin/sh";
 /// The kernel follows so many interpreters that are scripts themselves.
 const INTERPRETERS_MAX: usize = 5;
 
-/// Why a command was not executed.
+/// Reason why a command was not executed.
 #[derive(Debug)]
 pub(crate) struct NotExecuted {
     /// The exit code that a shell would give.

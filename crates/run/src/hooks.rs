@@ -99,7 +99,7 @@ impl Rules {
             .join(", ")
     }
 
-    /// Looks for all of it on this host.
+    /// Finds the parts on this host.
     pub fn find(&self) -> HostParts {
         let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
         let named = self.directories.iter().filter_map(|name| variable(name));

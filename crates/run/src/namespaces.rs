@@ -19,7 +19,7 @@ pub enum Identity {
     /// The same user as outside.
     #[default]
     Same,
-    /// Root, as far as programs ask; files that it makes are its user's.
+    /// Root, as programs see it; files that it makes are its user's.
     Root,
 }
 

@@ -26,10 +26,10 @@ pub enum RunError {
     System {
         /// Operation that failed.
         what: &'static str,
-        /// Why it failed.
+        /// Cause.
         source: io::Error,
     },
-    /// The child could not enter the namespaces, mount, or execute the command, and said why.
+    /// The child could not enter the namespaces, mount, or execute the command; its report.
     #[error("{text}")]
     Child {
         /// The exit code a shell would give: 126 or 127 for the command, 1 for everything before it.
@@ -45,12 +45,12 @@ pub enum RunError {
     Vanished(ExitStatus),
 }
 
-/// How the command ended.
+/// End of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// With an exit code.
     Code(u8),
-    /// By a signal.
+    /// Killed by a signal.
     Signal(i32),
 }
 
@@ -71,7 +71,7 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// Takes the signals over. Call it first thing: threads that exist already would die of them.
+    /// Takes over the signals. Must be called first: existing threads would end the process.
     pub fn begin() -> Result<Self, RunError> {
         let phase = Arc::new(Mutex::new(Phase::Before));
         let theirs = phase.clone();

@@ -59,7 +59,7 @@ pub fn enter_process_namespace() -> io::Result<()> {
     stand_for(first, &signals, told)
 }
 
-/// Waits for the command, and ends as it does.
+/// Waits for the command, and ends in the same way.
 fn stand_for(first: Pid, signals: &OwnedFd, mut told: PipeReader) -> ! {
     loop {
         let mut watched = [PollFd::new(signals, PollFlags::IN), PollFd::new(&told, PollFlags::IN)];
@@ -112,7 +112,7 @@ fn be_first(taken: &[i32], say: PipeWriter) -> io::Result<()> {
     }
 }
 
-/// Waits for a signal, and passes it on unless the terminal has told the process itself.
+/// Waits for a signal, and forwards it unless the terminal has sent it to the process itself.
 fn pass_on(signals: &OwnedFd, to: Pid) {
     if let Ok((signal, code, _)) = sys::next_signal(signals.as_fd())
         && signal != libc::SIGCHLD

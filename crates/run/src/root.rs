@@ -16,7 +16,7 @@ use rustix::mount::{
     mount_remount, unmount,
 };
 
-/// Where the host's root is while the new one is built.
+/// Path of the host's root while the new one is built.
 pub(crate) const OLD_ROOT: &str = ".esker-old-root";
 
 /// Directories that every Linux has, to hang the new root on until it is the root.

@@ -61,7 +61,7 @@ const NOT_FOR_KEEPERS: [i32; 8] = [
     libc::SIGALRM,
 ];
 
-/// Where a keeper of a job is found.
+/// Address of a job's keeper.
 #[derive(Clone, Debug)]
 pub struct SharedMountAddress {
     folder: PathBuf,
@@ -101,7 +101,7 @@ impl SharedMountAddress {
         self.folder.join(format!("{}.lck", self.key.short()))
     }
 
-    /// Takes the lock; `None` if it is taken and this is not to wait.
+    /// Takes the lock; `None` if it is taken and `how` doesn't wait.
     fn lock(&self, how: FlockOperation) -> io::Result<Option<File>> {
         loop {
             let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
@@ -217,7 +217,7 @@ impl SharedMountAddress {
     }
 }
 
-/// Where a keeper has its mount.
+/// Mount of a keeper.
 #[derive(Clone, Copy, Debug)]
 pub struct MountedAt<'a> {
     /// Directory that this process finds by this path, and so do programs that it starts until they call exec: they
@@ -227,14 +227,14 @@ pub struct MountedAt<'a> {
     pub name: &'a Path,
 }
 
-/// How an image is kept.
+/// Plan of a shared mount.
 #[derive(Clone, Debug)]
 pub struct SharedMountPlan {
     /// Identity of the commands.
     pub identity: Identity,
     /// Source of the mount, for the first column of `mount`.
     pub source: String,
-    /// How it is served.
+    /// Session options.
     pub session: SessionOptions,
     /// True if the tree never changes, so that an overlay of the kernel may answer for it.
     pub is_fixed: bool,
@@ -296,7 +296,7 @@ impl Hold {
         Ok(rustix::process::chroot(".")?)
     }
 
-    /// Does something with the path of the image.
+    /// Calls a function with the path of the image.
     fn within<T>(&self, what: impl FnOnce(&Path) -> T) -> T {
         let image = self.name();
         // It can't fail: it is an open directory. If it did, the path would lead nowhere.

@@ -10,7 +10,7 @@ use crate::sys::{self, SignalMask};
 pub struct Received {
     /// Its number.
     pub signal: i32,
-    /// Whether the terminal (or the kernel) raised it: then the whole foreground process group has it
+    /// True if the terminal (or the kernel) raised it: then the whole foreground process group has it
     /// already, and passing it on would deliver it twice.
     pub from_kernel: bool,
 }
@@ -24,7 +24,7 @@ pub fn take_signals(signals: &[i32], handle: impl Fn(Received) + Send + 'static)
     take_and_remember(&taken, handle).map(drop)
 }
 
-/// The same, and tells which signals were blocked before.
+/// Like [`take_signals`], and returns the signals that were blocked before.
 pub(crate) fn take_and_remember(
     signals: &[i32],
     handle: impl Fn(Received) + Send + 'static,

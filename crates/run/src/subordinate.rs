@@ -29,7 +29,7 @@ const GIDS: &str = "/etc/subgid";
 const NEWUIDMAP: &str = "newuidmap";
 const NEWGIDMAP: &str = "newgidmap";
 
-/// Where the programs are if they are not in `$PATH`, which may be set for something else.
+/// Folders of the programs if they are not in `$PATH`, which may be set for another system.
 const USUAL: [&str; 2] = ["/usr/bin", "/usr/sbin"];
 
 /// A range of ids: the first one, and how many there are.

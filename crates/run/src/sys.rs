@@ -12,7 +12,7 @@ use std::process::Command;
 
 use rustix::process::Pid;
 
-/// Which signals were blocked before we blocked some.
+/// Signals that were blocked before.
 #[derive(Clone, Copy)]
 pub(crate) struct SignalMask(libc::sigset_t);
 
@@ -55,7 +55,7 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     }
 }
 
-/// Gives `signal` its default action.
+/// Resets `signal` to its default action.
 pub(crate) fn set_default(signal: i32) {
     // SAFETY: it changes the action of a signal of this process alone.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -80,7 +80,7 @@ pub(crate) fn next_signal(fd: BorrowedFd<'_>) -> io::Result<(i32, i32, u32)> {
     }
 }
 
-/// Gives `signal` its default action and raises it in this process. Returns if that doesn't end it.
+/// Resets `signal` to its default action and raises it in this process. Returns if that doesn't end it.
 pub(crate) fn raise_default(signal: i32) {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: plain calls on this process's own signal state; the set is initialised by sigemptyset.
@@ -93,7 +93,7 @@ pub(crate) fn raise_default(signal: i32) {
     }
 }
 
-/// Lets the child that `command` starts keep `fd`, under the same number, and have `mask` in force.
+/// Passes `fd` to the child of `command` under the same number, with the signal mask `mask`.
 pub(crate) fn inherit(command: &mut Command, fd: RawFd, mask: SignalMask) {
     // SAFETY: the closure only calls fcntl and sigprocmask, which may be called between fork and exec.
     unsafe {
@@ -108,7 +108,7 @@ pub(crate) fn inherit(command: &mut Command, fd: RawFd, mask: SignalMask) {
     }
 }
 
-/// Takes over a descriptor that the parent left open for us under a number it told us.
+/// Takes over a descriptor that the parent passed under this number.
 pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: fcntl checks the number; it has no effect on memory.
     if fd < 3 || unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
@@ -125,7 +125,7 @@ pub(crate) fn unshare(flags: rustix::thread::UnshareFlags) -> rustix::io::Result
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
-/// Goes on in a child of this process, which ends. There must be a single thread.
+/// Continues in a child of this process, which ends. There must be a single thread.
 pub(crate) fn leave_parent() -> io::Result<()> {
     // SAFETY: with a single thread the child has all that the parent had, no lock is held by a thread that is missing,
     // and the parent ends without running anything that the child will run.

@@ -52,8 +52,8 @@ impl Findings {
         self
     }
 
-    /// The same for a repository whose publisher was interrupted. The reflog is replaced just before the head, so a
-    /// head may name the one before; clients don't read it.
+    /// Asserts the same of a repository whose publisher was interrupted. The reflog is replaced just before the head,
+    /// so a head may name the one before; clients don't read it.
     pub fn assert_whole(&self, when: &str) -> &Self {
         let mut problems = self.problems.iter().filter(|problem| *problem != OTHER_REFLOG).peekable();
         assert!(problems.peek().is_none(), "{when}: {:#?}", problems.collect::<Vec<_>>());

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tar::EntryType;
 
-/// How layers are stored.
+/// Storage of layers.
 #[derive(Clone, Copy, Debug)]
 pub enum Packing {
-    /// As they are.
+    /// Uncompressed.
     Plain,
     /// With gzip.
     Gzip,

@@ -19,7 +19,7 @@ use esker_store::{Disk, FileFacts, RealDisk};
 use image::Image;
 pub use small::SmallDisk;
 
-/// Where files are that need not outlast anything, if the machine has it.
+/// Folder for temporary files in memory, if the machine has it.
 const MEMORY: &str = "/dev/shm";
 
 /// Makes a temporary folder in memory, for disks whose power loss is only simulated.
@@ -41,7 +41,7 @@ pub enum Plan {
     Fail {
         /// The number of the first one that does, counted from one.
         at: u64,
-        /// Whether all later ones do, too.
+        /// True if all later ones do, too.
         ever: bool,
         /// With which error.
         errno: i32,
@@ -58,7 +58,7 @@ pub enum Plan {
 /// Extent of a power loss: which unsynced data is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// All of it.
+    /// All unsynced data.
     Everything,
     /// All content, but no name.
     Content,
@@ -115,7 +115,7 @@ impl FaultDisk {
         Self { state: Arc::new(Mutex::new(state)), inner: Arc::new(RealDisk::PRIVATE) }
     }
 
-    /// The same disk, on which files are made as another one makes them.
+    /// Returns the disk with another disk for making files.
     pub fn making(&self, inner: impl Disk + 'static) -> Self {
         Self { state: self.state.clone(), inner: Arc::new(inner) }
     }

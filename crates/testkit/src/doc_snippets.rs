@@ -1,4 +1,4 @@
-//! The fenced boxes of a Markdown text, so that what a guide says can be tried.
+//! Extracts the fenced boxes of a Markdown text, so that tests can run a guide's commands.
 
 /// A box.
 #[derive(Clone, Debug, PartialEq, Eq)]

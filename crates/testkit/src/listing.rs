@@ -43,17 +43,17 @@ impl Entry {
         self.mode & libc::S_IFMT
     }
 
-    /// Tells whether this is a regular file.
+    /// True if this is a regular file.
     pub fn is_file(&self) -> bool {
         self.kind() == libc::S_IFREG
     }
 
-    /// Tells whether this is a directory.
+    /// True if this is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == libc::S_IFDIR
     }
 
-    /// Tells whether this is a symlink.
+    /// True if this is a symlink.
     pub fn is_symlink(&self) -> bool {
         self.kind() == libc::S_IFLNK
     }

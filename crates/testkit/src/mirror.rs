@@ -41,7 +41,7 @@ impl std::fmt::Debug for Maker {
     }
 }
 
-/// What the connections' threads see.
+/// State shared by the connections' threads.
 #[derive(Debug)]
 pub(crate) struct MirrorState {
     root: PathBuf,
@@ -108,12 +108,12 @@ impl Mirror {
         self.address.port()
     }
 
-    /// Lets `fault` strike every request whose path (with its leading slash) the predicate picks.
+    /// Applies `fault` to every request whose path (with its leading slash) the predicate picks.
     pub fn fault(&self, picks: impl Fn(&str) -> bool + Send + Sync + 'static, fault: Fault) -> Rule {
         self.shared.rules.add(Box::new(picks), fault, u64::MAX)
     }
 
-    /// Lets `fault` strike the first `times` such requests and no more.
+    /// Applies `fault` to the first `times` such requests and no more.
     pub fn fault_times(
         &self,
         times: u64,
@@ -192,7 +192,7 @@ impl Mirror {
         }
     }
 
-    /// Goes away: connections break, and new ones are closed before a request is read.
+    /// Closes all connections, and new ones before a request is read.
     pub fn leave(&self) {
         self.shared.away.store(true, Ordering::SeqCst);
         self.shared.break_connections();

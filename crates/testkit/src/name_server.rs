@@ -5,17 +5,17 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// How long a test waits for a question.
+/// Time that a test waits for a query.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is answered to a question for the addresses of a name.
+/// Reply to a query for the addresses of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameAnswer {
     /// These addresses.
     At(Vec<Ipv4Addr>),
-    /// That it is an alias of a name that has these addresses.
+    /// An alias of a name with these addresses.
     Alias(String, Vec<Ipv4Addr>),
-    /// That there is no such name.
+    /// No such name.
     Nowhere,
     /// No reply.
     Silence,

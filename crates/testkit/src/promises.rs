@@ -43,7 +43,7 @@ impl Test {
         self.comment.split("> ").skip(1).filter_map(|quote| quote.split_once(": "))
     }
 
-    /// Tells whether a report of skips names this test, whichever kernels it is repeated for.
+    /// True if a report of skips names this test, whichever kernels it is repeated for.
     fn is_named_by(&self, name: &str) -> bool {
         let mut folders = self.file.iter().filter_map(|part| part.to_str()).skip(1);
         let package = folders.next().map(|folder| format!("esker-{folder}"));

@@ -15,7 +15,7 @@ pub const V7: &[u8] = b"";
 pub struct Raw {
     block: [u8; BLOCK],
     data: Vec<u8>,
-    /// Whether the checksum takes bytes with a sign, as some old programs do.
+    /// True if the checksum takes bytes with a sign, as some old programs do.
     pub signed: bool,
 }
 

@@ -50,7 +50,7 @@ impl RevisionBuilder {
         RevisionBuilder { draft, file, catalog }
     }
 
-    /// Gives access to the database for whatever is not offered here.
+    /// Returns the database, for rows without a method here.
     pub fn catalog(&self) -> &Connection {
         &self.catalog
     }

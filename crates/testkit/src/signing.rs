@@ -89,7 +89,7 @@ impl ManifestDraft {
         self
     }
 
-    /// Returns the repository's hash algorithm, which the root catalog's hash tells.
+    /// Returns the repository's hash algorithm, by the root catalog's hash.
     pub fn algorithm(&self) -> Algorithm {
         Algorithm::of_text(&self.get('C').expect("a manifest names its root catalog"))
     }

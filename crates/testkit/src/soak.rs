@@ -42,12 +42,12 @@ impl Soak {
         }
     }
 
-    /// Counts a round and tells whether there is time for it.
+    /// Counts a round and returns whether there is time for it.
     pub fn goes_on(&mut self) -> bool {
         self.goes_on_until(0)
     }
 
-    /// The same for a soak that needs a number of rounds, however long they take.
+    /// Like [`Soak::goes_on`], for a soak that needs a number of rounds, however long they take.
     pub fn goes_on_until(&mut self, rounds: u64) -> bool {
         let more = self.rounds < rounds.max(self.demanded) || self.started.elapsed() < self.lasting;
         self.rounds += u64::from(more);

@@ -28,7 +28,7 @@ pub struct Found {
     pub ino: u64,
 }
 
-/// Whose the entries should be.
+/// Expected owners of the entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ownership {
     /// The published owners.

@@ -5,7 +5,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often is looked.
+/// Intervals of polling.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// The first pause; each is twice as long as the one before.
@@ -15,9 +15,9 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// For a look that costs little: a value in memory, a file.
+    /// For a cheap check: a value in memory, a file.
     pub const LOOK: Pace = Pace { first: Duration::from_micros(100), longest: Duration::from_millis(20) };
-    /// For a look that starts a process.
+    /// For a check that starts a process.
     pub const PROCESS: Pace = Pace { first: Duration::from_millis(10), longest: Duration::from_millis(500) };
 
     /// Waits until `look` returns something, and returns that, or nothing once the time is over.
@@ -35,7 +35,7 @@ impl Pace {
         }
     }
 
-    /// Waits until something holds, and tells whether it does within the time.
+    /// Waits until a condition holds, and returns whether it does within the time.
     pub fn until(self, limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
         self.until_some(limit, || holds().then_some(())).is_some()
     }
@@ -46,7 +46,7 @@ pub fn until_some<T>(limit: Duration, look: impl FnMut() -> Option<T>) -> Option
     Pace::LOOK.until_some(limit, look)
 }
 
-/// Waits until something holds that costs little to look at, and tells whether it does within the time.
+/// Waits until a cheap condition holds, and returns whether it does within the time.
 pub fn until(limit: Duration, holds: impl FnMut() -> bool) -> bool {
     Pace::LOOK.until(limit, holds)
 }

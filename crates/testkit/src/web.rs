@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::waiting::until;
 
-/// For a program to begin to listen.
+/// Time that a program may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Path of a last request, whose reply shows that all earlier requests were answered.
 const LAST: &str = "/the-last-of-all";

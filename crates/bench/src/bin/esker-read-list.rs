@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use esker_bench::lists::{self, Part};
 
-/// Of a hundred files, so many are read by two.
+/// Percentage of files that two readers read.
 const SHARED_PERCENT: usize = 10;
 
 fn main() -> Result<()> {

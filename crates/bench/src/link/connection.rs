@@ -35,7 +35,7 @@ pub(super) struct Connection {
 struct Pipe {
     flow: Flow,
     parcels: VecDeque<Parcel>,
-    /// Whether there may be something to take, and room to hand on.
+    /// True if there may be something to take, and room to hand on.
     readable: bool,
     writable: bool,
     /// When the sender's end arrives, once it was seen.

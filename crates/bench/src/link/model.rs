@@ -117,7 +117,7 @@ impl Window {
     }
 }
 
-/// Whether a flow may send.
+/// True if a flow may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// This many bytes, now.

@@ -67,7 +67,7 @@ pub enum Root {
         client: Box<Client>,
         /// Its mountpoint and its cache.
         folder: TempDir,
-        /// Whether it is mounted, and where from.
+        /// True if it is mounted, and where from.
         mounted: Option<String>,
     },
 }

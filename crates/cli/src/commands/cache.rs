@@ -156,7 +156,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     }
 }
 
-/// Opens the cache that is meant.
+/// Opens the cache of the options.
 fn open(named: Option<&PathBuf>, quota: Option<u64>, settings: &Settings) -> Result<CacheFolder, Failure> {
     // Looking after a cache is allowed wherever it is.
     let place = settings.cache(named.map(PathBuf::as_path), true)?;

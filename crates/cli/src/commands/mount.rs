@@ -213,7 +213,7 @@ fn run_as_daemon(mut args: Args, settings: &Settings, fd: RawFd) -> Result<(), F
     outcome
 }
 
-/// Mounts, calls `ready`, and serves until it is unmounted. If `ready` fails, the mount is taken down.
+/// Mounts, calls `ready`, and serves until it is unmounted. If `ready` fails, it is unmounted.
 fn serve(
     args: &Args,
     settings: &Settings,
@@ -335,7 +335,7 @@ fn canonical(named: &Path) -> Result<PathBuf, Failure> {
     mounts::canonical(named).map_err(|error| failed_on(named, &error.to_string()))
 }
 
-/// The same, if something can be mounted there.
+/// Returns the mount point, if it is usable.
 fn directory(named: &Path) -> Result<PathBuf, Failure> {
     let failed = |why: &str| failed_on(named, why);
     let path = canonical(named)?;
@@ -399,7 +399,7 @@ fn is_disconnected(mountpoint: &Path) -> bool {
     }
 }
 
-/// How long a mount may take to show whether it is served.
+/// Timeout of the test whether a mount is served.
 const ANSWER: Duration = Duration::from_secs(5);
 
 fn refuse_taken(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
@@ -419,7 +419,7 @@ fn refuse_taken(mountpoint: &Path, settings: &Settings) -> Result<(), Failure> {
     }
 }
 
-/// How long a daemon may take to end once its mount is gone. It may have objects to put on a slow disk.
+/// Time that a daemon may take to end once its mount is gone. It may have to write objects to a slow disk.
 const ENDING: Duration = Duration::from_secs(10);
 
 /// True if a registered mount was unmounted, by any process, and is gone by now. An automounter unmounts idle mounts,

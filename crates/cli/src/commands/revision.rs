@@ -39,11 +39,11 @@ pub(crate) struct Args {
     repository: RepositoryArgs,
 }
 
-/// How long the server of a mount is waited for.
+/// Timeout for the server of a mount.
 const SERVER_PATIENCE: Duration = Duration::from_secs(10);
-/// How long its daemon may take beyond that.
+/// Additional time for its daemon.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(5);
-/// How long an update may take; the daemon tells sooner that it takes too long.
+/// Timeout of an update; the daemon reports a timeout earlier.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {

@@ -119,7 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Tells that connections are accepted, and where.
+/// Prints that connections are accepted, and the address.
 fn announce(args: &Args, url: &str, names: &[String]) -> Result<(), Failure> {
     let mut out = Output::new();
     if args.json {
@@ -143,7 +143,7 @@ fn announce(args: &Args, url: &str, names: &[String]) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Takes the signals over that end the server; before any other thread starts.
+/// Takes over the signals that end the server; before any other thread starts.
 fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     let (sender, receiver) = mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How long a daemon may take to answer.
+/// Timeout for a daemon's reply.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A mount and, if it is another user's, that user. Field names are an interface.
@@ -54,7 +54,7 @@ enum Mount {
     Silent { mountpoint: String, repository: String, url: String, pid: u32, reason: String },
     /// A mount of root, as far as others may know of it.
     Shared { mountpoint: String, repository: String, revision: Option<u64> },
-    /// A mount of which the folder for sockets of its user knows nothing.
+    /// A mount without an entry in its user's registry.
     Unregistered { mountpoint: String, source: String },
     /// Its daemon was killed.
     Dead { mountpoint: String, repository: String, url: String, pid: u32 },

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     lazy: bool,
 }
 
-/// How long a daemon may take to unmount: it may first have to wait for its cache's disk.
+/// Time that a daemon may take to unmount: it may have to wait for its cache's disk.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
@@ -76,7 +76,7 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
     )))
 }
 
-/// Says that another mount keeps this one in use.
+/// Reports that another mount keeps this one in use.
 fn of_inner(mountpoint: &Path) -> Option<Failure> {
     // The last one may have been mounted in others.
     let lines = mounts::all().ok()?.into_iter().rev();

@@ -12,7 +12,7 @@ const SCRIPTS: &str = "/.singularity.d/env";
 /// Script for a container without a command.
 pub(super) const RUN: &str = "/.singularity.d/runscript";
 
-/// Has the image's scripts set their variables before `line` runs. They count as the image's variables do.
+/// Makes the image's scripts set their variables before `line` runs. They count as the image's variables do.
 pub(super) fn source(line: &mut Vec<OsString>, stage: &Stage, environment: &mut Environment) {
     let has = |path: &str| stage.has(Path::new(path));
     if line.is_empty() || !has(SCRIPTS) || !has("/bin/sh") {

@@ -20,7 +20,7 @@ use crate::error::Failure;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bind {
     pub(super) source: PathBuf,
-    /// Where, if that is named.
+    /// Target, if it is named.
     pub(super) target: Option<PathBuf>,
     pub(super) options: BindOptions,
 }

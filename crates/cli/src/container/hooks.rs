@@ -10,7 +10,7 @@ use esker_run::hooks::{HostParts, Rules};
 use super::{ContainerArgs, say};
 use crate::error::{Context, Failure, Kind};
 
-/// Where a site keeps its rules; they replace those of the same name that come with Esker.
+/// Folder of a site's rules; they replace those of the same name that come with Esker.
 const FOLDER: &str = "/etc/esker/hooks";
 /// A file of rules has a few lines.
 const LONGEST: u64 = 1 << 20;

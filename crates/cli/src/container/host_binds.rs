@@ -15,7 +15,7 @@ use crate::error::{Context, Failure, Kind};
 /// Directories of the host that show only what the image may lack.
 const SYSTEM: [&str; 2] = [PROC, "/sys"];
 const PROC: &str = "/proc";
-/// Where programs expect to be allowed to write.
+/// Directories that programs expect to be writable.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// Names and times are those of the cluster.
 const SITE_FILES: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/localtime"];
@@ -26,9 +26,9 @@ const OF_THE_IMAGE: [&str; 13] =
 /// Parts of the host to show, found before namespaces hide it.
 pub(super) struct HostBinds {
     home: PathBuf,
-    /// Where the command is started, as the user sees it, if the container shows that.
+    /// Current directory of the command, as the user sees it, if the container shows that.
     current: Option<PathBuf>,
-    /// Whether the container shows the home directory.
+    /// True if the container shows the home directory.
     at_home: bool,
     pwd: Option<PathBuf>,
     /// Default mounts, first so that they cover nothing else.
@@ -113,7 +113,7 @@ pub(super) fn asked(args: &ContainerArgs) -> Result<Vec<Mount>, Failure> {
     Ok(mounts)
 }
 
-/// The same path of the host, if it is there.
+/// Returns a bind of the same path of the host, if it exists.
 fn of_host(path: &Path, read_only: bool) -> Option<Mount> {
     let from = fs::canonicalize(path).ok()?;
     let options = if read_only { BindOptions::READ_ONLY } else { BindOptions::default() };
@@ -130,7 +130,7 @@ fn shows(mount: &Mount, path: &Path) -> bool {
     }
 }
 
-/// Where the command is started.
+/// Current directory of the command.
 struct Directory {
     /// The path by which the shell knows it, if that is right.
     told: PathBuf,
@@ -138,7 +138,7 @@ struct Directory {
     real: PathBuf,
 }
 
-/// Whether the command sees it.
+/// True if the command sees it.
 #[derive(Debug, PartialEq, Eq)]
 enum Sight {
     Shown,

@@ -66,13 +66,13 @@ impl Root {
     }
 }
 
-/// How container images are named, which can't be run as they are.
+/// Prefixes of container images, which can't be run directly.
 const CONTAINER_IMAGES: [&str; 4] = ["docker://", "docker-archive:", "oci-archive:", "oci:"];
-/// How other programs name images, of which nothing here knows.
+/// Prefixes of images of other programs, which are unsupported.
 const OTHERS: [&str; 6] =
     ["docker-daemon:", "containers-storage:", "oras://", "library://", "shub://", "dir:"];
 
-/// Says how to run a container image.
+/// Explains how to run a container image.
 fn refuse_container_image(what: &OsStr) -> Result<(), Failure> {
     let text = what.to_string_lossy();
     let begins = |forms: &[&str]| forms.iter().any(|form| text.starts_with(form));
@@ -97,7 +97,7 @@ fn refuse_container_image(what: &OsStr) -> Result<(), Failure> {
 pub(crate) struct Kept<'a> {
     pub(crate) root: Root,
     pub(crate) repository: &'a RepositoryArgs,
-    /// How a repository is shown.
+    /// Options of a repository's view.
     pub(crate) view: Box<dyn Fn() -> ViewOptions + 'a>,
     /// True if the tree never changes.
     pub(crate) is_fixed: bool,
@@ -105,7 +105,7 @@ pub(crate) struct Kept<'a> {
     /// Whether somebody goes ahead of programs that start from it.
     pub(crate) replay: bool,
     pub(crate) identity: Identity,
-    /// Whether commands must not get out of it.
+    /// True if commands must not get out of it.
     pub(crate) contained: bool,
     pub(crate) settings: &'a Settings,
 }
@@ -128,8 +128,8 @@ impl Open {
 }
 
 impl Kept<'_> {
-    /// Joins the process that keeps it, which is started if there is none: with this command line, and an option that
-    /// tells it so.
+    /// Joins the process that keeps it, starting one if necessary: with this command line, and an option for that
+    /// role.
     pub(crate) fn join(&self, line: &[OsString]) -> Result<Stage, Failure> {
         let runtime = self.runtime()?;
         let place = self.place(&runtime)?;

@@ -20,7 +20,8 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Asks the host. Accounts that are not in its files (but in a directory server) are known by the environment.
+    /// Reads the host's account files. Accounts that are not there (but in a directory server) are taken from the
+    /// environment.
     pub(super) fn of_host(identity: Identity) -> Self {
         let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
         let passwd = fs::read(PASSWD).unwrap_or_default();

@@ -13,13 +13,14 @@ use super::{Finding, Grade, Look, PATIENCE};
 use crate::error::chain;
 use crate::settings::Settings;
 
-/// How long a daemon may take to tell how it is; the mount is touched at the same time.
+/// Timeout for a daemon's status; the mount is touched at the same time.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(3);
 /// Age in seconds up to which failures are reported.
 const RECENT: u64 = 600;
 /// A clock may be off by this.
 const SKEW: u64 = 300;
-/// Mounts ask for the head every few minutes; one that has not for so long doesn't ask.
+/// Seconds since the last check of the head after which a mount counts as not checking; mounts check every few
+/// minutes.
 const HEAD_AGE: u64 = 6 * 3600;
 /// Seconds before its end at which a whitelist is reported.
 const WHITELIST_LEFT: u64 = 7 * 86_400;

@@ -22,7 +22,7 @@ const ANSWER_MAX: u64 = 64 * 1024;
 pub(crate) enum Touch {
     /// A mount, or a folder in it: its facts, its numbers, its names, and an attribute that only its daemon answers.
     Mount,
-    /// A mount: the name and the revision that its attributes tell.
+    /// A mount: its name and revision, by its attributes.
     Revision,
     /// A cache folder: room, and whether it can be written.
     Cache,
@@ -52,7 +52,7 @@ pub(crate) enum Touched {
     Blocked { cause: String, remedy: String },
 }
 
-/// Why there is no answer.
+/// Reason of a missing result.
 pub(crate) enum NoAnswer {
     /// No result in time. The child may live on for as long as the file hangs.
     Hangs,
@@ -60,7 +60,7 @@ pub(crate) enum NoAnswer {
     Failed(String),
 }
 
-/// Has a child touch something; waits no longer than `patience`.
+/// Runs an operation in a child process; waits no longer than `patience`.
 pub(crate) fn touch(what: Touch, path: &Path, patience: Duration) -> Result<Touched, NoAnswer> {
     let failed = |error: std::io::Error| NoAnswer::Failed(error.to_string());
     let kind: OsString = match what {

@@ -10,7 +10,7 @@ use crate::configuration;
 use crate::error::{Failure, of_store};
 use crate::settings::Settings;
 
-/// Gets the file at a URL, in the way that the environment or the configuration of this machine says.
+/// Fetches the file at a URL, through the proxies of the environment or the configuration.
 pub(super) fn fetch(url: &str, settings: &Settings, patience: Duration) -> Result<Vec<u8>, Failure> {
     let what = format!("can't get {url}");
     let plain = url.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#%\"\\".contains(&byte));

@@ -132,12 +132,12 @@ impl Unit {
     }
 }
 
-/// How the files of a source are evaluated.
+/// Settings for evaluating the files of a source.
 pub(super) struct Evaluation {
     tree: Arc<Tree>,
     /// Settings of this machine that files may refer to: the choice of the CDN, for example.
     environment: BTreeMap<String, String>,
-    /// Where this machine says which proxies there are.
+    /// Place of this machine's proxy setting.
     proxies: Option<String>,
 }
 

@@ -5,7 +5,7 @@ use esker_fuse::mount::Label;
 
 use crate::error::Failure;
 
-/// Meant for mount(8), systemd or the kernel, or true of every mount of ours anyway.
+/// Options for mount(8), systemd or the kernel, or true of every mount of ours anyway.
 const NOTHING_TO_DO: &[&str] = &[
     "defaults",
     "_netdev",
@@ -112,7 +112,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("direct_io", "a mount of Esker is read through the kernel's cache"),
 ];
 
-/// Where to go on as if it had not been said would mount something else.
+/// Options that can't be ignored, because that would mount something else.
 const REFUSED: &[(&str, &str)] = &[
     (
         "config",

@@ -13,7 +13,7 @@ use rustix::time::Timespec;
 
 use crate::error::{Context as _, Failure, Kind};
 
-/// Tells that the user wants the command to end.
+/// Flag that the user has interrupted the command.
 #[derive(Clone)]
 pub(crate) struct Interrupt {
     stop: Arc<AtomicBool>,
@@ -33,7 +33,7 @@ pub(super) enum Woken {
 }
 
 impl Interrupt {
-    /// Takes the signals over. Call it before any other thread starts.
+    /// Takes over the signals. Must be called before any other thread starts.
     pub(crate) fn on_signals() -> Result<Self, Failure> {
         let interrupt = Self::new().context(Kind::Failed, "can't handle signals")?;
         let received = interrupt.clone();

@@ -9,7 +9,7 @@ use super::interrupt::{Interrupt, Woken};
 use crate::output::parse_duration;
 use crate::progress::ProgressMeter;
 
-/// How often the lock is tried again.
+/// Interval of attempts to take the lock.
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Options for waiting for another publisher.
@@ -22,7 +22,7 @@ pub(crate) struct LockArgs {
     wait: Option<Patience>,
 }
 
-/// How long to wait; for ever without a limit.
+/// Time limit; `None` waits for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Patience(Option<Duration>);
 

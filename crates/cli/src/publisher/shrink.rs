@@ -1,4 +1,4 @@
-//! The question whether a change that removes most of a repository is meant.
+//! Asks whether a change that removes most of a repository is intended.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;

@@ -1,4 +1,4 @@
-//! The folder of repositories on this machine, told from an address of storage elsewhere.
+//! Folder of repositories on this machine, as opposed to a remote address.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;

@@ -18,11 +18,11 @@ pub(crate) struct Case {
     /// Compression program that GNU tar must be given to read it.
     pub(crate) program: Option<&'static str>,
     pub(crate) expected: Expected,
-    /// Whether only root can extract it.
+    /// True if only root can extract it.
     pub(crate) needs_root: bool,
-    /// Why a layer reads it although the others refuse it.
+    /// Reason why a layer reads it although the others refuse it.
     pub(crate) layer: Option<&'static str>,
-    /// Whether Python has to read the same as GNU tar.
+    /// True if Python has to read the same as GNU tar.
     pub(crate) python_agrees: bool,
 }
 

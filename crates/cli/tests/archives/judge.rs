@@ -71,7 +71,7 @@ pub(crate) fn started() -> i64 {
     })
 }
 
-/// Says how a tree differs from the expected one; nothing if it doesn't.
+/// Describes how a tree differs from the expected one; empty if it doesn't.
 pub(crate) fn difference(expected: &Tree, found: &Tree, exact_times: bool) -> Option<String> {
     let names =
         |tree: &Tree| tree.keys().map(|path| String::from_utf8_lossy(path).into_owned()).collect::<Vec<_>>();
@@ -127,7 +127,7 @@ pub(crate) struct Said {
     error: Option<String>,
 }
 
-/// Has Python read every archive without its compression.
+/// Makes Python read every archive without its compression.
 pub(crate) fn python(corpus: &[Case], folder: &Path) -> Vec<Said> {
     let place = tempfile::tempdir_in(folder).expect("a folder");
     let mut names = String::new();

@@ -64,7 +64,7 @@ impl Use {
         Self::Layer(folder.join("layers"))
     }
 
-    /// Takes an archive, which has to become this tree, or to be refused where there is none.
+    /// Ingests an archive, which has to become this tree, or be refused if there is none.
     pub(crate) fn take(
         &mut self,
         number: usize,

@@ -1,4 +1,4 @@
-//! A stand-in for EESSI: its layout, published by Esker, behind a proxy that alone may ask the server.
+//! A stand-in for EESSI: its layout, published by Esker, behind a proxy, the only client of the server.
 
 use std::fs;
 use std::io::{Read, Write};

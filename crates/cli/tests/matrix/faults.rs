@@ -23,7 +23,7 @@ use crate::exclusive;
 
 /// A proxy or server that is silent or slow for so long is left.
 const TIMEOUT: &str = "0.5";
-/// So long after it was left it is looked at again.
+/// Time after which a route that was marked down is tried again.
 const RESET: &str = "0.2";
 /// Time limit of any operation while a good route is left: a few timeouts and the load of the machine.
 const SWITCHED: Duration = Duration::from_secs(20);
@@ -39,7 +39,7 @@ enum Fault {
     Mute,
     /// A hundred bytes a second.
     Slow,
-    /// One byte of everything is another.
+    /// One byte of every file is changed.
     Corrupt,
     /// The last byte of everything is missing.
     Truncated,

@@ -17,7 +17,7 @@ use crate::running::processes_naming;
 use crate::test_env::{Mounted, TestEnv, mountinfo, words};
 use crate::test_user::TestUser;
 
-/// Of a mount that looks for new revisions this often, it would be seen.
+/// Time to live: a refresh of such a mount would be noticed.
 const TTL: [&str; 2] = ["--ttl", "0.05"];
 
 fn assert_shows(mounted: &Mounted<'_>, world: &TestEnv, tag: &str) {
@@ -50,7 +50,7 @@ fn a_fixed_mount_stays_at_its_revision_and_reads_exactly() {
     }
 }
 
-/// Asks every file whether it is a terminal, as Python does.
+/// Checks for every file whether it is a terminal, as Python does.
 fn ask_files(mounted: &Mounted<'_>, fixture: Fixture) -> u64 {
     let files = fixture.listing("v3").into_iter().filter(|entry| entry.is_file());
     files

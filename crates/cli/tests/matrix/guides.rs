@@ -108,7 +108,7 @@ impl Reader {
         output
     }
 
-    /// Lets a server start, asks it for its page and stops it.
+    /// Starts a server, requests its page and stops it.
     #[track_caller]
     fn serve(&self, what: &str, text: &str) {
         let (mut server, url) = started(&mut self.shell(&format!("exec {text}")));

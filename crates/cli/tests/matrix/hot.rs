@@ -107,7 +107,7 @@ fn hot_pass(person: TestUser, fixture: Fixture) -> BTreeMap<String, u64> {
     panic!("something was asked again in each of {PASSES_MAX} pairs of passes");
 }
 
-/// So many pairs of passes are tried until the kernel forgets nothing during one.
+/// Limit of pairs of passes until the kernel drops nothing during one.
 const PASSES_MAX: usize = 20;
 
 /// Returns how much the kernel has ever dropped from memory, by itself or because it was told to: after that nothing

@@ -137,7 +137,7 @@ fn say_and_wait(world: &TestEnv, script: &str) -> (Child, BufReader<ChildStdout>
     (child, lines)
 }
 
-/// Returns the next line of a command that says one at a time.
+/// Returns the next line of a command that prints one at a time.
 fn next(lines: &mut BufReader<ChildStdout>) -> String {
     let mut ready = [PollFd::new(lines.get_ref(), PollFlags::IN)];
     let patience = Timespec::try_from(PATIENCE).expect("a timeout");

@@ -61,7 +61,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Stores content as an object and adds a file that is said to have so many bytes.
+/// Stores content as an object and adds a file with this stated size.
 fn add(craft: &RevisionBuilder, repository: &Repository, name: &str, (stored, size): (&[u8], u64)) -> String {
     let hash = repository.manifest().algorithm().hash(stored);
     repository.write(&object::path(&hash, ""), stored);

@@ -147,13 +147,13 @@ fn profiles_are_stored_listed_and_removed() {
 }
 
 impl Shop {
-    /// Does something in a mount with an empty cache, served by a mirror of its own.
+    /// Runs a function in a mount with an empty cache, served by a mirror of its own.
     fn mounted<T>(&self, options: &[&str], work: impl FnOnce(&Mounted<'_>, &Mirror) -> T) -> T {
         self.workshop.world.empty_cache();
         self.mounted_again(options, work)
     }
 
-    /// The same with the cache as it is.
+    /// Runs a function in a mount with the present cache.
     fn mounted_again<T>(&self, options: &[&str], work: impl FnOnce(&Mounted<'_>, &Mirror) -> T) -> T {
         let world = &self.workshop.world;
         let mirror = Mirror::serve(self.workshop.home("storage"));
@@ -178,7 +178,7 @@ fn is_kept(mounted: &Mounted<'_>) {
     });
 }
 
-/// Tells whether a request is for the content of a file, whole or a chunk.
+/// True if a request is for the content of a file, whole or a chunk.
 fn is_content(path: &str) -> bool {
     path.contains("/data/") && !path.ends_with(['C', 'H', 'X'])
 }

@@ -36,7 +36,7 @@ done
 echo $seen
 "#;
 
-/// The same for a program: each of its lines knows its version, and the shell reads them one after the other.
+/// Checks a program: each of its lines has its version, and the shell reads them one after the other.
 const EXECUTE: &str = r#"
 last=0
 while :; do
@@ -68,7 +68,7 @@ fn write(tree: &Path, version: u64) {
     fs::set_permissions(tree.join("program"), fs::Permissions::from_mode(0o755)).expect("a mode");
 }
 
-/// Gives the word to stop when dropped.
+/// Stops the processes on drop.
 struct Stop<'a>(&'a Path);
 
 impl Drop for Stop<'_> {

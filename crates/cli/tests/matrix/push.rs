@@ -14,7 +14,7 @@ use crate::served::Served;
 use crate::test_env::{Mounted, PATIENCE, TestEnv, words};
 use crate::test_user::TestUser;
 
-/// No test waits so long: a revision that arrives was told of.
+/// Time to live longer than any test: a revision that arrives was pushed.
 const TTL: [&str; 2] = ["--ttl", "7200"];
 const FILE: &str = "data/hex.txt";
 
@@ -71,7 +71,7 @@ fn a_frozen_or_dead_push_server_delays_nothing() {
     assert_eq!(mounted.does(|| fs::read(mounted.path(FILE))).expect("reading"), after);
 }
 
-/// A notification server as CernVM-FS has it. It speaks when the test says so.
+/// A notification server of CernVM-FS, controlled by the test.
 struct Notifier {
     url: String,
     streams: Receiver<TcpStream>,

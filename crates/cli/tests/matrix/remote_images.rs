@@ -15,7 +15,7 @@ use crate::publishing::{NAME, Workshop};
 use crate::test_env::{Mounted, PATIENCE, TestEnv, complaint, printed, printed_bytes, words};
 use crate::test_user::TestUser;
 
-/// Where the mirror has the image.
+/// Path of the image on the mirror.
 const PLACE: &str = "/images/it.sqfs";
 const BLOCK: usize = 256 << 10;
 /// Several of the chunks in which a repository stores a file.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::test_env::{Mounted, TestEnv};
 use crate::test_user::TestUser;
 
-/// How often a mount looks for a new head in these tests.
+/// Time to live of heads in these tests.
 const TTL: &str = "0.05";
 
 /// Error for a head that is older than the last accepted one.

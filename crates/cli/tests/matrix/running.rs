@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::test_env::{PATIENCE, TestEnv, complaint, mountinfo, words};
 use crate::test_user::TestUser;
 
-/// Tells whether anything is mounted where `esker run` mounts, as seen from outside.
+/// True if anything is mounted where `esker run` mounts, as seen from outside.
 fn mounted_outside() -> bool {
     mountinfo().contains(" /cvmfs/")
 }

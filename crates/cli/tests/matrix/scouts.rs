@@ -11,7 +11,7 @@ use crate::test_env::{Mounted, TestEnv, complaint, printed};
 use crate::test_user::TestUser;
 
 const FILES: usize = 600;
-/// So many of them are enough to know the program by.
+/// Number of reads that identify the program.
 const KNOWN_BY: usize = 200;
 
 /// Builds an image of folders with a file each.
@@ -74,7 +74,7 @@ fn a_recorded_start_is_prefetched_to_its_end() {
 /// Requests of the kernel while all files of the image are read.
 #[derive(Clone, Copy)]
 struct Asks {
-    /// So many READs at least.
+    /// Least number of READs.
     reads: u64,
     /// And this for names.
     names: &'static str,

@@ -98,7 +98,7 @@ struct Readers<'r> {
     files: &'r [Served],
     counts: &'r Counts,
     stop: &'r AtomicBool,
-    /// Told of every piece that arrived.
+    /// Notified of every piece that arrived.
     progress: SyncSender<()>,
 }
 

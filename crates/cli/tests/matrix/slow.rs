@@ -110,7 +110,7 @@ fn files_are_read_over_a_slow_link_without_a_timeout() {
     }
 }
 
-/// Has everything that the server withholds read by a person, until the reads fail.
+/// Reads everything that the server withholds as a user, until the reads fail.
 fn wait_for_what_is_withheld<'s>(scope: &'s std::thread::Scope<'s, '_>, person: TestUser, folder: &Path) {
     for number in 0..WITHHELD {
         let path = folder.join(format!("withheld{number}"));

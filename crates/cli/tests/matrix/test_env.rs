@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::exclusive::{self, Pass};
 use crate::test_user::TestUser;
 
-/// Nothing a test waits for takes longer than this; whatever does is a failure, not slowness.
+/// Time limit of any wait; exceeding it is a failure, not slowness.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A fixture on a mirror, and a user.
@@ -204,7 +204,7 @@ impl TestEnv {
     }
 }
 
-/// A mount that is taken down, and proved to be, when dropped.
+/// A mount that is unmounted on drop, which is verified.
 pub(crate) struct Mounted<'w> {
     world: &'w TestEnv,
 }

@@ -59,7 +59,7 @@ impl TestUser {
         if self.is_root() { Ownership::Published } else { Ownership::Claimed(self.uid, self.gid) }
     }
 
-    /// Does something on a thread of its own that has this person's rights.
+    /// Runs a function on a thread with this user's rights.
     pub(crate) fn does<T: Send>(self, what: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {

@@ -129,7 +129,7 @@ fn a_thousand_waiting_reads_delay_no_other_reader() {
     });
 }
 
-/// Reads every file of the folder at once, a thread each; all fail once the server says something.
+/// Reads every file of the folder at once, a thread each; all fail once the server replies.
 fn wait_in_crowd(folder: &std::path::Path) {
     std::thread::scope(|scope| {
         for number in 0..READERS {

@@ -139,7 +139,7 @@ fn no_private_cache() -> Result<Arc<dyn Writer>, StoreError> {
     Err(StoreError::new("the cache", Cause::Busy { path: "nowhere".into(), pid: None }))
 }
 
-/// Does something as another user, on a thread of its own.
+/// Runs a function as another user, on a thread of its own.
 fn as_user<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {

@@ -1,7 +1,7 @@
-//! Where the writer of a cache directory listens: a socket in that directory.
+//! Socket of a cache directory's writer, in that directory.
 //!
-//! Paths of sockets are short (107 bytes), paths of cache directories need not be; both ends therefore name
-//! the directory by a descriptor.
+//! Paths of sockets are short (107 bytes), paths of cache directories need not be; both ends therefore name the
+//! directory by a descriptor.
 
 use std::fs::File;
 use std::io;
@@ -142,12 +142,12 @@ pub(super) fn limit_unread(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     Ok(sockopt::set_socket_send_buffer_size(socket, bytes)?)
 }
 
-/// Lets sends to a peer that takes nothing fail after `patience`.
+/// Makes sends to a peer that reads nothing fail after `patience`.
 pub(super) fn limit_sends(socket: impl AsFd, patience: Duration) -> io::Result<()> {
     Ok(sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, Some(patience))?)
 }
 
-/// Bounds how long receiving waits; `None` waits for ever.
+/// Bounds the time of receiving; `None` is no bound.
 pub(crate) fn limit_receives(socket: impl AsFd, patience: Option<Duration>) -> io::Result<()> {
     Ok(sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, patience)?)
 }

@@ -32,13 +32,13 @@ pub struct CacheReport {
     /// Its folder.
     #[serde(with = "crate::path_json::shown")]
     pub directory: PathBuf,
-    /// The process that writes it; none if it is only looked at now.
+    /// Process that writes it; `None` if it has no other writer.
     pub writer: Option<u32>,
     /// Bytes that objects take.
     pub bytes: u64,
     /// Bytes they may take.
     pub quota: u64,
-    /// Up to where objects in use may exceed that.
+    /// Limit of objects in use, above the quota.
     pub hard_limit: u64,
     /// Objects in it.
     pub objects: u64,
@@ -50,7 +50,7 @@ pub struct CacheReport {
     pub unchecked: u64,
     /// Objects evicted since the writer opened it.
     pub evicted: u64,
-    /// How often all that was left was in use, above the quota.
+    /// Number of evictions that found only objects in use, above the quota.
     pub over_quota: u64,
     /// Objects that were served without being kept: no room, or the disk failed.
     pub unkept: u64,
@@ -71,11 +71,11 @@ pub struct ObjectRow {
     pub size: u64,
     /// Bytes of the quota.
     pub takes: u64,
-    /// Whether it is in a pinned set.
+    /// True if it is in a pinned set.
     pub pinned: bool,
-    /// Whether the writer has it open or mapped.
+    /// True if the writer has it open or mapped.
     pub in_use: bool,
-    /// Whether it is checked before its next use.
+    /// True if it is checked before its next use.
     pub unchecked: bool,
 }
 
@@ -103,27 +103,27 @@ pub struct FreedRow {
     pub pinned: u64,
 }
 
-/// How far a check is. Field names are an interface.
+/// Progress of a check. Field names are an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckRow {
     /// Objects compared with their digests.
     pub objects: u64,
-    /// Of so many.
+    /// Total number of objects.
     pub objects_total: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Of so many.
+    /// Total number of bytes.
     pub bytes_total: u64,
 }
 
 /// A damaged object. Field names are an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamagedRow {
-    /// Which one, as in [`ObjectRow`].
+    /// Object, as in [`ObjectRow`].
     pub object: String,
     /// Description of the damage.
     pub problem: String,
-    /// Whether it was removed.
+    /// True if it was removed.
     pub removed: bool,
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn serve(receiver: &mut Receiver, cache: &Cache, first: CacheTask) ->
     }
 }
 
-/// Does a task; parts of a set to be pinned collect in `pinning`. Ends early if `tell` says `false`.
+/// Performs a task; parts of a set to be pinned collect in `pinning`. Ends early if `tell` returns `false`.
 pub(crate) fn perform(
     cache: &Cache,
     task: CacheTask,
@@ -219,7 +219,7 @@ fn pin(
     if last { cache.pin(label, std::mem::take(pinning)).map(drop) } else { Ok(()) }
 }
 
-/// How many objects may pass without a word: a message for each would take longer than a small object.
+/// Objects per progress message: a message for each would take longer than checking a small object.
 const CHECK_WORD_EVERY: u64 = 64;
 
 fn check(cache: &Cache, remove: bool, tell: &mut dyn FnMut(CacheReply) -> bool) {

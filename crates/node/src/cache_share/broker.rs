@@ -32,15 +32,15 @@ use super::wire::{
 use super::writer::Writer;
 use crate::peer::Peer;
 
-/// For clients of the writer's own user, and root's: far more than a kernel has reads waiting.
+/// Limits for clients of the writer's own user, and root's: far more than the waiting reads of a kernel.
 pub(crate) const OWN: Bounds =
     Bounds { connections: 4096, questions: 1 << 16, answers: 1 << 16, warms: 1 << 16 };
-/// How long a client may take no answer before it is hung up on…
+/// Time without reading a reply after which a client is disconnected…
 const SEND_PATIENCE: Duration = Duration::from_secs(30);
 /// …and how long one of another user may.
 const STRANGER_SEND_PATIENCE: Duration = Duration::from_secs(5);
-/// How much a client of another user may leave unread: some hundred answers, each with a descriptor, of which the system
-/// lets a user have only so many on their way.
+/// Unread bytes of a client of another user: some hundred replies, each with a descriptor, of which the system limits
+/// a user's number in flight.
 const STRANGER_UNREAD: usize = 64 * 1024;
 /// Timeout for a client's first message.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
@@ -65,7 +65,7 @@ pub(crate) trait Host: Send + Sync {
 pub(crate) struct Admission {
     pub(crate) quota: Arc<Quota>,
     pub(crate) _connection: Connection,
-    /// Whether it is of a user whose word and patience count for little.
+    /// True if it is of a user whose word and patience count for little.
     pub(crate) is_stranger: bool,
 }
 
@@ -331,7 +331,7 @@ fn hear_all(
 }
 
 impl Hearing<'_> {
-    /// Sends an answer that nothing had to be waited for. The client may be gone by now.
+    /// Sends an immediate reply. The client may be gone by now.
     fn answer(&self, message: ToClient) {
         let _ = self.outbox.send(Out::answer(message, None, self.quota.answer()));
     }

@@ -22,25 +22,25 @@ use super::wire::{
 use super::writer::BrokerAddress;
 use crate::peer;
 
-/// How long a new writer may take to answer a greeting: it may be checking its index.
+/// Timeout for a new writer's reply to a greeting: it may be checking its index.
 pub(super) const GREETING_PATIENCE: Duration = Duration::from_secs(10);
-/// How long `esker status` waits for the writer's numbers.
+/// Time that `esker status` waits for the writer's numbers.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Time without a message after which a writer with pending requests is pinged, and time after that until the requests
 /// fail. It answers a ping without waiting for anything, so a writer that doesn't is stopped, or worse.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
 
-/// Where a writer is to be found.
+/// Socket of a writer.
 #[derive(Clone, Copy)]
 pub(super) enum WriterSocket<'a> {
-    /// In its cache folder.
+    /// The one in its cache folder.
     Folder(&'a Path),
     /// At the socket of the node's broker.
     Broker(&'a BrokerAddress),
 }
 
-/// Why there is no connection.
+/// Reason of a failed connection.
 pub(super) enum Refused {
     /// No process listens, or it is closing: try again.
     Gone,
@@ -88,7 +88,7 @@ struct Warming {
 }
 
 impl Client {
-    /// Connects to a writer, which has so long to answer, and asks for a repository.
+    /// Connects to a writer within a timeout, and asks for a repository.
     pub(super) fn connect(
         door: WriterSocket<'_>,
         servers: &str,
@@ -137,7 +137,7 @@ impl Client {
         self.is_broker.then_some(self.place.as_path())
     }
 
-    /// Asks for an object; gives it back if the writer is gone.
+    /// Requests an object; returns the request if the writer is gone.
     pub(super) fn get(&self, pending: Pending) -> Result<(), Pending> {
         let mut state = self.state.lock();
         if state.lost {
@@ -190,7 +190,7 @@ impl Client {
         }
     }
 
-    /// Tells the writer that the file of an object can't be read.
+    /// Reports to the writer that the file of an object can't be read.
     pub(super) fn unreadable(&self, wanted: &ObjectRequest) {
         let _ = self.outbox.send(ToWriter::Doubt { object: WantedMessage::new(wanted) });
     }

@@ -19,20 +19,20 @@ pub(super) struct Requests(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// By id, with the progress that the client knows of.
+    /// Open requests by id, with the progress that the client knows of.
     open: BTreeMap<u64, (Progress, Option<Instant>)>,
     /// The newest request that was heard.
     heard: u64,
 }
 
-/// Which requests came further since it was last asked.
+/// Requests that made progress since the last call.
 pub(super) struct Further {
     pub(super) ids: Vec<u64>,
     pub(super) heard: u64,
 }
 
 impl Requests {
-    /// Notes a request; tells whether it is the only one.
+    /// Records a request; returns whether it is the only one.
     pub(super) fn begin(&self, id: u64, progress: &Progress) -> bool {
         let mut state = self.0.lock();
         state.heard = state.heard.max(id);
@@ -50,7 +50,7 @@ impl Requests {
         self.0.lock().open.is_empty()
     }
 
-    /// Tells which requests came further since it was last asked; nothing if none did.
+    /// Returns the requests with progress since the last call; empty if there are none.
     pub(super) fn further(&self) -> Vec<Further> {
         let mut state = self.0.lock();
         let mut ids = Vec::new();

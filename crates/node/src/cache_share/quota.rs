@@ -28,14 +28,14 @@ pub(crate) struct Bounds {
 pub(crate) struct Quota {
     bounds: Bounds,
     questions: Arc<Slots>,
-    /// When bytes last came of a question that was asked: those that wait for a turn come further.
+    /// Time of the last bytes of a pending request: requests that wait for a slot count as progressing with it.
     progress: Progress,
     answers: Arc<Slots>,
     warms: AtomicUsize,
     connections: AtomicUsize,
 }
 
-/// How many there are of something, and may be.
+/// A limited number of slots.
 struct Slots {
     most: usize,
     taken: Mutex<usize>,
@@ -63,17 +63,17 @@ impl Quota {
         })
     }
 
-    /// Waits until another question may be asked of the network.
+    /// Waits for a slot for a request to the network.
     pub(crate) fn ask(&self) -> QuotaSlot {
         Slots::take(&self.questions)
     }
 
-    /// The same without waiting.
+    /// Takes a slot without waiting.
     pub(crate) fn try_ask(&self) -> Option<QuotaSlot> {
         Slots::try_take(&self.questions)
     }
 
-    /// Returns when bytes last came of a question that was asked.
+    /// Returns the time of the last bytes of a pending request.
     pub(crate) fn progress(&self) -> &Progress {
         &self.progress
     }

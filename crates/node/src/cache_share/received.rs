@@ -85,7 +85,7 @@ impl Received {
         }
     }
 
-    /// Lets go of files that the writer wants to evict.
+    /// Closes files that the writer wants to evict.
     pub(super) fn forget(&self, keys: &[CacheKey]) {
         let dropped: Vec<Kept> = {
             let mut state = self.state.lock();
@@ -94,7 +94,7 @@ impl Received {
         drop(dropped);
     }
 
-    /// Lets go of all files that are kept.
+    /// Closes all unused files.
     pub(super) fn forget_all(&self) {
         let kept = std::mem::take(&mut self.state.lock().kept);
         drop(kept);
@@ -145,7 +145,7 @@ impl Received {
 }
 
 impl State {
-    /// Takes up to `count` kept files out that only we hold, longest unread first.
+    /// Removes up to `count` unused files, longest unread first.
     fn take_idle(&mut self, count: usize) -> Vec<Kept> {
         let mut idle: Vec<(u64, CacheKey)> = self
             .kept

@@ -13,17 +13,17 @@ use parking_lot::{Condvar, Mutex};
 
 use super::wire::RELEASE_MAX;
 
-/// How long one question waits: longer than a kernel takes to send its FORGETs.
+/// Timeout of one release request: longer than a kernel takes to send its FORGETs.
 pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Timeout of a release request to another user's client: all are asked at once, so an eviction of many objects loses
 /// little by silent ones.
 const STRANGER_PATIENCE: Duration = Duration::from_millis(250);
 
-/// For how long another user's client isn't waited for again after it was silent.
+/// Time after a timeout during which another user's client isn't waited for again.
 const STRANGER_PAUSE: Duration = Duration::from_secs(60);
 
-/// How long a silent client counts as holding everything.
+/// Time for which a silent client counts as holding everything.
 pub(super) const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 type Ask = Box<dyn Fn(u64, &[CacheKey]) -> bool + Send + Sync>;
@@ -68,7 +68,7 @@ impl RemoteHolder {
         Self { binding: false, ..Self::with_patience(ask, STRANGER_PATIENCE, Duration::ZERO) }
     }
 
-    /// Takes the client's answer. A late one shows at least that the client lives again.
+    /// Handles the client's reply. A late one shows at least that the client is alive.
     pub(super) fn answer(&self, id: u64, held: Vec<bool>) {
         let mut state = self.state.lock();
         state.silent_since = None;

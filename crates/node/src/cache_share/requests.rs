@@ -16,7 +16,7 @@ use super::progress::Requests;
 use super::quota::{Quota, QuotaSlot};
 use super::wire::{ErrorMessage, ToClient};
 
-/// Questions of one client that may wait for a turn. When there are more it is not heard before one has got its turn.
+/// Requests of one client that may wait for a slot. Beyond that its messages are not read until one has a slot.
 const WAITING_MAX: usize = 256;
 /// Only those wait there whose names have no more bytes: that bounds the memory that they take.
 const NAMES_MAX: usize = 4096;
@@ -31,7 +31,7 @@ struct RequestWorker {
     quota: Arc<Quota>,
     outbox: Sender<Out>,
     requests: Arc<Requests>,
-    /// Whether the client is gone.
+    /// True if the client is gone.
     gone: AtomicBool,
 }
 
@@ -46,7 +46,7 @@ impl ClientRequests {
         Self { worker: Arc::new(worker), waiting: None }
     }
 
-    /// Sees to it that the client gets an object.
+    /// Answers a request for an object.
     pub(super) fn get(&mut self, id: u64, wanted: ObjectRequest) {
         if let Some(handle) = self.worker.store.cached(&wanted) {
             let turn = self.worker.quota.answer();

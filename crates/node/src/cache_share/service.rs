@@ -17,7 +17,7 @@ use super::{Event, Role, SharedCache, leave};
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 /// … to this.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// How long a broker that served us may take to come back, before the private cache is used.
+/// Time that a broker may take to come back before the private cache is used.
 const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 /// Timeout for a broker that clients can do without.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
@@ -67,7 +67,7 @@ pub(super) fn run(shared: &Weak<SharedCache>, inbox: &Inbox<Event>) {
 }
 
 impl SharedCache {
-    /// Holds elections until there is a role; tells whether to go on.
+    /// Holds elections until there is a role; returns whether to go on.
     fn settle(&self, inbox: &Inbox<Event>) -> bool {
         while matches!(&*self.role.read(), Role::Electing) {
             match self.elect(None, inbox) {
@@ -108,7 +108,7 @@ impl SharedCache {
         true
     }
 
-    /// Goes back to the cache if its disk is well again.
+    /// Returns to the cache if its disk works again.
     fn look_for_disk(&self, inbox: &Inbox<Event>) {
         if !matches!(&*self.role.read(), Role::Writer { is_spare: true, .. }) {
             return;
@@ -131,7 +131,7 @@ impl SharedCache {
         matches!(&*self.role.read(), Role::Client(client) if client.broker().is_some())
     }
 
-    /// Goes back to the broker if it is there again.
+    /// Returns to the broker if it is back.
     fn look_for_broker(&self, looks: u32) {
         let Some(broker) = self.broker.as_ref().filter(|_| !self.is_through_broker()) else { return };
         if self.refusal().is_some() && !looks.is_multiple_of(LOOKS_AFTER_REFUSAL) {
@@ -172,7 +172,7 @@ impl SharedCache {
         Client::connect(door, &self.servers, self.received.clone(), owner, (patience, self.pace.silence))
     }
 
-    /// Asks the node's broker once, and remembers why it refuses.
+    /// Tries the node's broker once, and records the reason of a refusal.
     fn ask_broker(&self, broker: &BrokerAddress, patience: Duration) -> Result<Arc<Client>, Refused> {
         let asked = self.connect(WriterSocket::Broker(broker), patience);
         match &asked {

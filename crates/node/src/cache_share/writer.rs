@@ -41,13 +41,13 @@ impl<F: Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync> Opener for F 
     }
 }
 
-/// The same for any.
+/// Any opener.
 pub type OpenWriter = Box<dyn Opener>;
 
 /// A broker that serves all users of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerAddress {
-    /// Where it listens.
+    /// Path of its socket.
     pub socket: PathBuf,
     /// Users that may run it: the broker's user decides which bytes a mount shows.
     pub trusted: Vec<u32>,

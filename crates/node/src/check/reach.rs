@@ -19,7 +19,7 @@ use esker_store::{
 use super::Checking;
 use crate::parameters::{Files, Finding, Parameters, Severity};
 
-/// Largest manifest, certificate and whitelist that are looked at.
+/// Largest manifest, certificate or whitelist in bytes.
 const HEAD_MAX: u64 = 1 << 20;
 /// A whitelist that is about to expire.
 const SOON: i64 = 3 * 86_400;

@@ -13,7 +13,7 @@ use super::{Origin, Parameters};
 pub struct ConfiguredTier {
     /// The folder.
     pub folder: PathBuf,
-    /// Whether it is shared with other nodes and written, too.
+    /// True if it is shared with other nodes and written, too.
     pub alien: bool,
     /// The parameter and where it is set.
     pub from: (String, Origin),
@@ -22,7 +22,7 @@ pub struct ConfiguredTier {
 /// A cache in memory, as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredMemory {
-    /// Its bytes, if that is said.
+    /// Quota in bytes, if configured.
     pub bytes: Option<u64>,
     /// The parameter and where it is set.
     pub from: (String, Origin),

@@ -17,9 +17,9 @@ pub enum ParameterError {
     /// It has to be set, and isn't.
     #[error("{parameter} is not set for {name}")]
     Missing {
-        /// Which.
+        /// Name of the parameter.
         parameter: &'static str,
-        /// For which repository.
+        /// Repository.
         name: String,
         /// Advice for the user.
         mend: String,
@@ -27,13 +27,13 @@ pub enum ParameterError {
     /// It is set to something that makes no sense.
     #[error("{parameter}={value} ({origin}): {why}")]
     Bad {
-        /// Which, by the name that it is set by.
+        /// Parameter, by the name that it is set by.
         parameter: String,
         /// Invalid value.
         value: String,
-        /// Where.
+        /// Its line.
         origin: Origin,
-        /// Why that can't be.
+        /// Reason why it is invalid.
         why: String,
         /// Advice for the user.
         mend: String,
@@ -51,7 +51,7 @@ impl ParameterError {
 
 pub(super) type Read<T> = Result<T, ParameterError>;
 
-/// Where the keys of a repository are.
+/// Location of a repository's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// Files, or a folder of files.
@@ -67,11 +67,11 @@ pub struct ConfiguredCache {
     pub path: PathBuf,
     /// The parameter and where it is set.
     pub from: (String, Origin),
-    /// Bytes; `None` for no limit, or nothing said.
+    /// Bytes; `None` for no limit, or no setting.
     pub quota: Option<u64>,
 }
 
-/// Where name servers listen.
+/// Port of name servers.
 const DNS_PORT: u16 = 53;
 /// Default of the reference client for keys.
 const KEYS: &str = "/etc/cvmfs/keys";

@@ -1,4 +1,4 @@
-//! How the configuration's files are read.
+//! Reads the configuration's files.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -33,7 +33,7 @@ pub enum Probe {
     Executable,
 }
 
-/// Where configuration is read from. Paths are absolute.
+/// File access for the configuration. Paths are absolute.
 pub trait Files: Send + Sync {
     /// Reads a file of at most `limit` bytes.
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
@@ -59,7 +59,7 @@ impl Root {
     }
 }
 
-/// Reads a file of at most `limit` bytes; a pipe or a device in its place isn't waited for.
+/// Reads a file of at most `limit` bytes; a pipe or a device in its place doesn't block.
 pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {

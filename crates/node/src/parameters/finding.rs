@@ -2,7 +2,7 @@
 
 use super::{Parameters, ProblemKind, State, table};
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// It works, but not as it is written.
@@ -14,9 +14,9 @@ pub enum Severity {
 /// Something to be mended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// Where, as `file:line`, if it is somewhere.
+    /// Place, as `file:line`, if it has one.
     pub place: Option<String>,
     /// Description of the problem.
     pub what: String,

@@ -28,7 +28,7 @@ const CONFIG_REPOSITORY: &str = "CVMFS_CONFIG_REPOSITORY";
 /// Location of a configuration, and the repository to read it for.
 #[derive(Clone)]
 pub struct Request {
-    /// How files are read.
+    /// File access.
     pub files: Arc<dyn Files>,
     /// Facts of `uname`.
     pub machine: Machine,
@@ -77,7 +77,7 @@ struct Load<'a> {
     read: Vec<PathBuf>,
     /// The settled configuration repository.
     settled: Option<String>,
-    /// Whether the configuration repository was missed already.
+    /// True if the configuration repository was missed already.
     missed: bool,
 }
 

@@ -22,7 +22,7 @@ impl fmt::Display for SourceLine {
 /// Something in the configuration that does not have the effect it seems to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where, if it is in a file.
+    /// Place, if it is in a file.
     pub place: Option<SourceLine>,
     /// Kind of the problem.
     pub kind: ProblemKind,
@@ -33,9 +33,9 @@ pub struct Problem {
 pub enum ProblemKind {
     /// A file that is there can't be read.
     Unreadable {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
     /// It is not UTF-8.
@@ -56,9 +56,9 @@ pub enum ProblemKind {
     },
     /// A file that is to be sourced can't be read.
     Unsourced {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
     },
     /// Parameters that only a sourced file sets, which CernVM-FS and Esker do not take over from there.
@@ -87,9 +87,9 @@ pub enum ProblemKind {
     ConfigRepository {
         /// Its folder.
         path: PathBuf,
-        /// Why.
+        /// Reason.
         why: String,
-        /// Whether the configuration says that it must be.
+        /// True if the configuration requires it.
         required: bool,
     },
 }

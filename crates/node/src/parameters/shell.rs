@@ -48,7 +48,7 @@ const HELD_MAX: usize = 4 * 1024 * 1024;
 /// seconds.
 const WORK_MAX: u64 = 24 * 1024 * 1024;
 
-/// Looks up the full name of a host.
+/// Function that returns the full name of a host.
 pub type FullName = fn(&str) -> Option<String>;
 
 /// Facts for programs like `uname` and `hostname`.
@@ -62,7 +62,7 @@ pub struct Machine {
     pub version: String,
     /// `uname -n`.
     pub host: String,
-    /// How a name that is not in `/etc/hosts` gets its domain for `hostname -f`.
+    /// Lookup of the domain for `hostname -f` of a name that is not in `/etc/hosts`.
     pub full_name: Option<FullName>,
     /// `$$`.
     pub process: u32,
@@ -133,18 +133,18 @@ pub(super) struct Shell<'a> {
     output: Option<String>,
     /// `$?`.
     last: u8,
-    /// How the last command substitution of an assignment ended.
+    /// Status of the last command substitution of an assignment.
     substituted: Option<Status>,
     /// The problem of the last command that was not run.
     unknown: Option<usize>,
-    /// The same, as far as it makes the output that is collected incomplete.
+    /// Report that makes the captured output incomplete.
     tainted: Option<usize>,
     /// Folder of the first file: sourced files are relative to it.
     folder: PathBuf,
     path: Arc<Path>,
     line: u32,
     depth: u32,
-    /// How many files deep a sourced file is read.
+    /// Nesting of sourced files.
     sourced: u32,
     steps: u32,
     work: u64,
@@ -273,7 +273,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Takes from the work that may be done in all.
+    /// Charges bytes to the work limit.
     fn charge(&mut self, bytes: usize) -> Expanded<()> {
         let left = self.work.checked_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
         match left {

@@ -14,7 +14,7 @@ const CPUS_MAX: usize = 8192;
 /// Settings of a mount's process for the kernel and for systemd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// How soon the kernel ends it when memory is short.
+    /// OOM score: how soon the kernel ends it when memory is short.
     pub oom_score: Option<i32>,
     /// The processors it may run on; all if there are none.
     pub cpus: Vec<usize>,

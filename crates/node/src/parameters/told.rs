@@ -11,13 +11,13 @@ use crate::syslog::{SyslogOptions, SyslogTarget};
 use crate::talk::TalkOptions;
 use crate::telemetry::Telemetry;
 
-/// Where the system's log is kept.
+/// Socket of the system's log.
 const SYSLOG: &str = "/dev/log";
 /// The severity of lines that are no errors: a notice.
 const NOTICE: u8 = 5;
 /// Counters are sent no more often than this…
 const RATE_MIN: Duration = Duration::from_secs(5);
-/// …and where nothing is said, so often.
+/// Default interval.
 const RATE: Duration = Duration::from_secs(300);
 
 impl Parameters {

@@ -1,4 +1,4 @@
-//! Parameters about attributes that tell of a repository.
+//! Parameters about attributes of a repository.
 
 use esker_view::{Protected, Visibility, is_magic};
 

@@ -28,15 +28,15 @@ use crate::{mounts, peer};
 
 /// Entries read of one user.
 const ENTRIES_MAX: usize = 64;
-/// Names looked at in a folder.
+/// Limit of names read in a folder.
 const NAMES_MAX: usize = 10_000;
 /// File systems whose server may be a process of a user, or a machine that is gone.
 const SLOW: [&str; 8] = ["fuse", "nfs", "cifs", "smb", "9p", "ceph", "autofs", "virtiofs"];
 
-/// Where registries of users are.
+/// Folders with registries of users.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// Has a folder for each user, named by number.
+    /// Folder with a subfolder for each user, named by number.
     pub run: PathBuf,
     /// Have folders `esker-UID`.
     pub temporary: Vec<PathBuf>,
@@ -55,7 +55,7 @@ pub struct UserMount {
     pub user: u32,
     /// Registry entry of the mount.
     pub entry: Entry,
-    /// Whether its daemon lives.
+    /// True if its daemon lives.
     pub alive: bool,
     /// Its control socket, if it is one of that user.
     socket: Option<OwnedFd>,

@@ -12,7 +12,7 @@ use super::Stage;
 use super::build::kept_flags;
 use crate::sys;
 
-/// How a part of the host is bound.
+/// Options of a bind of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindOptions {
     /// Nothing may be written through it.
@@ -25,11 +25,11 @@ pub struct BindOptions {
     pub no_dev: bool,
     /// True if mounts below the source are not shown.
     pub single: bool,
-    /// How later mounts reach it.
+    /// Propagation of later mounts.
     pub propagation: Propagation,
 }
 
-/// How mounts that are made later reach a bind.
+/// Propagation of later mounts to a bind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Propagation {
     /// Mounts of the host appear in it, those in the container stay there.

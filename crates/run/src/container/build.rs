@@ -74,7 +74,7 @@ pub(super) fn build(stage: &Stage, plan: &Plan) -> Result<Vec<LeftOut>, Containe
     Ok(left_out)
 }
 
-/// Goes on without a mount, if that is possible.
+/// Skips a mount, if that is possible.
 fn leave_out(
     wanted: &Mount,
     error: ContainerError,
@@ -250,7 +250,7 @@ fn overlay(image: &Path, root: &Path) -> Result<(), ContainerError> {
     Err(ContainerError::Impossible { what, remedy })
 }
 
-/// Sees that `target` can be mounted on. Nothing is created on the host.
+/// Makes `target` a mount point. Nothing is created on the host.
 fn provide(
     target: &Path,
     leaf: Leaf,
@@ -350,7 +350,7 @@ pub(super) fn kept_flags(target: &Path) -> io::Result<MountFlags> {
     Ok(kept)
 }
 
-/// Makes `root` the root directory, and lets go of everything else.
+/// Makes `root` the root directory, and unmounts everything else.
 fn enter(root: &Path) -> io::Result<()> {
     std::env::set_current_dir(root)?;
     // The old root lands on top of the new one, where it can be let go of.

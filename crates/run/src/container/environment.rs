@@ -1,13 +1,13 @@
-//! Which variables a command in a container gets.
+//! Environment of a command in a container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// Variables named `ESKER_ENV_X` become `X` in the container, whatever the image says.
+/// Prefix of variables for the container: `ESKER_ENV_X` becomes `X`, whatever the image sets.
 pub const PREFIX: &str = "ESKER_ENV_";
 
-/// Where programs are, unless the image says something else.
+/// Default `PATH`, unless the image has one.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// These name files of the host, which are not in the image, or other ones.
@@ -20,20 +20,20 @@ const KEPT: [&str; 9] = ["HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     all: BTreeMap<OsString, OsString>,
-    /// Those that stay as they are, whatever the image's scripts do.
+    /// Variables that the image's scripts can't change.
     insisted: BTreeSet<OsString>,
     /// Directories that stay before the others of a variable, the first one last.
     front: Vec<(String, String)>,
 }
 
-/// Where variables come from; later ones win.
+/// Sources of variables; later ones override.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     /// Variables of the host.
     pub host: Vec<(OsString, OsString)>,
     /// Take as few of them as possible.
     pub clean: bool,
-    /// Those of the image.
+    /// Variables of the image.
     pub image: Vec<(OsString, OsString)>,
     /// Variables that describe the container.
     pub own: Vec<(OsString, OsString)>,

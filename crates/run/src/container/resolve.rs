@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-/// As many links as Linux follows.
+/// Limit of links, as in Linux.
 const LINKS: usize = 40;
 
 /// Resolves `path` below `root`, as if `root` were the root directory: absolute links start there and `..` ends there.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The kernel reads so much of a file to find its interpreter.
 const HEAD: usize = 256;
-/// The most program headers that are looked at; programs have about ten.
+/// Limit of program headers; programs have about ten.
 const HEADERS_MAX: u16 = 512;
 /// No path is longer.
 const PATH_MAX: u64 = 4096;
@@ -18,7 +18,7 @@ const PT_INTERP: u32 = 3;
 const HEADER_64: usize = 64;
 const HEADER_32: usize = 52;
 
-/// A program, as far as its first bytes tell.
+/// Kind of a program, by its first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Program {
     /// A script with a `#!` line.
@@ -66,7 +66,7 @@ impl Machine {
         Self::of(&head)
     }
 
-    /// Says for which machine it is, if that is not this one.
+    /// Returns the machine it is for, if that is not this one.
     pub(super) fn other(self) -> Option<String> {
         let own = std::env::consts::ARCH;
         // In a container there may be no /proc to look at this program.
@@ -94,7 +94,7 @@ impl Machine {
 }
 
 impl Program {
-    /// Looks at a file; `None` if it can't be read.
+    /// Reads the head of a file; `None` if it can't be read.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let file = File::open(path).ok()?;
         if !file.metadata().ok()?.is_file() {

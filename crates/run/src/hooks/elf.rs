@@ -1,4 +1,4 @@
-//! For which machine a library is.
+//! Machine type of libraries.
 
 use std::fs::File;
 use std::io::Read;

@@ -23,7 +23,7 @@ const HEAD: usize = 48;
 const ENTRY: usize = 24;
 /// Machines with very many libraries have a few megabytes.
 const LONGEST: u64 = 64 << 20;
-/// Where libraries are without a cache, or beside it.
+/// Folders of libraries without a cache, or beside it.
 const FOLDERS: [&str; 6] = ["/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/lib64", "/usr/local/lib"];
 
 /// Names and files of the libraries that match one of `patterns` and are for this machine.

@@ -1,4 +1,4 @@
-//! Whom a keeper has let in, and whether they are still there.
+//! Clients of a keeper, and whether they are alive.
 
 use std::fs;
 use std::io;
@@ -15,16 +15,16 @@ use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use super::Key;
 use crate::namespaces::Namespaces;
 
-/// As many may knock at once as a node starts processes at once.
+/// Backlog of the socket: as many processes as a node starts at once.
 const BACKLOG: i32 = 4096;
 /// Poll interval where the kernel can't notify, and while a client starts.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// A process that uses the mount.
 enum Client {
-    /// The kernel tells when it ends.
+    /// A process descriptor, which signals its end.
     Told(OwnedFd),
-    /// Before Linux 5.3 it has to be looked for: its number, and when it was started.
+    /// Before Linux 5.3 it is polled: its number, and its start time.
     Seen(u32, Option<String>),
 }
 

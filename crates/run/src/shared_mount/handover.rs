@@ -39,7 +39,7 @@ impl Namespaces {
     }
 }
 
-/// Asks the keeper behind `socket`, which must stand for `key` and belong to this user.
+/// Gets the namespaces from the keeper at `socket`, which must have `key` and belong to this user.
 pub(super) fn ask(socket: &Path, key: &Key) -> io::Result<Namespaces> {
     let stream = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&stream, Timeout::Recv, Some(PATIENCE))?;

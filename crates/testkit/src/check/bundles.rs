@@ -65,7 +65,7 @@ pub(super) fn content(path: &[u8], text: &[u8], findings: &mut Findings) {
     findings.bundles.insert(path.to_vec(), files);
 }
 
-/// Looks for everything that the publisher's bundles list.
+/// Checks that everything in the publisher's bundles exists.
 pub(super) fn targets(findings: &mut Findings) {
     let is_there = |file: &String| {
         findings.tree.get(file.as_bytes()).is_some_and(|entry| entry.mode & S_IFMT == REGULAR)

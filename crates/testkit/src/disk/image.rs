@@ -34,7 +34,7 @@ enum Change {
 struct Content {
     inode: u64,
     synced: Vec<u8>,
-    /// Whether it was written to since.
+    /// True if it was written to since.
     dirty: bool,
     /// The content of a file that has lost its last live name.
     kept: Option<Vec<u8>>,

@@ -10,7 +10,7 @@ use super::link::Link;
 use super::request::Request;
 
 const PAGE: &[u8] = b"<!DOCTYPE html><html><body>Please log in to use this network.</body></html>\n";
-/// How often a dawdling response sends a piece; small enough to look like a steady trickle.
+/// Interval of pieces of a dawdling response; small enough to look like a steady trickle.
 const TRICKLE: Duration = Duration::from_millis(100);
 /// Longer than any test: a stall ends when its rule is lifted, not by itself.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
@@ -106,7 +106,7 @@ impl Response {
         response
     }
 
-    /// Sends it the way the fault prescribes and tells whether the connection can go on.
+    /// Sends it as the fault requires and returns whether the connection can go on.
     fn send(&self, to: &mut TcpStream, rule: Option<&Rule>, link: &Link) -> io::Result<bool> {
         let fault = rule.map(Rule::fault);
         if let (Some(rule), Some(Fault::NoAnswer)) = (rule, fault) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub enum Fault {
     /// Answers with this status and a short text.
     Status(u16),
-    /// Answers with status 503 and asks to be left alone for so many seconds.
+    /// Answers with status 503 and a Retry-After of this many seconds.
     RetryAfter(u64),
     /// Answers with status 302 and points to this address.
     Redirect(String),
@@ -107,7 +107,7 @@ impl Rule {
         &self.state.fault
     }
 
-    /// Sleeps for `time`, or until the rule is lifted; tells whether it was.
+    /// Sleeps for `time`, or until the rule is lifted; returns whether it was.
     pub(crate) fn pause(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;
         let mut progress = self.progress();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Bytes sent at once.
 const PIECE: usize = 16 << 10;
 
-/// How fast bodies leave the mirror, all together.
+/// Bandwidth of the mirror for all bodies together.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     speed: Mutex<Speed>,

@@ -18,7 +18,7 @@ pub struct Request {
     pub range: Option<(u64, Option<u64>)>,
     /// All headers, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// When it had arrived.
+    /// Time of arrival.
     pub at: Instant,
 }
 
@@ -28,7 +28,7 @@ impl Request {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
-    /// Tells whether the client wants the connection closed after the response.
+    /// True if the client wants the connection closed after the response.
     pub(crate) fn closes(&self) -> bool {
         self.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
     }

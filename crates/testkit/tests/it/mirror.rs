@@ -1,4 +1,4 @@
-//! The mirror serves well when nothing is wrong, and exactly as wrong as told otherwise.
+//! The mirror serves correctly without a fault, and exactly the fault otherwise.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;

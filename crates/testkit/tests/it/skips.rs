@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use esker_testkit::promises::{not_proven, tests};
 use esker_testkit::{skip, skip_optional, skip_part, skips};
 
-/// Which skip the tests of this name shall report.
+/// Variable with the skip that the tests of this name shall report.
 const ASKED: &str = "ESKER_TEST_SKIP";
 
 /// Reports the skip in its environment; without one, the test is empty.

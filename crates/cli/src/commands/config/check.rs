@@ -10,7 +10,7 @@ use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// For all servers and proxies of a repository together.
+/// Time limit for all servers and proxies of a repository together.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Checks configuration files, keys, cache and mount points, contacts each server and proxy, and suggests corrections.

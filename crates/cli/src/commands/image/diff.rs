@@ -43,7 +43,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// One of the two.
+/// One of the two sides.
 enum Side {
     Image(Opened),
     Folder(PathBuf),

@@ -47,7 +47,7 @@ struct Inspected {
     inode_table_bytes: u64,
     directory_table_bytes: u64,
     table_bytes: u64,
-    /// Of how programs start from it, the steps that it brings.
+    /// Number of start-up reads stored in the image.
     learned_steps: usize,
 }
 

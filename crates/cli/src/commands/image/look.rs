@@ -124,7 +124,7 @@ impl Visited {
         Self(HashSet::from([root.key]))
     }
 
-    /// Takes note of a directory; an error if it was gone into before.
+    /// Records a directory; an error if it was visited before.
     pub(super) fn enter(&mut self, node: &Node, path: &[u8]) -> Result<(), Failure> {
         if self.0.insert(node.key) {
             return Ok(());

@@ -10,7 +10,7 @@ use crate::output::Output;
 use crate::settings::Settings;
 use crate::setup::{Machine, Plan};
 
-/// How the user says that keys are the right ones.
+/// The user's consent to keys.
 #[derive(clap::Args, Debug)]
 pub(super) struct Consent {
     /// Trust the keys that --import finds without confirmation
@@ -43,7 +43,7 @@ pub(super) struct Given<'a> {
     pub(super) dry_run: bool,
 }
 
-/// Where it goes.
+/// Destination of the import.
 pub(super) struct Target<'a> {
     pub(super) machine: &'a Machine,
     pub(super) folder: &'a Path,

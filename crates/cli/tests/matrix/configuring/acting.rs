@@ -13,7 +13,7 @@ use super::Site;
 use crate::test_env::{Mounted, words};
 use crate::test_user::TestUser;
 
-/// Where the lines of a case go.
+/// File for the lines of a case.
 pub(super) const LOCAL: &str = "/etc/cvmfs/config.d/full.test.local";
 
 impl Site {

@@ -1,4 +1,4 @@
-//! Extended attributes that tell of a repository and its mount.
+//! Extended attributes about a repository and its mount.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! https: by whose word, as it is configured, said in the environment, or on the command line.
+//! https: certificate authorities of the configuration, the environment, and the command line.
 
 use std::process::Output;
 

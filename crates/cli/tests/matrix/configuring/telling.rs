@@ -120,7 +120,7 @@ fn fail_overs_are_written_to_the_system_log() {
     }
 }
 
-/// The same lines can go to a file of the site's in place of the system's log.
+/// The same lines can go to a file in place of the system's log.
 #[test]
 fn lines_of_the_log_go_to_a_file_where_one_is_configured() {
     let site = Site::new(TestUser::ordinary());

@@ -82,7 +82,7 @@ impl Rootfs {
         fs::set_permissions(place, Permissions::from_mode(mode)).expect("a mode");
     }
 
-    /// Gives it the configuration of a container image.
+    /// Writes the configuration of a container image into it.
     pub(crate) fn configure(&self, json: &str) {
         self.write("/.esker/config.json", json, 0o644);
     }

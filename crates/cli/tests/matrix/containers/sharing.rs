@@ -27,7 +27,7 @@ struct Images {
     options: Vec<String>,
 }
 
-/// A command that has said its first line and waits for the end of its input.
+/// A command that has printed its first line and waits for the end of its input.
 struct Waiting {
     child: Child,
     line: String,
@@ -93,7 +93,7 @@ impl Images {
         Images { world, image: image.display().to_string(), options: Vec::new() }
     }
 
-    /// The same in a folder of a repository.
+    /// Publishes it as a folder of a repository.
     fn published(more: impl FnOnce(&Rootfs) + Send) -> Images {
         Images::published_by(TestUser::ordinary(), more)
     }
@@ -127,7 +127,7 @@ impl Images {
         call
     }
 
-    /// Starts a command that tells its user namespace and the device of its root.
+    /// Starts a command that prints its user namespace and the device of its root.
     #[track_caller]
     fn waiting(&self) -> Waiting {
         let script = "grep -m1 ' /bin /bin ' /proc/self/mountinfo | cut -d' ' -f3; read never; true";

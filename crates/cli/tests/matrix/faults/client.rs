@@ -24,7 +24,7 @@ const LARGE: usize = 2 << 20;
 /// A user with a repository, and the files they have read of it.
 pub(super) struct Client {
     workshop: Workshop,
-    /// Where everything of theirs runs, if not among us.
+    /// Namespace of the client's processes, if not the tests' own.
     pub(super) namespace: Option<Namespace>,
     /// Next file to read; the one before it was read last.
     next: AtomicUsize,
@@ -84,7 +84,7 @@ impl Client {
         client
     }
 
-    /// The same in a mount namespace of their own, in which they are root.
+    /// Makes a client in a mount namespace of its own, in which it is root.
     pub(super) fn apart() -> Client {
         let mut client = Client::new();
         client.namespace = Some(Namespace::of(client.workshop.world.person));
@@ -201,7 +201,7 @@ impl Client {
         Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
     }
 
-    /// The same, which must succeed in time.
+    /// Reads a new file, which must succeed in time.
     #[track_caller]
     pub(super) fn read_new(&self, mount: &Mount<'_>, limit: Duration) -> Duration {
         let (outcome, took) = timed(|| self.try_new(mount));
@@ -272,13 +272,13 @@ impl Mount<'_> {
         self.folder.join("mnt")
     }
 
-    /// The same with the cache of another.
+    /// Uses the cache of another mount.
     pub(super) fn sharing(mut self, other: &Mount<'_>) -> Self {
         self.cache = other.cache.clone();
         self
     }
 
-    /// The same with its cache at a place of its own.
+    /// Uses a cache at a path of its own.
     pub(super) fn with_cache(mut self, cache: PathBuf) -> Self {
         self.cache = cache;
         self
@@ -317,7 +317,7 @@ impl Mount<'_> {
         self.mount(limit)
     }
 
-    /// Tries that where it can't succeed; tells whether it did.
+    /// Tries to mount where it can't succeed; returns whether it did.
     pub(super) fn try_mount_empty(&self, limit: Duration) -> (bool, Duration) {
         self.empty_cache();
         let (refused, took) = self.try_mount(limit);

@@ -55,7 +55,7 @@ fn a_hanging_lower_folder_is_given_up_for_the_server() {
 
 /// As many readers as are reported: more than there are workers at first.
 const READERS: usize = 24;
-/// When a read that waits for the disk ends.
+/// Deadline of a read that waits for the disk.
 const DEADLINE: &str = "2";
 /// Time until a silent disk is given up, besides the command's usual duration.
 const GIVEN_UP: Duration = Duration::from_secs(40);

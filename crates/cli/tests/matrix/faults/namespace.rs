@@ -46,7 +46,7 @@ impl Namespace {
         assert_eq!(word.as_deref(), Ok("ended 0"), "{script}");
     }
 
-    /// The same command, in the namespace.
+    /// Wraps a command to run in the namespace.
     pub(super) fn enter(&self, command: &Command) -> Command {
         let mut inside = self.person.command("nsenter");
         let target = self.shell.id().to_string();

@@ -1,4 +1,4 @@
-//! Those through whom a cache is shared stop: the mount that writes it, and the broker of the node.
+//! Stopped processes that others share a cache through: the mount that writes it, and the broker of the node.
 
 use std::fmt::Write as _;
 use std::process::Child;

@@ -47,7 +47,7 @@ impl SmallDisk {
         self.path.join("cache")
     }
 
-    /// Takes all the room that is left, if there is an end to it.
+    /// Fills the disk, if it has a limit.
     pub(super) fn fill(&self) -> bool {
         if self.is_small {
             let mut ballast = fs::File::create(self.path.join("ballast")).expect("a file");
@@ -59,7 +59,7 @@ impl SmallDisk {
         self.is_small
     }
 
-    /// Gives it back.
+    /// Frees the filled space.
     pub(super) fn empty(&self) {
         if self.is_small {
             fs::remove_file(self.path.join("ballast")).expect("the ballast");

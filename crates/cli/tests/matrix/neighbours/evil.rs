@@ -27,7 +27,7 @@ pub(super) const UNREADABLE: [&str; 5] = ["bomb", "bomb-small", "bomb-empty", "a
 pub(super) const ZEROS: &str = "zeros";
 /// Heads with absurd sizes.
 pub(super) const HEADS: usize = 6;
-/// How many of them, the first ones, name the right catalog.
+/// Number of heads, the first ones, that name the right catalog.
 pub(super) const HARMLESS_HEADS: usize = 2;
 
 /// Returns the digest of an object that doesn't exist.
@@ -180,7 +180,7 @@ fn put_heads(repository: &Repository, mirror: &Mirror, bombs: &[String]) {
     });
 }
 
-/// The mount of the hostile repository, taken down when dropped.
+/// The mount of the hostile repository, unmounted on drop.
 pub(super) struct EvilMount<'w> {
     world: &'w TestEnv,
     place: PathBuf,

@@ -38,7 +38,7 @@ const DOOMED: usize = 8;
 const HELD: usize = 200;
 /// Objects that are requested from the broker at once.
 const ASKED: usize = 120;
-/// How long its answers are listened to.
+/// Time for which its replies are read.
 const LISTENING: Duration = Duration::from_secs(3);
 /// The first number of requests that are absurd.
 const ABSURD: u64 = 1 << 32;
@@ -159,7 +159,8 @@ impl<'t> Hostile<'t> {
         failed.not();
     }
 
-    /// Has hundreds of reads wait: one kind after the other is begun, or its requests would wait behind those of the next.
+    /// Makes hundreds of reads wait: one kind after the other is begun, or its requests would wait behind those of the
+    /// next.
     fn wait(&self, held_back: &[&Held<'_>]) {
         let withheld = WITHHELD.map(|(threads, folder)| {
             let paths = (0..threads).map(|number| self.world.path(&format!("{folder}/withheld{number}")));

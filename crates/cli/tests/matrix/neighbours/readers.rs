@@ -85,7 +85,7 @@ impl Readers {
         }
     }
 
-    /// Waits for so many more honest reads; false if it is over.
+    /// Waits for `more` honest reads; false if the test is over.
     pub(super) fn wait_for_reads(&self, more: u64) -> bool {
         let deadline = Instant::now() + 2 * PATIENCE;
         let mut done = self.done.lock().expect("the count");

@@ -12,7 +12,7 @@ use super::*;
 use crate::cache_share::Pace;
 use crate::repository::CacheOpener;
 
-/// How often is looked here.
+/// Interval of checks in these tests.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A client with its own cache, and its log.

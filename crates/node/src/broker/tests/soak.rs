@@ -97,7 +97,7 @@ impl SmallDisk {
         Self { path, mounted }
     }
 
-    /// Takes all the room that is left.
+    /// Fills the disk.
     fn fill(&self) {
         let mut ballast = fs::File::create(self.path.join("ballast")).expect("a file");
         let piece = vec![1; 64 << 10];

@@ -11,7 +11,7 @@ use super::{DEPTH_MAX, Shell};
 use crate::parameters::files::Probe;
 use crate::parameters::problem::ProblemKind;
 
-/// Where programs are, if `PATH` does not say so.
+/// Folders of programs without a `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The commands of this file, for `command -v`.

@@ -8,7 +8,7 @@ use crate::parameters::files::Probe;
 
 type Tested = Result<bool, Wrong>;
 
-/// Why a test has no outcome.
+/// Reason why a test has no outcome.
 enum Wrong {
     /// A shell would complain of a number or of the order of words, and go on as if the test had failed.
     Number,

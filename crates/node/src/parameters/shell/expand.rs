@@ -4,7 +4,7 @@ use super::pattern::Pattern;
 use super::syntax::{Change, Piece, Word};
 use super::{Shell, VALUE_MAX, arithmetic};
 
-/// Why something has no value here.
+/// Reason why an expression has no value here.
 pub(super) struct Obstacle {
     pub(super) what: String,
     /// The problem that was reported for it already.
@@ -27,7 +27,7 @@ pub(super) struct Fragment {
     ends: bool,
 }
 
-/// Where `~` stands for a home.
+/// Positions in which `~` stands for a home.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tilde {
     Nowhere,

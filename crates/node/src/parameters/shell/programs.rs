@@ -63,7 +63,7 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Takes arguments apart. `flags` are the letters known, those in `valued` have a value. Long options are given as
+    /// Parses arguments. `flags` are the known letters, those in `valued` have a value. Long options are given as
     /// pairs of their name and the letter that they stand for.
     fn parse(
         name: &str,
@@ -155,7 +155,7 @@ fn contents(shell: &mut Shell<'_>, operands: &[&str]) -> Expanded<(Vec<(String, 
     Ok((texts, all))
 }
 
-/// The same as one text.
+/// Returns the texts joined to one.
 fn content(shell: &mut Shell<'_>, operands: &[&str]) -> Expanded<(String, u8)> {
     let (texts, all) = contents(shell, operands)?;
     Ok((texts.into_iter().map(|(_, text)| text).collect(), u8::from(!all)))

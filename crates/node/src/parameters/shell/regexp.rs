@@ -12,7 +12,7 @@ const SIZE_MAX: usize = 256 * 1024;
 /// Longest expression.
 const LENGTH_MAX: usize = 4096;
 
-/// How an expression is to be understood.
+/// Syntax of a regular expression.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Syntax {
     /// `-E`.
@@ -30,7 +30,7 @@ pub(super) struct Syntax {
 /// A compiled search.
 pub(super) struct Search {
     regex: Regex,
-    /// How much a byte of text costs at most, compared with one that is only looked at.
+    /// Greatest cost of a byte of text, relative to reading it.
     weight: usize,
 }
 
@@ -96,7 +96,7 @@ struct Translation {
     open: u32,
     /// The product of all repetitions: how much longer the expression is than it looks.
     repeats: usize,
-    /// How the last part is repeated.
+    /// Repetition of the last part.
     repeated: Option<char>,
 }
 

@@ -7,7 +7,7 @@ use super::syntax::{Assignment, Redirection, Simple, Statement, What, Word, assi
 use super::{INPUT_MAX, Shell, VALUE_MAX};
 use crate::parameters::problem::ProblemKind;
 
-/// How a command ended, as far as that is known.
+/// Exit status of a command, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Status {
     Known(u8),
@@ -20,7 +20,7 @@ impl Status {
     pub(super) const FALSE: Self = Self::Known(1);
 }
 
-/// Why the statements that follow are not evaluated.
+/// Reason why the following statements are not evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stop {
     /// `return`: the function or the sourced file ends.

@@ -36,7 +36,7 @@ pub(super) struct Document {
     pub(super) text: Rc<OnceCell<Word>>,
 }
 
-/// Where a run of pieces ends.
+/// End of a run of pieces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// At a blank or an operator: an ordinary word.
@@ -77,7 +77,7 @@ impl Reader {
         Err(SyntaxError { line: self.line, what: what.into() })
     }
 
-    /// Does something one level deeper.
+    /// Runs a function one level deeper.
     pub(super) fn deeper<T>(
         &mut self,
         what: impl FnOnce(&mut Self) -> Result<T, SyntaxError>,

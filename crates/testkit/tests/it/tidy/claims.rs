@@ -9,7 +9,7 @@ struct Capability {
     /// Whole words in lower case that claim it.
     words: &'static [&'static str],
     module: &'static str,
-    /// Whether the module exists.
+    /// True if the module exists.
     built: bool,
 }
 

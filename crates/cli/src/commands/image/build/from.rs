@@ -95,10 +95,10 @@ pub(super) struct Opening<'o> {
     pub(super) repository: &'o RepositoryArgs,
     pub(super) settings: &'o Settings,
     pub(super) xattrs: bool,
-    /// Where layers are unpacked: beside the image, so that it is known to have room.
+    /// Folder for unpacked layers: beside the image, where room is needed anyway.
     pub(super) beside: &'o Path,
     pub(super) stop: &'o Arc<AtomicBool>,
-    /// Whether http is spoken with registries.
+    /// True if http is spoken with registries.
     pub(super) insecure: bool,
     pub(super) meter: &'o mut ProgressMeter,
     /// Files that are not part of a folder, because they are the output.

@@ -21,7 +21,7 @@ impl Layers {
         Self { merged, config }
     }
 
-    /// Puts the configuration where `esker run` looks for it, whatever the layers have there.
+    /// Adds the configuration at the path of `esker run`, replacing the layers' file.
     fn configuration(&self, builder: &mut TreeBuilder<'_, '_>) -> Result<(), WriteError> {
         let path = Config::PATH.trim_start_matches('/');
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);

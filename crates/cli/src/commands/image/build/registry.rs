@@ -1,4 +1,4 @@
-//! A registry of container images, asked through the transport of repositories: proxies, deadlines, further tries, TLS.
+//! Client of a container registry, over the transport of repositories: proxies, deadlines, retries, TLS.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -72,7 +72,7 @@ struct Web {
 }
 
 impl Web {
-    /// Asks for something of the image; once more, with a token or a password, if the registry wants one.
+    /// Requests a file of the image; repeats it with a token or a password, if the registry requires one.
     fn ask(&self, path: &str, accept: &str, limit: u64) -> io::Result<Stored> {
         let path = format!("{}/{path}", self.reference.name);
         let what: Arc<str> = format!("{}/{path}", self.source.describe()).into();

@@ -27,7 +27,7 @@ if [ "x$CVMFS_BASE_ENV" = "x" ]; then
 fi
 "#;
 
-/// How Debian's package names the configuration repository.
+/// Setting of the configuration repository in Debian's package.
 const DEBIAN: &str = r#"CVMFS_REPOSITORY_IS_USED=
 if [ -f @@/etc/debian_version ] && grep -q "buzz\|rex" @@/etc/debian_version;
 then
@@ -38,7 +38,7 @@ fi
 CVMFS_DEFAULT_DOMAIN=example.org
 "#;
 
-/// How other distributions do.
+/// Setting in packages of other distributions.
 const PLAIN: &str = "CVMFS_CONFIG_REPOSITORY=settings.example.org\nCVMFS_DEFAULT_DOMAIN=example.org\n";
 
 /// A file that each domain of the configuration repository sources.
