@@ -96,8 +96,8 @@ impl Context<'_> {
         let mut touched: BTreeSet<Vec<u8>> = places.map(|(directory, _)| directory.to_vec()).collect();
         for edit in edits {
             match edit {
-                Edit::Put(directory, entry) => changes.put(&directory, entry),
-                Edit::Remove(directory, name) => {
+                BundleEdit::Put(directory, entry) => changes.put(&directory, entry),
+                BundleEdit::Remove(directory, name) => {
                     changes.remove(&directory, &name);
                     touched.insert(directory);
                 }
@@ -114,7 +114,7 @@ impl Context<'_> {
 }
 
 /// A change of the new tree.
-enum Edit {
+enum BundleEdit {
     Put(Vec<u8>, Entry),
     Remove(Vec<u8>, Vec<u8>),
 }
@@ -227,7 +227,7 @@ impl<'t> BundleWriter<'t> {
     }
 
     /// Removes the bundle of a trigger, if it is ours.
-    fn remove(&mut self, trigger: &str, edits: &mut Vec<Edit>) -> Result<(), AdminError> {
+    fn remove(&mut self, trigger: &str, edits: &mut Vec<BundleEdit>) -> Result<(), AdminError> {
         let Some((directory, name)) = path::split(trigger.as_bytes()) else { return Ok(()) };
         if !self.is_directory(directory)? {
             return Ok(());
@@ -235,7 +235,7 @@ impl<'t> BundleWriter<'t> {
         let listing = self.tree.list(directory)?;
         let Some(spec) = listing.iter().find(|entry| is_spec_of(entry, name)) else { return Ok(()) };
         if is_profile_bundle(spec) {
-            edits.push(Edit::Remove(directory.to_vec(), spec.name.clone()));
+            edits.push(BundleEdit::Remove(directory.to_vec(), spec.name.clone()));
         }
         Ok(())
     }
@@ -246,7 +246,7 @@ impl<'t> BundleWriter<'t> {
         trigger: &str,
         text: &[u8],
         encoder: &mut Encoder,
-        edits: &mut Vec<Edit>,
+        edits: &mut Vec<BundleEdit>,
     ) -> Result<(), AdminError> {
         let Some((directory, name)) = path::split(trigger.as_bytes()) else { return Ok(()) };
         let listing = self.tree.list(directory)?;
@@ -279,7 +279,7 @@ impl<'t> BundleWriter<'t> {
             if self.store {
                 repository.sink.put(&object, stored)?;
             }
-            edits.push(Edit::Put(directory.to_vec(), spec));
+            edits.push(BundleEdit::Put(directory.to_vec(), spec));
         }
         Ok(())
     }

@@ -9,7 +9,7 @@
 //! * packages: directories in a place where languages keep them side by side, like `site-packages`. The first file
 //!   read of one announces all that was read of it, and what followed up to the next package. The largest package is
 //!   taken for the reason of the run, and announces everything after it;
-//! * files that whoever recorded the profile named: everything after them.
+//! * files named in the recording of the profile: everything after them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -35,13 +35,16 @@ const CLUSTERS_MAX: usize = 128;
 
 /// Finds the clusters of a profile, in the order of their triggers, and how many more were left out.
 pub fn clusters(profile: &Profile) -> (Vec<Cluster>, usize) {
-    let scene = Scene::new(profile);
-    let all = scene.starts.iter().map(|(at, start)| (*start == Start::Named, scene.cluster(*at, *start)));
+    let profile_reads = ProfileReads::new(profile);
+    let all = profile_reads
+        .starts
+        .iter()
+        .map(|(at, start)| (*start == Start::Named, profile_reads.cluster(*at, *start)));
     let worth = all.filter(|(named, cluster)| cluster.reads.len() >= if *named { 1 } else { READS_MIN });
-    let (mut found, mut guessed): (Vec<_>, Vec<_>) = worth.partition(|(named, _)| *named);
-    guessed.sort_by_key(|(_, cluster)| std::cmp::Reverse(cluster.reads.len()));
-    let left_out = guessed.len().saturating_sub(CLUSTERS_MAX);
-    found.extend(guessed.into_iter().take(CLUSTERS_MAX));
+    let (mut found, mut unnamed): (Vec<_>, Vec<_>) = worth.partition(|(named, _)| *named);
+    unnamed.sort_by_key(|(_, cluster)| std::cmp::Reverse(cluster.reads.len()));
+    let left_out = unnamed.len().saturating_sub(CLUSTERS_MAX);
+    found.extend(unnamed.into_iter().take(CLUSTERS_MAX));
     let mut found: Vec<Cluster> = found.into_iter().map(|(_, cluster)| cluster).collect();
     found.sort_by_key(|cluster| cluster.reads.first().copied());
     (found, left_out)
@@ -55,7 +58,7 @@ enum Start<'p> {
     Named,
 }
 
-struct Scene<'p> {
+struct ProfileReads<'p> {
     profile: &'p Profile,
     /// For each file, the package it is in, if that counts as one.
     packages: Vec<Option<&'p str>>,
@@ -64,7 +67,7 @@ struct Scene<'p> {
     starts: BTreeMap<usize, Start<'p>>,
 }
 
-impl<'p> Scene<'p> {
+impl<'p> ProfileReads<'p> {
     fn new(profile: &'p Profile) -> Self {
         let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
         let mut packages: Vec<_> = profile.files.iter().map(|file| package_of(&file.path)).collect();
@@ -75,9 +78,9 @@ impl<'p> Scene<'p> {
         let first_file = |name: &str| packages.iter().position(|package| *package == Some(name));
         let main = sizes.iter().max_by_key(|(name, files)| (**files, std::cmp::Reverse(first_file(name))));
         let main = main.map(|(name, _)| *name);
-        let mut scene = Self { profile, packages, main, starts: BTreeMap::new() };
-        scene.find_starts();
-        scene
+        let mut profile_reads = Self { profile, packages, main, starts: BTreeMap::new() };
+        profile_reads.find_starts();
+        profile_reads
     }
 
     fn find_starts(&mut self) {

@@ -1,7 +1,7 @@
 //! The profiles that a publisher keeps beside a repository.
 //!
 //! ```text
-//! profiles/NAME.json   a profile, as somebody recorded it
+//! profiles/NAME.json   a recorded profile
 //! bundles.json         the triggers for which bundles were written, so that they can be taken back
 //! ```
 

@@ -25,7 +25,7 @@ pub struct Budget {
     /// Plain bytes that programs read.
     demanded: AtomicU64,
     /// Plain bytes that were prefetched and not read so far, minus those that reads made up for.
-    guessed: AtomicU64,
+    unread_bytes: AtomicU64,
     /// The unread objects, with their plain sizes in bytes.
     unread: papaya::HashMap<CacheKey, u64>,
 }
@@ -43,7 +43,7 @@ impl Budget {
             floor,
             is_bounded: false,
             demanded: AtomicU64::new(0),
-            guessed: AtomicU64::new(0),
+            unread_bytes: AtomicU64::new(0),
             unread: papaya::HashMap::new(),
         }
     }
@@ -56,8 +56,8 @@ impl Budget {
     /// Returns true if this many more bytes may be prefetched.
     pub fn allows(&self, bytes: u64) -> bool {
         let demanded = self.demanded.load(Ordering::Relaxed);
-        let guessed = self.guessed.load(Ordering::Relaxed);
-        guessed.saturating_add(bytes) <= self.floor.saturating_add(demanded)
+        let unread_bytes = self.unread_bytes.load(Ordering::Relaxed);
+        unread_bytes.saturating_add(bytes) <= self.floor.saturating_add(demanded)
     }
 
     /// Records that an object is being prefetched.
@@ -66,10 +66,10 @@ impl Budget {
         if unread.len() >= UNREAD_MAX {
             // This takes hours of prefetching; objects that are unread by now stay unread.
             unread.clear();
-            self.guessed.store(0, Ordering::Relaxed);
+            self.unread_bytes.store(0, Ordering::Relaxed);
         }
         if unread.insert(key, bytes).is_none() {
-            self.guessed.fetch_add(bytes, Ordering::Relaxed);
+            self.unread_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
@@ -93,11 +93,11 @@ impl Budget {
     ///
     /// `bytes` is 0 if a program waited for the object before.
     pub fn missed(&self, key: &CacheKey, bytes: u64) -> bool {
-        let guessed = self.take(key).is_some();
+        let was_prefetched = self.take(key).is_some();
         if !self.is_bounded {
             self.demanded.fetch_add(bytes, Ordering::Relaxed);
         }
-        guessed
+        was_prefetched
     }
 
     fn take(&self, key: &CacheKey) -> Option<u64> {
@@ -112,8 +112,8 @@ impl Budget {
 
     fn give_back(&self, bytes: u64) {
         // The counter may be lower by now: it was reset, or other reads made up for these bytes.
-        let less = |guessed: u64| Some(guessed.saturating_sub(bytes));
-        let _ = self.guessed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let less = |unread_bytes: u64| Some(unread_bytes.saturating_sub(bytes));
+        let _ = self.unread_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 }
 

@@ -220,7 +220,8 @@ impl Core {
         old.when_gone(sender);
         drop(old);
         if gone.recv_timeout(ANSWER_PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            let cause = "somebody still answers from the previous revision; what it tells may be outdated";
+            let cause =
+                "an answer from the previous revision is still outstanding; cached entries may be outdated";
             self.failures.add_text("the change of revision".to_owned(), cause.to_owned());
         }
         self.listings.clear();

@@ -113,7 +113,7 @@ pub(crate) struct Miss {
     pub(crate) node: Node,
     pub(crate) read: PartRead,
     /// True if the object was being prefetched.
-    pub(crate) guessed: bool,
+    pub(crate) was_prefetched: bool,
 }
 
 /// Result of a prefetch.
@@ -179,18 +179,18 @@ impl Prefetch {
             return;
         }
         let key = read.key;
-        let guessed = self.budget.read(&key);
-        let came = self.published.read(&key) | self.learned.read(&key) | guessed;
+        let was_prefetched = self.budget.read(&key);
+        let arrived = self.published.read(&key) | self.learned.read(&key) | was_prefetched;
         // A miss of this trigger would have fetched its bundle.
-        if came && NodeInfo::of(node).is_ok_and(|info| info.bundle) {
+        if arrived && NodeInfo::of(node).is_ok_and(|info| info.bundle) {
             self.tell(Event::TriggerRead(*node));
         }
-        if came && self.starved.swap(false, Ordering::Relaxed) {
+        if arrived && self.starved.swap(false, Ordering::Relaxed) {
             self.tell(Event::Earned);
         }
         let first = self.recent_reads.is_first(key);
         if self.is_first_of_part(first, read) && self.is_room() {
-            let source = match (guessed, came) {
+            let source = match (was_prefetched, arrived) {
                 (true, _) => ReadSource::Prefetched,
                 // A prefetched object is in memory, and so probably are its neighbours.
                 (false, false) if first => ReadSource::Disk,
@@ -210,12 +210,12 @@ impl Prefetch {
         let first = self.recent_reads.is_first(key);
         // An object that can't be fetched is missed again and again, and so is each part of one.
         let bytes = if first { read.size } else { 0 };
-        let guessed = self.budget.missed(&key, bytes)
+        let was_prefetched = self.budget.missed(&key, bytes)
             | self.published.missed(&key, bytes)
             | self.learned.missed(&key, bytes);
         self.is_first_of_part(first, read);
         if self.is_room() {
-            self.tell(Event::Missed(Miss { node: *node, read: read.clone(), guessed }));
+            self.tell(Event::Missed(Miss { node: *node, read: read.clone(), was_prefetched }));
         }
     }
 

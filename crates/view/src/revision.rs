@@ -71,7 +71,8 @@ pub(crate) struct SeenCatalog {
 fn refuse_unless_for_all(root: &Attached) -> Result<(), TreeError> {
     match &root.catalog.properties().authorization {
         Some(members) if !members.is_empty() => {
-            let reason = format!("it is for members of {members} only, and no helper is asked who is one");
+            let reason =
+                format!("it is for members of {members} only, and Esker supports no authorization helper");
             Err(TreeError::on(ErrorKind::Denied, "the repository").because(reason))
         }
         _ => Ok(()),

@@ -97,10 +97,7 @@ fn requests_of_a_program_are_replayed_at_its_next_start() {
     third.close();
     let whole = requested(folder.path()).split_off(begun.len());
     let kept = all.len() - 1 - whole.len();
-    assert!(
-        (1..100).contains(&kept),
-        "{kept} steps were kept back to see whether anybody comes, or somebody was faster"
-    );
+    assert!((1..100).contains(&kept), "{kept} steps were withheld, or the program was faster");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use super::{Event, objects};
 
 impl Scheduler {
     /// Handles a miss of a chunk, which was `expected` if it was queued or being fetched.
-    pub(super) fn program_missed(
+    pub(super) fn elf_missed(
         &mut self,
         core: &Arc<Core>,
         key: NodeKey,
@@ -27,13 +27,13 @@ impl Scheduler {
         if !expected && self.is_evicted(&key, missed) {
             self.elf_files.known.remove(&key);
         }
-        self.program_used(core, key, elf_file, missed);
+        self.elf_used(core, key, elf_file, missed);
         if !elf_file.is_small()
             && !expected
             && let Some(known) = self.elf_files.known.get_mut(&key)
         {
             let region = known.regions.missed(missed, elf_file.chunks.len());
-            self.soon(key, elf_file, &elf_file.chunks[region]);
+            self.queue_soon(key, elf_file, &elf_file.chunks[region]);
         }
     }
 
@@ -48,32 +48,32 @@ impl Scheduler {
     }
 
     /// Handles a read of a prefetched chunk.
-    pub(super) fn program_touched(&mut self, core: &Arc<Core>, key: NodeKey, at: u64) {
+    pub(super) fn elf_read(&mut self, core: &Arc<Core>, key: NodeKey, at: u64) {
         if let Some(known) = self.elf_files.known.get(&key).filter(|known| !known.in_use) {
             let elf_file = known.elf_file.clone();
             let read = remaining::chunk_at(&elf_file.chunks, at);
-            self.program_used(core, key, &elf_file, read);
+            self.elf_used(core, key, &elf_file, read);
         }
     }
 
     /// Handles the first read of a library or executable, in the chunk `read`.
-    pub(super) fn program_used(&mut self, core: &Arc<Core>, key: NodeKey, elf_file: &ElfFile, read: usize) {
+    pub(super) fn elf_used(&mut self, core: &Arc<Core>, key: NodeKey, elf_file: &ElfFile, read: usize) {
         let known = self.elf_files.track(key, elf_file);
         if mem::replace(&mut known.in_use, true) {
             return;
         }
         let findings = mem::take(&mut known.findings);
         if elf_file.is_small() {
-            self.soon(key, elf_file, remaining::around(&elf_file.chunks, read));
+            self.queue_soon(key, elf_file, remaining::around(&elf_file.chunks, read));
         } else {
             self.remaining.hurries(self.far);
-            self.queue_told(key, elf_file, &findings);
+            self.queue_findings(key, elf_file, &findings);
         }
         self.await_parts(core, key);
     }
 
     /// Handles libraries that will probably be used: a module imports them, or another library needs them.
-    pub(super) fn programs_expected(&mut self, core: &Arc<Core>, expected: &[(NodeKey, ElfFile)]) {
+    pub(super) fn elf_expected(&mut self, core: &Arc<Core>, expected: &[(NodeKey, ElfFile)]) {
         for (key, elf_file) in expected.iter().rev() {
             self.elf_files.track(*key, elf_file);
             self.await_parts(core, *key);
@@ -81,7 +81,7 @@ impl Scheduler {
     }
 
     /// Continues with the files that waited for a bundle, after one has arrived.
-    pub(super) fn programs_go_on(&mut self, core: &Arc<Core>) {
+    pub(super) fn resume_elf_files(&mut self, core: &Arc<Core>) {
         for key in mem::take(&mut self.elf_files.waiting_for_bundle) {
             self.await_parts(core, key);
         }
@@ -101,7 +101,7 @@ impl Scheduler {
             let Some(chunk) = elf_file.chunks.get(number) else { continue };
             let candidate = elf_file.candidate(chunk);
             if in_use {
-                ask(core, key, number, candidate.wanted);
+                open_part(core, key, number, candidate.wanted);
             } else if self.elf_files.prefetching.insert(candidate.wanted.key(), (key, number)).is_none() {
                 self.queue_first(candidate);
             }
@@ -109,18 +109,18 @@ impl Scheduler {
     }
 
     /// Handles the end of a prefetch; requests the object if its chunk describes a file.
-    pub(super) fn program_arrived(&mut self, core: &Arc<Core>, key: &CacheKey, is_here: bool) {
+    pub(super) fn elf_prefetched(&mut self, core: &Arc<Core>, key: &CacheKey, is_here: bool) {
         if let Some((file, number)) = self.elf_files.prefetching.remove(key)
             && is_here
             && let Some(known) = self.elf_files.known.get(&file)
             && let Some(chunk) = known.elf_file.chunks.get(number)
         {
-            ask(core, file, number, known.elf_file.wanted(chunk));
+            open_part(core, file, number, known.elf_file.wanted(chunk));
         }
     }
 
     /// Handles a chunk that describes a file.
-    pub(super) fn program_came(
+    pub(super) fn part_fetched(
         &mut self,
         core: &Arc<Core>,
         key: NodeKey,
@@ -137,7 +137,7 @@ impl Scheduler {
         }
         let needs = findings.needs.take();
         if known.in_use {
-            self.queue_told(key, &elf_file, &findings);
+            self.queue_findings(key, &elf_file, &findings);
         } else {
             known.findings.soon.extend(findings.soon);
             known.findings.rest.extend(findings.rest);
@@ -148,8 +148,8 @@ impl Scheduler {
         }
     }
 
-    fn queue_told(&mut self, key: NodeKey, elf_file: &ElfFile, findings: &ElfFindings) {
-        self.soon(key, elf_file, &findings.soon);
+    fn queue_findings(&mut self, key: NodeKey, elf_file: &ElfFile, findings: &ElfFindings) {
+        self.queue_soon(key, elf_file, &findings.soon);
         for (chunk, is_code) in &findings.rest {
             if self.remaining.push(&elf_file.path, elf_file.candidate(chunk), *is_code) {
                 self.elf_files.queued(&key, chunk);
@@ -158,7 +158,12 @@ impl Scheduler {
     }
 
     /// Queues chunks that will be read soon.
-    fn soon<'c>(&mut self, key: NodeKey, elf_file: &ElfFile, chunks: impl IntoIterator<Item = &'c Chunk>) {
+    fn queue_soon<'c>(
+        &mut self,
+        key: NodeKey,
+        elf_file: &ElfFile,
+        chunks: impl IntoIterator<Item = &'c Chunk>,
+    ) {
         for chunk in chunks {
             let candidate = elf_file.candidate(chunk);
             if self.admit(candidate.wanted.key()) {

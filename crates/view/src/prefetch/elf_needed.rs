@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::lookup::{Snapshot, is_name};
 
 use super::listings::FolderLister;
-use super::retry::{Retry, TRIES_MAX, attach};
+use super::retry::{Retry, TRIES_MAX, fetch_catalogs};
 use super::scheduler::Scheduler;
 
 impl Scheduler {
@@ -24,9 +24,13 @@ impl Scheduler {
         let libraries = need.needs.libraries.iter().filter(|name| is_name(name));
         let found: Vec<_> = libraries.filter_map(|name| find(name)).collect();
         let missing = lister.missing;
-        self.programs_expected(core, &found);
+        self.elf_expected(core, &found);
         if need.tries < TRIES_MAX {
-            attach(core, Retry::NeededSearch(NeededSearch { tries: need.tries + 1, ..need }), missing);
+            fetch_catalogs(
+                core,
+                Retry::NeededSearch(NeededSearch { tries: need.tries + 1, ..need }),
+                missing,
+            );
         }
     }
 }

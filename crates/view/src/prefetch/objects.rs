@@ -22,7 +22,7 @@ pub(super) fn open(
     });
     let weak = Arc::downgrade(core);
     let warmed = move |answer: Result<_, _>| match (answer, weak.upgrade()) {
-        (Ok(_), Some(core)) => core.store.get(again, opened),
+        (Ok(_), Some(core)) => core.store.get(retry, opened),
         (Err(error), _) => opened.err(error),
         (Ok(_), None) => {}
     };

@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::lookup::Snapshot;
 
 use super::listings::FolderLister;
-use super::retry::{Retry, TRIES_MAX, attach};
+use super::retry::{Retry, TRIES_MAX, fetch_catalogs};
 use super::scheduler::Scheduler;
 use super::{Event, objects};
 
@@ -25,19 +25,19 @@ impl Scheduler {
         let is_left = !self.is_under_way(&key) && self.python_modules.take_expected(&key).is_some();
         // A module that is missed again was evicted, and so perhaps were those that it imports.
         if self.python_modules.is_new(key) || is_left || missed {
-            ask(core, PythonModule { path: path.into(), wanted, missed, tries: 0 });
+            open_module(core, PythonModule { path: path.into(), wanted, missed, tries: 0 });
         }
     }
 
     /// Opens a prefetched module to evaluate its imports.
-    pub(super) fn module_arrived(&mut self, core: &Arc<Core>, key: &CacheKey, is_here: bool) {
+    pub(super) fn module_prefetched(&mut self, core: &Arc<Core>, key: &CacheKey, is_here: bool) {
         if let Some(module) = self.python_modules.take_expected(key).filter(|_| is_here) {
-            ask(core, module);
+            open_module(core, module);
         }
     }
 
     /// Evaluates the imports of a module.
-    pub(super) fn module_came(&mut self, core: &Arc<Core>, module: PythonModule, handle: Option<Handle>) {
+    pub(super) fn module_fetched(&mut self, core: &Arc<Core>, module: PythonModule, handle: Option<Handle>) {
         let Some(handle) = handle else { return };
         let content = file_objects::read(&handle, 0, handle.len().min(small_max(ENDING)) as usize);
         let Some(imports) = pyc::imports(&content) else {
@@ -59,7 +59,7 @@ impl Scheduler {
         for leaf in beside.iter().rev() {
             self.queue_first(Candidate::of(leaf));
         }
-        self.programs_expected(core, &libraries);
+        self.elf_expected(core, &libraries);
         for leaf in imported.leaves.iter().rev() {
             // Most modules import what others have imported.
             if self.python_modules.expect(leaf) || module.missed {
@@ -69,13 +69,13 @@ impl Scheduler {
         if module.tries < TRIES_MAX {
             // The retry is no second miss.
             let module = PythonModule { missed: false, tries: module.tries + 1, ..module };
-            attach(core, Retry::PythonModule { module, handle }, missing);
+            fetch_catalogs(core, Retry::PythonModule { module, handle }, missing);
         }
     }
 }
 
 /// Opens a module.
-fn ask(core: &Arc<Core>, module: PythonModule) {
+fn open_module(core: &Arc<Core>, module: PythonModule) {
     let wanted = module.wanted.clone();
     objects::open(core, wanted, |handle| Event::PythonModule { module, handle, attached: Vec::new() });
 }

@@ -16,12 +16,12 @@ use super::{Cluster, Event};
 pub(super) const TRIES_MAX: u32 = 8;
 
 /// Fetches the missing catalogs of a prediction, then retries it.
-pub(super) fn attach(core: &Arc<Core>, again: Retry, missing: Vec<WantedCatalog>) {
+pub(super) fn fetch_catalogs(core: &Arc<Core>, retry: Retry, missing: Vec<WantedCatalog>) {
     if missing.is_empty() {
         return;
     }
-    let again = Mutex::new(Some(again));
-    let waiting = Arc::new(PendingRetry { core: Arc::downgrade(core), again, attached: Mutex::default() });
+    let retry = Mutex::new(Some(retry));
+    let waiting = Arc::new(PendingRetry { core: Arc::downgrade(core), retry, attached: Mutex::default() });
     for wanted in missing {
         let waiting = Arc::clone(&waiting);
         let came = move |answer: Result<Arc<Attached>, _>| waiting.attached.lock().extend(answer);
@@ -31,7 +31,7 @@ pub(super) fn attach(core: &Arc<Core>, again: Retry, missing: Vec<WantedCatalog>
 
 /// Prediction to retry once catalogs have arrived.
 pub(super) enum Retry {
-    FolderLister { path: Vec<u8>, tries: u32 },
+    Neighbours { path: Vec<u8>, tries: u32 },
     PythonModule { module: PythonModule, handle: Handle },
     NeededSearch(NeededSearch),
     Cluster(Box<Cluster>),
@@ -40,7 +40,7 @@ pub(super) enum Retry {
 /// A prediction that waits for catalogs; retried when the last of them has arrived or failed and dropped this.
 struct PendingRetry {
     core: Weak<Core>,
-    again: Mutex<Option<Retry>>,
+    retry: Mutex<Option<Retry>>,
     attached: Mutex<Vec<Arc<Attached>>>,
 }
 
@@ -50,10 +50,10 @@ impl Drop for PendingRetry {
         // If none arrived, a retry would lack them again.
         if !attached.is_empty()
             && let Some(core) = self.core.upgrade()
-            && let Some(again) = self.again.get_mut().take()
+            && let Some(retry) = self.retry.get_mut().take()
         {
-            core.prefetch.tell(match again {
-                Retry::FolderLister { path, tries } => Event::Catalogs { path, attached, tries },
+            core.prefetch.tell(match retry {
+                Retry::Neighbours { path, tries } => Event::Catalogs { path, attached, tries },
                 Retry::PythonModule { module, handle } => {
                     Event::PythonModule { module, handle: Some(handle), attached }
                 }

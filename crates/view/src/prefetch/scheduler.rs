@@ -26,7 +26,7 @@ use crate::payload::NodeInfo;
 
 use super::bundles::fetch_spec;
 use super::listings::{FolderCache, FolderLister};
-use super::retry::{Retry, TRIES_MAX, attach};
+use super::retry::{Retry, TRIES_MAX, fetch_catalogs};
 use super::{Cluster, Event, FirstRead, Miss, Outcome, Prefetch, ReadSource};
 
 /// Maximum number of outstanding requests.
@@ -78,7 +78,7 @@ pub(super) struct Scheduler {
     bundle_objects: BTreeMap<(Reverse<u64>, usize, usize), Candidate>,
     /// Low-confidence candidates, most likely first; charged to a budget.
     likely: VecDeque<Candidate>,
-    guesses: u64,
+    numbered_candidates: u64,
     pub(super) elf_files: ElfFiles,
     pub(super) python_modules: PythonModules,
     pub(super) remaining: RemainingChunks,
@@ -110,7 +110,7 @@ impl Scheduler {
             sequence_objects: VecDeque::new(),
             bundle_objects: BTreeMap::new(),
             likely: VecDeque::new(),
-            guesses: 0,
+            numbered_candidates: 0,
             elf_files: ElfFiles::default(),
             python_modules: PythonModules::default(),
             remaining: RemainingChunks::default(),
@@ -143,13 +143,13 @@ impl Scheduler {
                 if handle.is_none() {
                     self.recent.forget(&trigger);
                 }
-                self.spec_came(core, &directory, handle);
+                self.spec_fetched(core, &directory, handle);
             }
             Event::PythonModule { module, handle, attached } => {
-                self.module_came(core, module, handle);
+                self.module_fetched(core, module, handle);
                 drop(attached);
             }
-            Event::Part { file, number, handle } => self.program_came(core, file, number, handle.as_ref()),
+            Event::Part { file, number, handle } => self.part_fetched(core, file, number, handle.as_ref()),
             Event::Needed { need, attached } => {
                 self.find_needed(core, need);
                 drop(attached);
@@ -163,22 +163,22 @@ impl Scheduler {
     }
 
     /// Releases caches after idle time.
-    pub(super) fn quiet(&mut self) {
+    pub(super) fn release_caches(&mut self) {
         self.folder_cache.forget();
     }
 
     /// Records the read of an event, though nothing is prefetched any more.
-    pub(super) fn note(&mut self, core: &Core, event: &Event) {
+    pub(super) fn record_event(&mut self, core: &Core, event: &Event) {
         if let Event::Missed(Miss { node, read, .. }) | Event::FirstRead(FirstRead { node, read, .. }) = event
             && let Ok(info) = NodeInfo::of(node)
             && let Some(path) = path_of(core, &info)
         {
-            self.learn(&path, &read.range);
+            self.record_read(&path, &read.range);
         }
     }
 
     /// Records a read; returns the prediction of its sequence.
-    fn learn(&mut self, path: &[u8], range: &Range<u64>) -> Prediction {
+    fn record_read(&mut self, path: &[u8], range: &Range<u64>) -> Prediction {
         let mut all = Prediction::default();
         let now = Instant::now();
         for part in range.start / PART..range.end.div_ceil(PART) {
@@ -191,8 +191,8 @@ impl Scheduler {
     }
 
     /// Records a read, and prefetches the predicted steps; returns true if the sequence predicts what comes next.
-    fn follow(&mut self, core: &Arc<Core>, path: &[u8], range: &Range<u64>) -> bool {
-        let Prediction { guided, next } = self.learn(path, range);
+    fn record_and_predict(&mut self, core: &Arc<Core>, path: &[u8], range: &Range<u64>) -> bool {
+        let Prediction { guided, next } = self.record_read(path, range);
         if !next.is_empty() {
             self.clusters += 1;
             self.cluster(core, Box::new(Cluster::of_steps(self.clusters, &next)));
@@ -207,10 +207,10 @@ impl Scheduler {
         self.pending.take(&miss.read.key);
         // The demanded request has fetched it already.
         let expected = self.queued.remove(&miss.read.key).is_some()
-            || miss.guessed
+            || miss.was_prefetched
             || self.under_way.contains_key(&miss.read.key);
         let path = path_of(core, &info);
-        let guided = path.as_ref().is_some_and(|path| self.follow(core, path, &miss.read.range));
+        let guided = path.as_ref().is_some_and(|path| self.record_and_predict(core, path, &miss.read.range));
         if info.bundle {
             self.trigger_read(core, miss.node.key, &info);
         }
@@ -237,7 +237,7 @@ impl Scheduler {
     }
 
     /// Handles the specification of a bundle in this directory; `None` if it could not be fetched.
-    fn spec_came(&mut self, core: &Arc<Core>, directory: &[u8], handle: Option<Handle>) {
+    fn spec_fetched(&mut self, core: &Arc<Core>, directory: &[u8], handle: Option<Handle>) {
         self.remaining.spec_arrived();
         self.clusters += 1;
         if let Some(cluster) = handle.and_then(|it| Cluster::of_spec(self.clusters, &it, directory)) {
@@ -246,7 +246,7 @@ impl Scheduler {
             }
             self.cluster(core, Box::new(cluster));
         }
-        self.programs_go_on(core);
+        self.resume_elf_files(core);
     }
 
     /// Queues the next objects of a cluster.
@@ -278,7 +278,7 @@ impl Scheduler {
         }
         match turn.next {
             Next::Turn => core.prefetch.tell(Event::Cluster { cluster, attached: Vec::new() }),
-            Next::Catalogs(missing) => attach(core, Retry::Cluster(cluster), missing),
+            Next::Catalogs(missing) => fetch_catalogs(core, Retry::Cluster(cluster), missing),
             Next::Done => {}
         }
     }
@@ -288,13 +288,13 @@ impl Scheduler {
         let FirstRead { node, read, source } = touch;
         let Ok(info) = NodeInfo::of(node) else { return };
         let path = path_of(core, &info);
-        let guided = path.as_ref().is_some_and(|path| self.follow(core, path, &read.range));
+        let guided = path.as_ref().is_some_and(|path| self.record_and_predict(core, path, &read.range));
         if guided || *source == ReadSource::Memory {
             return;
         }
         if *source == ReadSource::Prefetched {
             if info.chunked {
-                self.program_touched(core, node.key, read.at);
+                self.elf_read(core, node.key, read.at);
             } else if !info.bundle
                 && let Some(path) = path
             {
@@ -334,7 +334,7 @@ impl Scheduler {
         if let Some(content) = content
             && is_program(&Snapshot::new(core, &revision), node).unwrap_or(false)
         {
-            self.program_used(core, node.key, &ElfFile::whole(path, content, info.size), 0);
+            self.elf_used(core, node.key, &ElfFile::whole(path, content, info.size), 0);
         }
         self.queue_neighbours(core, path, missed, 0);
     }
@@ -363,7 +363,7 @@ impl Scheduler {
             }
         }
         if tries < TRIES_MAX {
-            attach(core, Retry::FolderLister { path: path.to_vec(), tries: tries + 1 }, missing);
+            fetch_catalogs(core, Retry::Neighbours { path: path.to_vec(), tries: tries + 1 }, missing);
         }
     }
 
@@ -384,7 +384,7 @@ impl Scheduler {
         let whole = info.size <= WHOLE_MAX && is_program(&snapshot, &miss.node).unwrap_or(false);
         if whole && !self.remaining.is_announced(path) {
             let elf_file = ElfFile::chunked(path, chunks, compression);
-            self.program_missed(core, miss.node.key, &elf_file, (missed, expected));
+            self.elf_missed(core, miss.node.key, &elf_file, (missed, expected));
         } else if !(guided || whole && expected) {
             // Otherwise the sequence predicts what follows.
             let what = String::from_utf8_lossy(path);
@@ -442,14 +442,14 @@ impl Scheduler {
 
     /// Numbers a low-confidence candidate. An earlier entry of the same object is skipped in the queue.
     fn numbered(&mut self, candidate: Candidate) -> Candidate {
-        self.guesses += 1;
-        let queued = self.queued.entry(candidate.wanted.key()).or_insert(Some(self.guesses));
-        *queued = queued.map(|_| self.guesses);
-        Candidate { number: self.guesses, ..candidate }
+        self.numbered_candidates += 1;
+        let queued = self.queued.entry(candidate.wanted.key()).or_insert(Some(self.numbered_candidates));
+        *queued = queued.map(|_| self.numbered_candidates);
+        Candidate { number: self.numbered_candidates, ..candidate }
     }
 
     /// Sends requests for the next candidates to the store.
-    pub(super) fn go_on(&mut self, core: &Arc<Core>) {
+    pub(super) fn send_requests(&mut self, core: &Arc<Core>) {
         while self.failures < FAILURES_MAX
             && self.under_way.len() < UNDER_WAY_MAX
             && self.bytes_under_way() < UNDER_WAY_BYTES
@@ -516,8 +516,8 @@ impl Scheduler {
     fn warmed(&mut self, core: &Arc<Core>, key: &CacheKey, outcome: Outcome) {
         self.under_way.remove(key);
         let is_here = outcome != Outcome::Failed;
-        self.module_arrived(core, key, is_here);
-        self.program_arrived(core, key, is_here);
+        self.module_prefetched(core, key, is_here);
+        self.elf_prefetched(core, key, is_here);
         let arrived = self.pending.take(key).filter(|_| is_here);
         if let (Some(arrival), Some(tell)) = (arrived, core.prefetch.listener.get()) {
             tell(PrefetchEvent::Bytes(&arrival));

@@ -39,7 +39,7 @@ pub(crate) fn start(
             let Some(event) = event else {
                 if !scheduler.remaining.begin() {
                     store.save(&mut scheduler.learned);
-                    scheduler.quiet();
+                    scheduler.release_caches();
                 }
                 if !core.prefetch.cancel_token.is_cancelled() {
                     scheduler.go_on(&core);
@@ -55,7 +55,7 @@ pub(crate) fn start(
                 continue;
             }
             scheduler.handle(&core, event);
-            scheduler.go_on(&core);
+            scheduler.send_requests(&core);
         }
         store.save(&mut scheduler.learned);
     };
