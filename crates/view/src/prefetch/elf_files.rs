@@ -175,6 +175,6 @@ impl Scheduler {
 }
 
 /// Opens a chunk that describes its file.
-fn ask(core: &Arc<Core>, file: NodeKey, number: usize, wanted: ObjectRequest) {
+fn open_part(core: &Arc<Core>, file: NodeKey, number: usize, wanted: ObjectRequest) {
     objects::open(core, wanted, move |handle| Event::Part { file, number, handle });
 }

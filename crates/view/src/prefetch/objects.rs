@@ -14,7 +14,7 @@ pub(super) fn open(
     wanted: ObjectRequest,
     event: impl FnOnce(Option<Handle>) -> Event + Send + 'static,
 ) {
-    let (weak, again) = (Arc::downgrade(core), wanted.clone());
+    let (weak, retry) = (Arc::downgrade(core), wanted.clone());
     let opened = Callback::new(move |answer: Result<Handle, _>| {
         if let Some(core) = weak.upgrade() {
             core.prefetch.tell(event(answer.ok()));

@@ -42,7 +42,7 @@ pub(crate) fn start(
                     scheduler.release_caches();
                 }
                 if !core.prefetch.cancel_token.is_cancelled() {
-                    scheduler.go_on(&core);
+                    scheduler.send_requests(&core);
                 }
                 continue;
             };
@@ -51,7 +51,7 @@ pub(crate) fn start(
                 scheduler.remaining.wait();
             }
             if core.prefetch.cancel_token.is_cancelled() {
-                scheduler.note(&core, &event);
+                scheduler.record_event(&core, &event);
                 continue;
             }
             scheduler.handle(&core, event);

@@ -122,6 +122,23 @@ fn a_claim_without_its_module_is_found() {
     assert_eq!(unfounded(Path::new("README.md"), text, |_| true), Vec::<String>::new());
 }
 
+/// `crate/module.rs` in the architecture document is a file of that crate.
+#[test]
+fn the_architecture_document_names_modules_that_exist() {
+    let document = text(Path::new("docs/ARCHITECTURE.md"));
+    let mut complaints = Vec::new();
+    let mut named = 0;
+    for code in document.split('`').skip(1).step_by(2).filter(|code| code.ends_with(".rs")) {
+        let Some((name, module)) = code.split_once('/') else { continue };
+        named += 1;
+        if !root().join(format!("crates/{name}/src/{module}")).exists() {
+            complaints.push(format!("docs/ARCHITECTURE.md names {code}, which does not exist"));
+        }
+    }
+    assert!(named > 20, "the document names {named} modules");
+    report("modules of the architecture document", &complaints);
+}
+
 /// Adding or moving a module must not leave the table of capabilities wrong.
 #[test]
 fn the_table_of_capabilities_says_which_modules_exist() {
