@@ -307,6 +307,8 @@ fn the_examples_of_help_work() {
         "config",
         "config check",
         "repo",
+        "completions",
+        "manual",
         "",
     ];
     for command in commands(&reader.world) {

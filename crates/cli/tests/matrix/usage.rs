@@ -94,7 +94,7 @@ fn completions_have_all_visible_commands_and_options() {
 #[test]
 fn every_command_has_a_man_page() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
-    let folder = world.path("man1");
+    let folder = world.path("home/man1");
     let folder_text = folder.to_str().expect("text");
     let pages = printed(&mut world.esker(&["manual", folder_text]));
     assert_eq!(pages.lines().count(), commands(&world).len());

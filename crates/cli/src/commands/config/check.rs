@@ -13,7 +13,9 @@ use crate::settings::Settings;
 /// Time limit for all servers and proxies of a repository together.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Checks configuration files, keys, cache and mount points, contacts each server and proxy, and suggests corrections.
+/// Checks configuration, keys, cache, mount points, servers and proxies.
+///
+/// Suggests a correction for each finding.
 ///
 /// Example: esker config check sw.example.org
 #[derive(clap::Args, Debug)]

@@ -28,7 +28,7 @@ use crate::settings::Settings;
 
 use from::{From, Opening};
 
-/// Builds a squashfs image from a folder, a tar archive, a container image, or a folder of a repository.
+/// Builds a squashfs image from a folder, a tar archive, a container image or a repository.
 ///
 /// The image depends on the input alone, not on the number of threads. The file appears under its name once it is
 /// complete.
