@@ -96,7 +96,7 @@ pub struct Mount {
     pub need: Need,
 }
 
-/// True if a command may run without a mount.
+/// Importance of a mount for the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The user asked for it: without it the command doesn't run.

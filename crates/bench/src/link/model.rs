@@ -117,7 +117,7 @@ impl Window {
     }
 }
 
-/// True if a flow may send.
+/// Room of a flow to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// This many bytes, now.

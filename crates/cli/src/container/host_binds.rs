@@ -138,7 +138,7 @@ struct Directory {
     real: PathBuf,
 }
 
-/// True if the command sees it.
+/// Visibility of a path in the container.
 #[derive(Debug, PartialEq, Eq)]
 enum Sight {
     Shown,
