@@ -132,7 +132,7 @@ fn a_removed_cache_folder_is_created_again() {
     fs::remove_dir_all(&own.cache).expect("removing a cache in use");
     stalled.lift();
     assert!(bytes(&waiting) == objects[1].plain);
-    own.wait_until("a new cache", || own.said("gone") && own.cache.join("objects").exists());
+    own.wait_until("a new cache", || own.said("removed") && own.cache.join("objects").exists());
     own.wait_until("a role", || own.store.through() == Some(Through::Ourselves));
     for object in &objects {
         assert!(bytes(&own.ask(object)) == object.plain);
