@@ -262,7 +262,7 @@ fn make_says_how_long_it_takes_and_needs_rustc() {
         fs::write(path(name), format!("#!/bin/sh\n{text}\n")).expect("a script");
         fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).expect("a mode");
     };
-    for name in ["release", "static", "demo"] {
+    for name in ["release", "strip", "static", "demo"] {
         script(&format!("scripts/{name}.sh"), &format!("echo {name} \"$@\""));
     }
     script(

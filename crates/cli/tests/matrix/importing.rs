@@ -265,7 +265,7 @@ fn hostile_sources_change_nothing() {
         refused(source, told);
     }
     let output = site.setup(&["--import", source, "elsewhere.org", "--yes"]);
-    assert!(words(&output).contains("says nothing of elsewhere.org; it has test"), "{}", words(&output));
+    assert!(words(&output).contains("has nothing for elsewhere.org; it has test"), "{}", words(&output));
 }
 
 /// Servers that point elsewhere, are silent or never end are left with a word.
@@ -288,7 +288,7 @@ fn hostile_servers_change_nothing() {
         ("c.tar", "can't get"),
         ("d.tar", "can't get"),
         ("e.tar", "404"),
-        ("f.tar?x=1", "no plain address"),
+        ("f.tar?x=1", "not a plain URL"),
     ] {
         site.refused(&["--import", &mirror.url(name), "--yes", "--patience", "1"], told);
     }

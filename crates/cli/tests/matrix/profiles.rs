@@ -135,7 +135,7 @@ fn profiles_are_stored_listed_and_removed() {
     expect(&["profile", "add", NAME, "/no/such/file"], 2, "/no/such/file");
     expect(&["profile", "remove", NAME, "another"], 2, "there is no profile `another`");
     expect(&["profile", "remove", NAME, "tool"], 0, "the next publish takes its bundles back");
-    expect(&["profile", "list", NAME], 0, "no profile is kept");
+    expect(&["profile", "list", NAME], 0, "no profile is stored");
     let without = workshop.json(&["publish", NAME, &tree]);
     assert_eq!((&without["revision"], &without["bundles"]["bundles"]), (&3.into(), &0.into()));
     expect(&["profile", "add", NAME, &file], 0, "the next publish writes its bundles");

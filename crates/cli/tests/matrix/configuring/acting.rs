@@ -78,7 +78,7 @@ fn parameters_act_on_mounts() {
         let last = own.rsplit([',', '-']).next().expect("a processor");
         let status = site.process(&format!("CVMFS_CPU_AFFINITY={last}\n"), "status");
         assert_eq!(allowed(&status).as_deref(), Some(last));
-        site.refuses_to_mount("CVMFS_CPU_AFFINITY=all\n", "no list of processors");
+        site.refuses_to_mount("CVMFS_CPU_AFFINITY=all\n", "not a list of processors");
         assert!(site.process("", "cmdline").starts_with("esker\0"));
         assert!(site.process("CVMFS_SYSTEMD_NOKILL=yes\n", "cmdline").starts_with("@esker\0"));
 

@@ -56,9 +56,9 @@ fn an_image_is_shown_at_a_path_of_the_host() {
             assert!(shown.starts_with("0\nb "), "{shown}");
             assert!(shown.ends_with("/\n/esker-etc/hostname\n"), "{shown}");
             for (options, told) in [
-                (&["--at", "relative"][..], "no absolute path"),
+                (&["--at", "relative"][..], "not an absolute path"),
                 (&["--at", "/"], "the root directory"),
-                (&["--at", "/opt/../x"], "no absolute path"),
+                (&["--at", "/opt/../x"], "not an absolute path"),
                 (&["--at", "/proc/x"], "the kernel has that directory"),
                 (&["--at", new, "--writable-tmpfs"], "--writable-tmpfs"),
                 (&["--at", new, "--contain"], "--contain"),
