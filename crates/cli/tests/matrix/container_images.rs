@@ -157,8 +157,8 @@ fn hostile_and_damaged_container_images_are_refused() {
         ("name what is above it", |layer| _ = layer.lie("../../escaped", 0)),
         ("name what is above it", |layer| _ = layer.hard_link("passwd", "../../../etc/passwd")),
         ("hard link to a missing file", |layer| _ = layer.hard_link("shadow", "/etc/shadow")),
-        ("too many links", |layer| _ = layer.symlink("loop", "loop").file("loop/file", 0o644, "")),
-        ("no directory", |layer| _ = layer.file("a", 0o644, "").file("a/b", 0o644, "")),
+        ("too many symlinks", |layer| _ = layer.symlink("loop", "loop").file("loop/file", 0o644, "")),
+        ("its parent is not a directory", |layer| _ = layer.file("a", 0o644, "").file("a/b", 0o644, "")),
         ("can't read layer", |layer| _ = layer.lie("huge", 0o77_777_777_777)),
     ];
     for (number, (reason, fill)) in hostile.into_iter().enumerate() {

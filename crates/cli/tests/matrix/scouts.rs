@@ -98,7 +98,7 @@ fn ways() -> Vec<(TestUser, &'static [&'static str], Asks)> {
 const STARTS: &str = r#"
 i=0
 while [ $i -lt $1 ]; do cat /cvmfs/made.test/$i/file; i=$((i+1)); done > /dev/null
-reads() { "$0" status --json | tr -d ' \n' | sed 's/.*"name":"READ","requests":\([0-9]*\).*/\1/'; }
+reads() { "$0" status --json /cvmfs/made.test | tr -d ' \n' | sed 's/.*"name":"READ","requests":\([0-9]*\).*/\1/'; }
 while [ "$(reads)" -lt $2 ]; do :; done
 reads
 "#;
