@@ -162,7 +162,7 @@ publish_esker() { # REPOSITORY SOURCE [OPTION…]
 }
 
 ingest() { # REPOSITORY ARCHIVE
-    "$esker" ingest "$1" "$2" "${places[@]}" --quiet --to /ingested/here --nested --delete /many --delete /marked || return 1
+    "$esker" ingest "$1" "$2" "${places[@]}" --quiet --to /ingested/here --nested --delete /many --allow-shrink --delete /marked || return 1
     echo "revision $(field "$1" S)"
 }
 
