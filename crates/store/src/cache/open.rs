@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::descriptors::Slot;
@@ -52,35 +53,19 @@ impl CacheState {
         if let Some(outcome) = self.share(entry, &mut entry.state.lock()) {
             return outcome;
         }
-        let file = match self.open_whole(entry) {
-            Ok(Some(file)) => file,
-            Ok(None) => {
-                self.discard(entry);
-                return OpenOutcome::Gone;
-            }
-            Err(_) => return OpenOutcome::Failed,
+        let file = match self.whole_file(entry) {
+            Ok(file) => file,
+            Err(outcome) => return outcome,
         };
-        let mut state = entry.state.lock();
-        if let Some(outcome) = self.share(entry, &mut state) {
-            drop(state);
-            return outcome;
-        }
-        let handle = self.hand_out(entry, &mut state, file);
-        drop(state);
-        self.descriptors.opened(slot, entry);
-        OpenOutcome::Handle(handle)
+        self.share_or_hand_out(entry, entry.state.lock(), file, slot)
     }
 
     /// Opens an entry after comparing all its bytes with the digest in its trailer. Reads the whole file, so
     /// it belongs on the pool; two at once for one entry are wasteful but harmless.
     pub(crate) fn open_checked(&self, entry: &Arc<Entry>, slot: Slot) -> OpenOutcome {
-        let file = match self.open_whole(entry) {
-            Ok(Some(file)) => file,
-            Ok(None) => {
-                self.discard(entry);
-                return OpenOutcome::Gone;
-            }
-            Err(_) => return OpenOutcome::Failed,
+        let file = match self.whole_file(entry) {
+            Ok(file) => file,
+            Err(outcome) => return outcome,
         };
         match self.is_sound(entry, &file) {
             Ok(true) => self.believe(entry, file, slot),
@@ -132,6 +117,29 @@ impl CacheState {
     fn believe(&self, entry: &Arc<Entry>, file: File, slot: Slot) -> OpenOutcome {
         let mut state = entry.state.lock();
         state.checked = true;
+        self.share_or_hand_out(entry, state, file, slot)
+    }
+
+    /// Opens the file of an entry. An entry whose file is missing or truncated is discarded.
+    fn whole_file(&self, entry: &Arc<Entry>) -> Result<File, OpenOutcome> {
+        match self.open_whole(entry) {
+            Ok(Some(file)) => Ok(file),
+            Ok(None) => {
+                self.discard(entry);
+                Err(OpenOutcome::Gone)
+            }
+            Err(_) => Err(OpenOutcome::Failed),
+        }
+    }
+
+    /// Returns a handle of the file that another thread opened meanwhile, or else of this one, which takes the slot.
+    fn share_or_hand_out(
+        &self,
+        entry: &Arc<Entry>,
+        mut state: MutexGuard<'_, State>,
+        file: File,
+        slot: Slot,
+    ) -> OpenOutcome {
         if let Some(outcome) = self.share(entry, &mut state) {
             drop(state);
             return outcome;
