@@ -22,8 +22,8 @@ check:
 	cargo test --locked --workspace --lib --bins
 	cargo test --locked -p esker-format -p esker-testkit --test it
 
-# Every test, and at the end what was skipped. As root it installs what is missing; as a user it says what to install. Tests mostly wait, for disks and for
-# each other's programs: two at a time left two cores idle for half of the time.
+# Every test, and at the end what was skipped. As root it installs what is missing; as a user it says what to install. Tests mostly
+# wait, for disks and for each other's programs: two at a time left two cores idle for half of the time.
 test: export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 4 : n)))
 test:
 	scripts/needs.sh

@@ -251,9 +251,9 @@ impl<'t> BundleWriter<'t> {
         let Some((directory, name)) = path::split(trigger.as_bytes()) else { return Ok(()) };
         let listing = self.tree.list(directory)?;
         let before = listing.iter().find(|entry| is_spec_of(entry, name));
-        let of_somebody = before.is_some_and(|entry| !is_profile_bundle(entry));
+        let is_published = before.is_some_and(|entry| !is_profile_bundle(entry));
         let (Some(beside), Some(spec_name), false) =
-            (listing.iter().find(|entry| entry.name == name), bundle::name_for(name), of_somebody)
+            (listing.iter().find(|entry| entry.name == name), bundle::name_for(name), is_published)
         else {
             return Ok(());
         };

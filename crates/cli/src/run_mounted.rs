@@ -34,7 +34,7 @@ pub(crate) struct MountedRun<'a> {
     pub(crate) session: SessionOptions,
     /// Put an overlay of the kernel above the mount.
     pub(crate) shield: bool,
-    /// Whether somebody goes ahead of the command.
+    /// True if recorded reads are replayed ahead of the command.
     pub(crate) replay: bool,
 }
 

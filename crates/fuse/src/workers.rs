@@ -237,8 +237,8 @@ impl WorkerPool {
                 Err(_) => return,
             }
             let asked = self.asked_alone.load(Ordering::SeqCst);
-            let nobody_listens = self.listening.load(Ordering::SeqCst) == 0;
-            if nobody_listens && asked == seen && !self.unpark_one() {
+            let none_listening = self.listening.load(Ordering::SeqCst) == 0;
+            if none_listening && asked == seen && !self.unpark_one() {
                 let since = *alone_since.get_or_insert_with(Instant::now);
                 if since.elapsed() >= SPAWN_AFTER {
                     alone_since = None;
@@ -248,7 +248,7 @@ impl WorkerPool {
                 continue;
             }
             alone_since = None;
-            if nobody_listens || asked != seen {
+            if none_listening || asked != seen {
                 seen = asked;
                 self.ring_after(LONG);
             } else {
@@ -393,7 +393,7 @@ mod tests {
             begin(&quiet, true);
             workers.done();
         }
-        assert_eq!(workers.parked.lock().unparking, 0, "a few quick ones fetch nobody");
+        assert_eq!(workers.parked.lock().unparking, 0, "a few quick requests unpark no worker");
         for _ in 0..LEFT_OVER_MAX {
             begin(&busy, true);
             workers.done();
@@ -408,7 +408,7 @@ mod tests {
     fn a_long_answer_fetches_another() {
         let (workers, threads, wakes) = workers();
         let guarded = Arc::clone(&workers);
-        let guard = std::thread::spawn(move || guarded.watchdog(|_| panic!("somebody is left to fetch")));
+        let guard = std::thread::spawn(move || guarded.watchdog(|_| panic!("the watchdog started a worker")));
         let (quiet, _writer) = device(false);
         // A watchdog that still sees the first of them must see the second, and stop when there is nothing to see.
         for _ in 0..2 {
@@ -426,7 +426,7 @@ mod tests {
         while workers.is_set.load(Ordering::SeqCst) {
             std::thread::yield_now();
         }
-        assert_eq!(workers.parked.lock().count, 1, "what doesn't ask the tree fetches nobody");
+        assert_eq!(workers.parked.lock().count, 1, "a request that doesn't ask the tree unparks no worker");
         ends(&workers, threads);
         guard.join().expect("the guard");
     }
@@ -484,7 +484,7 @@ mod tests {
         workers.asked_by(7, start);
         assert!(spinner.spin(&workers, &busy), "one task asks");
         workers.asked_by(0, Instant::now());
-        assert!(spinner.spin(&workers, &busy), "the kernel is nobody");
+        assert!(spinner.spin(&workers, &busy), "the kernel counts as no caller");
         workers.asked_by(8, Instant::now());
         assert!(!spinner.spin(&workers, &busy) && spinner.in_vain == 0, "another one asked");
         let later = Instant::now() + ALONE_FOR;

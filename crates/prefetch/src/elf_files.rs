@@ -119,7 +119,7 @@ impl ElfFile {
     }
 }
 
-/// Part of a file that is being fetched because it tells what is read next.
+/// Part of a file in flight whose content determines the next reads.
 enum Awaited {
     Head,
     Dynamic(Layout),

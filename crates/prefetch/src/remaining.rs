@@ -69,7 +69,7 @@ impl Readers {
 ///
 /// Chunks that will be read soon come first. The remaining ones follow after everything else and only when the mount
 /// is idle, so that they take no CPU time from a starting program; code from a far server does not wait for that. A
-/// bundle tells what is read of the files that it names, so a read beside it prefetches no more than in any other
+/// bundle lists the reads of the files that it names, so a read beside it prefetches no more than in any other
 /// file. While a bundle is being fetched, all of these chunks wait for it.
 #[derive(Default)]
 pub struct RemainingChunks {

@@ -30,7 +30,7 @@ pub enum Extent {
 ///
 /// `place` is the path of the function that reports, `package` its package; [`skip!`](crate::skip) knows them. A test is
 /// named after its thread, because helpers of tests report too; the only thread of a run has no such name.
-#[allow(clippy::print_stderr, reason = "whoever runs one test sees why it did nothing")]
+#[allow(clippy::print_stderr, reason = "the developer sees why a test did nothing")]
 pub fn report(package: &str, place: &str, extent: Extent, reason: &str) {
     let thread = std::thread::current();
     let name = match thread.name() {

@@ -102,7 +102,7 @@ pub(crate) struct Kept<'a> {
     /// True if the tree never changes.
     pub(crate) is_fixed: bool,
     pub(crate) session: SessionOptions,
-    /// Whether somebody goes ahead of programs that start from it.
+    /// True if recorded reads are replayed ahead of programs that start from the image.
     pub(crate) replay: bool,
     pub(crate) identity: Identity,
     /// True if commands must not get out of it.

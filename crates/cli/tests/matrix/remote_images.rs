@@ -21,7 +21,7 @@ const BLOCK: usize = 256 << 10;
 /// Several of the chunks in which a repository stores a file.
 const LARGE: usize = 40 << 20;
 
-/// A user who reads an image on a server.
+/// Test environment with an image on a server.
 struct Reader {
     world: TestEnv,
     image: Vec<u8>,

@@ -151,6 +151,6 @@ fn the_nearest_server_is_found_once_the_proxys_name_resolves() {
         let is_read = || bytes(&store, &objects[0].wanted).is_ok();
         assert!(until(PATIENCE, is_read), "{:?}", source.network().route);
         let is_asked = || proxy.count(|path| path.contains(question)) >= times;
-        assert!(until(PATIENCE, is_asked), "{order:?}: nobody was asked");
+        assert!(until(PATIENCE, is_asked), "{order:?}: no name server got a query");
     }
 }

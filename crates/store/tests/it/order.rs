@@ -123,7 +123,7 @@ fn a_silent_or_broken_geo_api_changes_and_delays_nothing() {
     let source = net.source();
     objects.iter().for_each(|object| net.read(&source, object));
     let hits = || rules.iter().map(|rule| rule.hits()).sum::<u64>();
-    assert!(until(PATIENCE, || hits() > 0), "nobody was asked");
+    assert!(until(PATIENCE, || hits() > 0), "no server got a request");
     assert_eq!(hits(), 1, "one was asked, and still is");
     assert_eq!(active(&source), Some(0));
 }

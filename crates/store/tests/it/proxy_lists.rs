@@ -353,7 +353,7 @@ fn lists_whose_names_are_resolved_late() {
     }
 }
 
-/// Asks for something that nobody has: a request that may change the route.
+/// Requests an object that no server has; the request may change the route.
 fn look(source: &dyn Source) {
     let fetch = esker_store::Fetch::new(".cvmfspublished", "a look", 1 << 10);
     let _ = Callback::wait(|done| source.fetch(fetch, done));

@@ -64,7 +64,7 @@ fn predicted_folders_are_reported_to_the_listener() {
     let (reported, folders) = channel();
     view.set_prefetch_listener(Box::new(move |what| match what {
         PrefetchEvent::Folder(path) => drop(reported.send(path.to_vec())),
-        PrefetchEvent::Bytes(arrival) => panic!("nobody announced {arrival:?}"),
+        PrefetchEvent::Bytes(arrival) => panic!("no bundle announced {arrival:?}"),
     }));
     read(&view, "/perm/m0644");
     assert!(folders.iter().any(|folder| folder == b"/perm"));

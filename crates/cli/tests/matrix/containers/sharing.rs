@@ -378,7 +378,7 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
     let again = reads(known_by, &[]);
     // Some steps are kept back, to see whether the command comes by.
     let goes_ahead = until(PATIENCE, || has_read() >= stored * 9 / 10);
-    assert!(goes_ahead, "nobody went ahead: {} bytes", has_read());
+    assert!(goes_ahead, "the scout did not read ahead: {} bytes", has_read());
     again.end();
     images.is_released();
 
