@@ -201,6 +201,17 @@ pub enum AdminError {
         /// Why not.
         reason: &'static str,
     },
+    /// Neither of the compared revisions has this path.
+    #[error("neither revision has `{0}`")]
+    NoSuchPath(String),
+    /// A revision can't be found.
+    #[error("there is no revision `{name}`: {reason}")]
+    NoRevision {
+        /// Its name, as it was given.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
     /// The rules for nested catalogs make no sense.
     #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
     Dirtab {
