@@ -6,11 +6,13 @@ use esker_format::manifest::{self, Manifest};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
+use esker_format::trust::VerifiedHead;
 use esker_format::write::head::sign_manifest;
 use esker_format::write::history::HistoryDraft;
 use esker_format::write::reflog::ReflogDraft;
 use esker_store::Sink as _;
 
+use crate::create::DAY;
 use crate::encode::Encoder;
 use crate::error::AdminError;
 use crate::kept;
@@ -38,12 +40,37 @@ pub(crate) enum Made {
 /// A revision that is ready to be made public.
 pub(crate) struct Commit<'r> {
     pub(crate) repository: &'r Repository,
+    /// The head that is replaced.
+    pub(crate) head: &'r VerifiedHead,
     /// Hash and plain size of the root catalog.
     pub(crate) root: (ContentHash, u64),
     pub(crate) revision: u64,
     pub(crate) ttl: u32,
     pub(crate) now: UnixTime,
     pub(crate) made: Made,
+}
+
+/// Continues the history that a head names, or begins one.
+pub(crate) fn continue_history(
+    repository: &Repository,
+    head: &VerifiedHead,
+) -> Result<HistoryDraft, AdminError> {
+    let Some(object) = head.history() else { return Ok(HistoryDraft::new(repository.name.clone())) };
+    let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
+    let history = History::parse(&bytes).map_err(AdminError::History)?;
+    Ok(HistoryDraft::continuing(&history, object.hash))
+}
+
+impl<'r> Commit<'r> {
+    /// Returns a commit of the published revision, which changes only what the head refers to.
+    pub(crate) fn of_published(repository: &'r Repository, now: UnixTime) -> Self {
+        let head = &repository.head;
+        let root = (head.root_catalog().hash, head.root_catalog_size().unwrap_or(0));
+        let (revision, ttl) = (head.revision(), head.ttl());
+        // Clients refuse a head that is older than the one before.
+        let now = now.max(head.timestamp());
+        Self { repository, head, root, revision, ttl, now, made: Made::Now }
+    }
 }
 
 impl Commit<'_> {
@@ -53,14 +80,7 @@ impl Commit<'_> {
         tag: &TagRequest,
         now: UnixTime,
     ) -> Result<(HistoryDraft, Option<String>), AdminError> {
-        let draft = match repository.head.history() {
-            Some(object) => {
-                let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
-                let history = History::parse(&bytes).map_err(AdminError::History)?;
-                HistoryDraft::continuing(&history, object.hash)
-            }
-            None => HistoryDraft::new(repository.name.clone()),
-        };
+        let draft = continue_history(repository, &repository.head)?;
         let automatic = || repository.settings.automatic_tags.then(|| draft.automatic_name(now));
         let name = tag.name.clone().or_else(automatic);
         if name.is_none() && !tag.description.is_empty() {
@@ -81,24 +101,13 @@ impl Commit<'_> {
         Ok((draft, name))
     }
 
-    /// Stores the remaining objects and replaces the head.
+    /// Makes the revision the newest, or gives the published one a tag.
     pub(crate) fn publish(
         &self,
         mut history: HistoryDraft,
         tag: Option<String>,
         description: &str,
     ) -> Result<(), AdminError> {
-        let repository = self.repository;
-        let sink = &*repository.sink;
-        let mut encoder = Encoder::for_metadata();
-        let algorithm = repository.head.hash_algorithm();
-        let mut room = Vec::new();
-        let mut put = |plain: &[u8], kind| -> Result<ObjectName, AdminError> {
-            let stored = encoder.encode(plain, &mut room)?;
-            let name = ObjectName::new(ContentHash::of(algorithm, stored), kind);
-            sink.put(&name, stored)?;
-            Ok(name)
-        };
         let head = Tag {
             name: tag.clone().unwrap_or_default(),
             root_catalog: self.root.0,
@@ -115,19 +124,38 @@ impl Commit<'_> {
             history.add(head.clone())?;
         }
         if self.made == Made::Now {
+            if let Some(days) = self.repository.settings.automatic_tags_for {
+                let limit = UnixTime(self.now.0.saturating_sub(i64::from(days) * DAY));
+                history.remove_automatic(limit);
+            }
             history.advance(&head);
         }
+        self.replace_head(history)
+    }
+
+    /// Stores history, certificate and reflog, and replaces the head.
+    pub(crate) fn replace_head(&self, history: HistoryDraft) -> Result<(), AdminError> {
+        let (repository, old) = (self.repository, self.head);
+        let sink = &*repository.sink;
+        let mut encoder = Encoder::for_metadata();
+        let algorithm = old.hash_algorithm();
+        let mut room = Vec::new();
+        let mut put = |plain: &[u8], kind| -> Result<ObjectName, AdminError> {
+            let stored = encoder.encode(plain, &mut room)?;
+            let name = ObjectName::new(ContentHash::of(algorithm, stored), kind);
+            sink.put(&name, stored)?;
+            Ok(name)
+        };
         let history = put(&history.finish(), ObjectKind::History)?;
-        let certificate = match kept::certificate(sink, &repository.head, repository.publisher.certificate())?
-        {
+        let certificate = match kept::certificate(sink, old, repository.publisher.certificate())? {
             Some(published) => published,
             None => put(repository.publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?,
         };
-        let metainfo = kept::metainfo(sink, &repository.head)?;
+        let metainfo = kept::metainfo(sink, old)?;
         sink.flush()?;
         let root = ObjectName::new(self.root.0, ObjectKind::Catalog);
         let objects: Vec<ObjectName> = [root, certificate, history].into_iter().chain(metainfo).collect();
-        if repository.head.alternative_paths() {
+        if old.alternative_paths() {
             objects.iter().try_for_each(|object| sink.put_alternative(object))?;
         }
         let reflog = self.reflog(&objects)?;
@@ -147,7 +175,7 @@ impl Commit<'_> {
             reflog: Some(reflog),
             metainfo: metainfo.map(|object| object.hash),
             micro_catalog: None,
-            ..repository.head.manifest().clone()
+            ..old.manifest().clone()
         };
         let signed = sign_manifest(&manifest, repository.publisher.key()).map_err(AdminError::Signing)?;
         Ok(sink.put_root(manifest::PATH, &signed)?)

@@ -212,6 +212,12 @@ pub enum AdminError {
         /// Why not.
         reason: String,
     },
+    /// No revision is marked as the one before.
+    #[error("there is nothing to undo: the newest revision is the first one, or a rollback itself")]
+    NothingToUndo {
+        /// Number of the revision that the newest one replaced, if it is known.
+        before: Option<u64>,
+    },
     /// The rules for nested catalogs make no sense.
     #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
     Dirtab {

@@ -21,7 +21,7 @@ use crate::repository::DATABASE_MAX;
 
 /// A published revision; keeps every catalog that it has read.
 pub(crate) struct Published {
-    objects: Arc<dyn ObjectSource>,
+    pub(crate) objects: Arc<dyn ObjectSource>,
     root: (ContentHash, Option<u64>),
     catalogs: Mutex<HashMap<Vec<u8>, Arc<OldCatalog>>>,
 }

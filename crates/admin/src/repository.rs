@@ -77,7 +77,7 @@ impl Repository {
         let head = read_head(&sink, name, &keys, &publisher, now)?;
         let state = make_state(disks, root)?;
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
-        let settings = settings.unwrap_or_default();
+        let settings = settings.unwrap_or_else(Settings::of_others);
         let (name, disks) = (name.clone(), disks.clone());
         let (spool, opened) = (None, now);
         Ok(Self { name, disks, sink, publisher, settings, head, spool, keys, opened, state, _lock: lock })
@@ -91,6 +91,11 @@ impl Repository {
             self.head = read_head(&self.sink, &self.name, &self.keys, &self.publisher, self.opened)?;
         }
         Ok(())
+    }
+
+    /// Reads the head again, which may have moved since the repository was opened.
+    pub(crate) fn read_head(&self) -> Result<VerifiedHead, AdminError> {
+        read_head(&self.sink, &self.name, &self.keys, &self.publisher, self.opened)
     }
 
     /// Returns the name of the repository.

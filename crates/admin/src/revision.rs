@@ -33,6 +33,7 @@ use crate::published::Published;
 use crate::report::Report;
 use crate::repository::Repository;
 use crate::shrink::Shrink;
+use crate::snapshots;
 
 /// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;
@@ -201,7 +202,10 @@ impl<'r> Context<'r> {
         report.add_bundles(&mut added_bundles);
         if changes.is_empty() {
             match tag.filter(|_| options.tag.name.is_some()) {
-                Some(tag) => self.tag_published(history, tag, &options.tag.description, report)?,
+                Some(tag) => {
+                    self.tag_published(history, tag, &options.tag.description, report)?;
+                    self.refresh_snapshots(report);
+                }
                 None => report.warnings.extend(self.message_warning(options)),
             }
             report.remembered(profiles.remember(&added_bundles.triggers));
@@ -224,13 +228,26 @@ impl<'r> Context<'r> {
         let now = self.published_at();
         let made = Made::Now;
         let root_object = (root.hash, root.size);
-        let commit = Commit { repository: self.repository, root: root_object, revision, ttl, now, made };
+        let (repository, head) = (self.repository, &self.repository.head);
+        let commit = Commit { repository, head, root: root_object, revision, ttl, now, made };
         commit.publish(history, tag.clone(), &options.tag.description)?;
         report.seconds.commit = self.seconds() - written;
         (report.revision, report.root, report.tag) = (revision, root.hash.to_string(), tag);
         report.published = true;
+        self.refresh_snapshots(report);
         report.remembered(profiles.remember(&added_bundles.triggers));
         Ok(())
+    }
+
+    /// Brings the virtual directory of snapshots up to date. The revision is published already, so a failure only
+    /// delays that until the next publish.
+    fn refresh_snapshots(&self, report: &mut Report) {
+        match snapshots::refresh(self.repository, self.now) {
+            Ok(revision) => report.revision = revision.unwrap_or(report.revision),
+            Err(error) => {
+                report.warnings.push(format!("/.cvmfs/snapshots is out of date until the next publish: {error}"));
+            }
+        }
     }
 
     /// Returns the shrink that removing so many entries is, if it is one.
@@ -279,6 +296,7 @@ impl<'r> Context<'r> {
         let modified = published.catalog.properties().last_modified;
         let commit = Commit {
             repository: self.repository,
+            head,
             root: (published.hash, size),
             revision: head.revision(),
             ttl: head.ttl(),
@@ -331,6 +349,7 @@ impl<'r> Context<'r> {
             sink: &*self.repository.sink,
             algorithm: self.repository.head.hash_algorithm(),
             revision,
+            replaces: None,
             now: self.published_at(),
             ttl,
             built: Default::default(),

@@ -17,7 +17,7 @@ use serde::{Serialize, Serializer};
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
 use crate::object_source::{ObjectSource, StoredObjects, WantedObject};
-use crate::published::OldCatalog;
+use crate::published::{OldCatalog, Published};
 use crate::repository::{DATABASE_MAX, Repository, has_manifest};
 use crate::signed::SignedFiles;
 
@@ -208,6 +208,22 @@ impl Revisions {
         }
         let reason = "no tag names it, and the revisions after it don't lead to it any more".to_owned();
         Err(AdminError::NoRevision { name: name(), reason })
+    }
+
+    /// Returns true if the revision with this root catalog has a path.
+    pub(crate) fn has_path(&self, root: ContentHash, path: &[u8]) -> Result<bool, AdminError> {
+        let published = Published::of_root(self.objects.clone(), (root, None));
+        Ok(published.entry(path)?.is_some())
+    }
+
+    /// Returns the number of the revision that a revision replaced, if that is still there.
+    pub(crate) fn number_before(&self, revision: &Revision) -> Result<Option<u64>, AdminError> {
+        let Some(previous) = revision.previous else { return Ok(None) };
+        match self.at(previous) {
+            Ok(found) => Ok(Some(found.number)),
+            Err(AdminError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Iterates over a revision and those before it, newest first. It ends with the first revision, or with an error

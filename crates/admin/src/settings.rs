@@ -13,6 +13,9 @@ use crate::error::AdminError;
 /// Far more than settings take.
 const FILE_MAX: u64 = 1 << 16;
 
+/// Days for which a new repository keeps automatic tags.
+const AUTOMATIC_TAGS_DAYS: u32 = 30;
+
 /// How content is stored, and which metadata is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -28,6 +31,10 @@ pub struct Settings {
     pub xattrs: bool,
     /// Whether each publish gets a tag of its own.
     pub automatic_tags: bool,
+    /// Days after which automatic tags are removed; none keeps them.
+    pub automatic_tags_for: Option<u32>,
+    /// Whether `/.cvmfs/snapshots` shows the tagged revisions; none keeps the directory up to date if it is there.
+    pub virtual_snapshots: Option<bool>,
     /// When catalogs are split and joined; none leaves that to markers and rules.
     pub balance: Option<Balance>,
 }
@@ -56,6 +63,8 @@ impl Default for Settings {
             nanoseconds: true,
             xattrs: true,
             automatic_tags: true,
+            automatic_tags_for: Some(AUTOMATIC_TAGS_DAYS),
+            virtual_snapshots: None,
             balance: Some(Balance::default()),
         }
     }
@@ -71,6 +80,11 @@ struct Stored {
     nanoseconds: bool,
     xattrs: bool,
     automatic_tags: bool,
+    /// Missing in files of versions that kept automatic tags for ever.
+    #[serde(default)]
+    automatic_tags_for: Option<u32>,
+    #[serde(default)]
+    virtual_snapshots: Option<bool>,
     balance: Option<Balance>,
 }
 
@@ -86,6 +100,11 @@ impl Settings {
     /// Returns the path of the settings in the publisher's state folder.
     pub(crate) fn path(state: &Path) -> PathBuf {
         state.join("settings.json")
+    }
+
+    /// Returns the settings of a repository that has no file of them, since Esker did not make it: no tag is removed.
+    pub(crate) fn of_others() -> Self {
+        Self { automatic_tags_for: None, ..Self::default() }
     }
 
     /// Reads settings; none if there is no file.
@@ -106,6 +125,8 @@ impl Settings {
             nanoseconds: stored.nanoseconds,
             xattrs: stored.xattrs,
             automatic_tags: stored.automatic_tags,
+            automatic_tags_for: stored.automatic_tags_for,
+            virtual_snapshots: stored.virtual_snapshots,
             balance: stored.balance,
         }))
     }
@@ -123,6 +144,8 @@ impl Settings {
             nanoseconds: self.nanoseconds,
             xattrs: self.xattrs,
             automatic_tags: self.automatic_tags,
+            automatic_tags_for: self.automatic_tags_for,
+            virtual_snapshots: self.virtual_snapshots,
             balance: self.balance,
         };
         let text =

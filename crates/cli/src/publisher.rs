@@ -249,6 +249,8 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::Settings { .. }
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
+        | AdminError::NoSuchPath(_)
+        | AdminError::NoRevision { .. }
         | AdminError::Tag(_)
         | AdminError::MessageWithoutTag
         | AdminError::Dirtab { .. } => Kind::Usage,
