@@ -41,8 +41,7 @@ impl ObjectSource for StoredObjects {
         let Some(compression) = compression else { return read_object(&*self.0, &name, size, limit, what) };
         let object = || name.to_string();
         let stored = self.0.read(&name.path(), limit)?;
-        let stored =
-            stored.ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: object() })?;
+        let stored = stored.ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: object() })?;
         if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
             return Err(AdminError::Corrupt { what: what.to_owned(), object: object() });
         }

@@ -15,8 +15,8 @@ use esker_store::Sink;
 use parking_lot::Mutex;
 
 use crate::error::AdminError;
-use crate::path;
 use crate::object_source::{ObjectSource, StoredObjects, WantedObject};
+use crate::path;
 use crate::repository::DATABASE_MAX;
 
 /// A published revision; keeps every catalog that it has read.
@@ -93,10 +93,9 @@ impl OldCatalog {
 }
 
 fn hash_of(nested: &NestedCatalog) -> Result<ContentHash, AdminError> {
-    nested.hash.ok_or_else(|| AdminError::Missing {
-        what: what(&nested.path),
-        object: "without a hash".to_owned(),
-    })
+    nested
+        .hash
+        .ok_or_else(|| AdminError::Missing { what: what(&nested.path), object: "without a hash".to_owned() })
 }
 
 fn what(mountpoint: &[u8]) -> String {
@@ -105,10 +104,7 @@ fn what(mountpoint: &[u8]) -> String {
 
 impl Published {
     pub(crate) fn new(sink: Arc<dyn Sink>, head: &VerifiedHead) -> Self {
-        Self::of_root(
-            Arc::new(StoredObjects(sink)),
-            (head.root_catalog().hash, head.root_catalog_size()),
-        )
+        Self::of_root(Arc::new(StoredObjects(sink)), (head.root_catalog().hash, head.root_catalog_size()))
     }
 
     /// Returns the revision with this root catalog.

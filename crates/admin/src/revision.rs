@@ -245,7 +245,9 @@ impl<'r> Context<'r> {
         match snapshots::refresh(self.repository, self.now) {
             Ok(revision) => report.revision = revision.unwrap_or(report.revision),
             Err(error) => {
-                report.warnings.push(format!("/.cvmfs/snapshots is out of date until the next publish: {error}"));
+                report
+                    .warnings
+                    .push(format!("/.cvmfs/snapshots is out of date until the next publish: {error}"));
             }
         }
     }

@@ -21,6 +21,9 @@ use crate::published::{OldCatalog, Published};
 use crate::repository::{DATABASE_MAX, Repository, has_manifest};
 use crate::signed::SignedFiles;
 
+/// Least length of a hash as text.
+const HASH_LEN: usize = 40;
+
 /// A revision of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Revision {
@@ -157,14 +160,17 @@ impl Revisions {
         if name == TRUNK {
             return self.head();
         }
-        if let Ok(number) = name.parse::<u64>() {
+        // A hash may consist of decimal digits only, but is longer than any number.
+        if let Some(number) = name.parse::<u64>().ok().filter(|_| name.len() < HASH_LEN) {
             return self.numbered(number);
         }
         if let Ok(hash) = ContentHash::parse(name) {
             return self.at(hash).map_err(|error| self.collected(name, error));
         }
         let reason = match name {
-            TRUNK_PREVIOUS => "there is no default undo target: the newest revision is the first one, or a rollback",
+            TRUNK_PREVIOUS => {
+                "there is no default undo target: the newest revision is the first one, or a rollback"
+            }
             _ => "no tag has this name, and it is neither the number nor the hash of a revision",
         };
         Err(AdminError::NoRevision { name: name.to_owned(), reason: reason.to_owned() })
@@ -174,7 +180,9 @@ impl Revisions {
         match error {
             AdminError::Missing { object, .. } => AdminError::NoRevision {
                 name: name.to_owned(),
-                reason: format!("its root catalog (object {object}) is not there; it may have been collected"),
+                reason: format!(
+                    "its root catalog (object {object}) is not there; it may have been collected"
+                ),
             },
             error => error,
         }

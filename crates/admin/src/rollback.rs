@@ -108,10 +108,8 @@ impl Rollback {
         if name == TRUNK_PREVIOUS && tag.is_none() {
             return Err(AdminError::NothingToUndo { before: revisions.number_before(&before)? });
         }
-        let refused = |reason: &str| AdminError::NoRevision {
-            name: name.to_owned(),
-            reason: reason.to_owned(),
-        };
+        let refused =
+            |reason: &str| AdminError::NoRevision { name: name.to_owned(), reason: reason.to_owned() };
         if tag.is_some_and(|tag| tag.branch != DEFAULT_BRANCH) {
             return Err(refused("a rollback needs a revision of the default branch"));
         }

@@ -204,8 +204,7 @@ impl Walk<'_, '_> {
         new: Option<&Entry>,
         owners: &Owners,
     ) -> Result<(), AdminError> {
-        let is_listed =
-            |entry: &&Entry| entry.is_directory() && !entry.flags.has(Flags::BIND_MOUNTPOINT);
+        let is_listed = |entry: &&Entry| entry.is_directory() && !entry.flags.has(Flags::BIND_MOUNTPOINT);
         let (old, new) = (old.filter(is_listed), new.filter(is_listed));
         if old.is_none() && new.is_none() {
             return Ok(());
@@ -249,9 +248,7 @@ impl Walk<'_, '_> {
                 && !path::is_within(&self.diff.within, path::RESERVED);
             let is_bundle = entry::is_profile_bundle(any);
             let is_same = match (&old, &new) {
-                (Some(old), Some(new)) => {
-                    !old.is_directory() && Attributes::between(old, new).is_empty()
-                }
+                (Some(old), Some(new)) => !old.is_directory() && Attributes::between(old, new).is_empty(),
                 _ => false,
             };
             if !(is_generated || is_bundle || is_same) {
@@ -284,9 +281,8 @@ impl Walk<'_, '_> {
             (None, None) => return Ok(()),
         };
         if change != ChangeKind::Changed || attributes.has(Attributes::CONTENT) {
-            let bytes = |entry: Option<&Entry>| {
-                entry.filter(|entry| entry.is_file()).map_or(0, |entry| entry.size)
-            };
+            let bytes =
+                |entry: Option<&Entry>| entry.filter(|entry| entry.is_file()).map_or(0, |entry| entry.size);
             counts.bytes_added = counts.bytes_added.saturating_add(bytes(new));
             counts.bytes_removed = counts.bytes_removed.saturating_add(bytes(old));
         }

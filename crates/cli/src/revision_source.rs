@@ -71,9 +71,7 @@ impl ObjectSource for FetchedObjects {
         request.alternative_path = self.alternative.contains(&name);
         let handle = Callback::wait(|done| self.repository.store.get(request, done));
         let handle = handle.map_err(|error| match error.cause() {
-            Cause::Missing { .. } => {
-                AdminError::Missing { what: what.to_owned(), object: name.to_string() }
-            }
+            Cause::Missing { .. } => AdminError::Missing { what: what.to_owned(), object: name.to_string() },
             _ => AdminError::Storage(error),
         })?;
         handle.read_all().map_err(|source| {

@@ -3,6 +3,7 @@
 
 mod bundles;
 mod creation;
+mod diffing;
 mod disturbed;
 mod faults;
 mod fixtures;
@@ -14,5 +15,7 @@ mod replicas;
 mod resign;
 mod round_trip;
 mod scene;
+mod snapshots;
 mod tags;
+mod time_travel;
 mod workshop;

@@ -68,9 +68,10 @@ impl Compared {
             _ => (words, &b"/"[..]),
         };
         let text = |word: &OsString| {
-            word.to_str().filter(|_| !is_path(word)).map(str::to_owned).ok_or_else(|| {
-                Failure::usage(format!("{} is not the name of a revision", word.display()))
-            })
+            word.to_str()
+                .filter(|_| !is_path(word))
+                .map(str::to_owned)
+                .ok_or_else(|| Failure::usage(format!("{} is not the name of a revision", word.display())))
         };
         let (old, new) = match revisions {
             [] => ("trunk-previous".to_owned(), "trunk".to_owned()),

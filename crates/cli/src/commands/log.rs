@@ -61,7 +61,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     if let Some(failure) = broken {
         return Err(failure);
     }
-    let end = end.map_err(|error| of_admin(&format!("can't read the revisions of {}", args.place), &error))?;
+    let end =
+        end.map_err(|error| of_admin(&format!("can't read the revisions of {}", args.place), &error))?;
     match array {
         Some(array) => array.end(&mut out)?,
         None if listed == 0 => out.line(format!("no revision has {}", args.path.display()))?,
@@ -69,7 +70,9 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     }
     out.finish()?;
     if let LogEnd::Missing(root) = end {
-        warn(Some(&format!("some earlier revisions are not there any more (root catalog {root} is missing)")));
+        warn(Some(&format!(
+            "some earlier revisions are not there any more (root catalog {root} is missing)"
+        )));
     }
     Ok(())
 }
@@ -79,7 +82,8 @@ fn print(out: &mut Output, entry: &LogEntry) -> Result<(), Failure> {
     let tags = if tags.is_empty() { String::new() } else { format!("  ({})", tags.join(", ")) };
     let time = when(revision.published.0);
     let title = out.bold(&format!("revision {}", revision.number));
-    out.line(out.name(format!("{title}  {time} UTC  {}{tags}", revision.root).as_bytes()).into_owned())?;
+    let rest = format!("  {time} UTC  {}{tags}", revision.root);
+    out.line([title.as_bytes(), &*out.name(rest.as_bytes())].concat())?;
     if let Some(path) = path {
         let how = match path {
             ChangeKind::Added => "added".to_owned(),

@@ -110,7 +110,8 @@ impl HistoryDraft {
         for branch in &mut self.branches {
             // Each step leaves one removed branch, so a circle in a damaged history ends too.
             for _ in 0..removed.len() {
-                let Some(gone) = removed.iter().find(|gone| branch.parent.as_ref() == Some(&gone.name)) else {
+                let Some(gone) = removed.iter().find(|gone| branch.parent.as_ref() == Some(&gone.name))
+                else {
                     break;
                 };
                 branch.parent.clone_from(&gone.parent);
