@@ -40,6 +40,7 @@ mod profiles;
 mod progress;
 mod publish;
 mod published;
+mod recent_objects;
 mod reindex;
 mod report;
 mod repository;

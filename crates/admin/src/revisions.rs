@@ -18,6 +18,7 @@ use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
 use crate::object_source::{ObjectSource, StoredObjects, WantedObject};
 use crate::published::{OldCatalog, Published};
+use crate::recent_objects::RecentObjects;
 use crate::repository::{DATABASE_MAX, Repository, has_manifest};
 use crate::signed::SignedFiles;
 
@@ -106,7 +107,9 @@ impl Revisions {
             let wanted = WantedObject { name, compression: None, size: None, limit: DATABASE_MAX, what };
             History::parse(&objects.object(&wanted)?).map_err(AdminError::History)
         });
-        Ok(Self { history: history.transpose()?, head, objects, listed: Vec::new() })
+        let history = history.transpose()?;
+        let objects: Arc<dyn ObjectSource> = Arc::new(RecentObjects::new(objects));
+        Ok(Self { history, head, objects, listed: Vec::new() })
     }
 
     /// Returns the published head.

@@ -13,9 +13,6 @@ use crate::error::AdminError;
 /// Far more than settings take.
 const FILE_MAX: u64 = 1 << 16;
 
-/// Days for which a new repository keeps automatic tags.
-const AUTOMATIC_TAGS_DAYS: u32 = 30;
-
 /// How content is stored, and which metadata is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -31,12 +28,12 @@ pub struct Settings {
     pub xattrs: bool,
     /// Whether each publish gets a tag of its own.
     pub automatic_tags: bool,
-    /// Days after which automatic tags are removed; none keeps them.
-    pub automatic_tags_for: Option<u32>,
-    /// Whether `/.cvmfs/snapshots` shows the tagged revisions; none keeps the directory up to date if it is there.
-    pub virtual_snapshots: Option<bool>,
     /// When catalogs are split and joined; none leaves that to markers and rules.
     pub balance: Option<Balance>,
+    /// Days after which automatic tags are removed at a publish; none keeps them.
+    pub automatic_tags_for: Option<u32>,
+    /// Whether `/.cvmfs/snapshots` shows the tagged revisions.
+    pub virtual_snapshots: bool,
 }
 
 /// When catalogs are split and joined without being asked to.
@@ -63,9 +60,9 @@ impl Default for Settings {
             nanoseconds: true,
             xattrs: true,
             automatic_tags: true,
-            automatic_tags_for: Some(AUTOMATIC_TAGS_DAYS),
-            virtual_snapshots: None,
             balance: Some(Balance::default()),
+            automatic_tags_for: None,
+            virtual_snapshots: false,
         }
     }
 }
@@ -80,12 +77,16 @@ struct Stored {
     nanoseconds: bool,
     xattrs: bool,
     automatic_tags: bool,
-    /// Missing in files of versions that kept automatic tags for ever.
-    #[serde(default)]
-    automatic_tags_for: Option<u32>,
-    #[serde(default)]
-    virtual_snapshots: Option<bool>,
     balance: Option<Balance>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    automatic_tags_for: Option<u32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    virtual_snapshots: bool,
+}
+
+/// Returns true for a setting that versions without it would have, so that they go on reading the file.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -100,11 +101,6 @@ impl Settings {
     /// Returns the path of the settings in the publisher's state folder.
     pub(crate) fn path(state: &Path) -> PathBuf {
         state.join("settings.json")
-    }
-
-    /// Returns the settings of a repository that has no file of them, since Esker did not make it: no tag is removed.
-    pub(crate) fn of_others() -> Self {
-        Self { automatic_tags_for: None, ..Self::default() }
     }
 
     /// Reads settings; none if there is no file.
@@ -125,9 +121,9 @@ impl Settings {
             nanoseconds: stored.nanoseconds,
             xattrs: stored.xattrs,
             automatic_tags: stored.automatic_tags,
+            balance: stored.balance,
             automatic_tags_for: stored.automatic_tags_for,
             virtual_snapshots: stored.virtual_snapshots,
-            balance: stored.balance,
         }))
     }
 
@@ -144,9 +140,9 @@ impl Settings {
             nanoseconds: self.nanoseconds,
             xattrs: self.xattrs,
             automatic_tags: self.automatic_tags,
+            balance: self.balance,
             automatic_tags_for: self.automatic_tags_for,
             virtual_snapshots: self.virtual_snapshots,
-            balance: self.balance,
         };
         let text =
             serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");

@@ -38,7 +38,8 @@ pub(crate) fn refresh(repository: &Repository, now: UnixTime) -> Result<Option<u
     let sink = &*repository.sink;
     let published = Published::new(repository.sink.clone(), &head);
     let exists = published.root()?.nested.contains_key(RESERVED);
-    let wanted = repository.settings.virtual_snapshots.unwrap_or(exists);
+    // Without settings of this repository, what another program made stays.
+    let wanted = repository.settings.virtual_snapshots || exists && !repository.has_settings;
     if !wanted && !exists {
         return Ok(None);
     }

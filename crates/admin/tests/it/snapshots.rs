@@ -10,7 +10,7 @@ use esker_testkit::object::inflate;
 use crate::diffing::revisions;
 use crate::workshop::{Workshop, now};
 
-fn workshop(virtual_snapshots: Option<bool>) -> Workshop {
+fn workshop(virtual_snapshots: bool) -> Workshop {
     Workshop::with(|new| {
         new.settings.automatic_tags = false;
         new.settings.virtual_snapshots = virtual_snapshots;
@@ -60,7 +60,7 @@ fn add(workshop: &Workshop, name: &str, revision: Option<&str>) -> Option<u64> {
 
 #[test]
 fn snapshots_follow_the_tags() {
-    let workshop = workshop(Some(true));
+    let workshop = workshop(true);
     fs::write(workshop.source().join("file"), "1").unwrap();
     let first = workshop.publish();
     assert_eq!(first.revision, 2, "the second revision has the directory");
@@ -84,7 +84,7 @@ fn snapshots_follow_the_tags() {
 
 #[test]
 fn an_undo_takes_back_the_publish_and_not_the_snapshots() {
-    let workshop = workshop(Some(true));
+    let workshop = workshop(true);
     fs::write(workshop.source().join("file"), "1").unwrap();
     workshop.publish();
     add(&workshop, "v1", None);
@@ -103,12 +103,12 @@ fn an_undo_takes_back_the_publish_and_not_the_snapshots() {
 
 #[test]
 fn snapshots_are_removed_when_they_are_switched_off() {
-    let workshop = workshop(Some(true));
+    let workshop = workshop(true);
     fs::write(workshop.source().join("file"), "1").unwrap();
     workshop.publish();
     add(&workshop, "v1", None);
     let mut repository = workshop.open();
-    repository.settings_mut().virtual_snapshots = Some(false);
+    repository.settings_mut().virtual_snapshots = false;
     fs::write(workshop.source().join("file"), "2").unwrap();
     crate::workshop::publish(&repository, &workshop.source(), "").unwrap();
     drop(repository);
@@ -117,17 +117,17 @@ fn snapshots_are_removed_when_they_are_switched_off() {
 }
 
 #[test]
-fn without_the_setting_only_existing_snapshots_are_kept_up_to_date() {
-    let plain = workshop(None);
+fn snapshots_of_another_program_are_kept_up_to_date() {
+    let workshop = workshop(true);
+    fs::write(workshop.source().join("file"), "1").unwrap();
+    workshop.publish();
+    fs::remove_file(workshop.root().join(".esker/settings.json")).unwrap();
+    add(&workshop, "v1", None);
+    assert_eq!(shown(&workshop).unwrap().len(), 1);
+    let plain = self::workshop(false);
+    fs::remove_file(plain.root().join(".esker/settings.json")).unwrap();
     fs::write(plain.source().join("file"), "1").unwrap();
     assert_eq!(plain.publish().revision, 1);
     assert_eq!(add(&plain, "v1", None), None);
     assert_eq!(shown(&plain), None);
-    let mut repository = plain.open();
-    repository.settings_mut().virtual_snapshots = Some(true);
-    fs::write(plain.source().join("file"), "2").unwrap();
-    crate::workshop::publish(&repository, &plain.source(), "").unwrap();
-    drop(repository);
-    assert_eq!(add(&plain, "v2", None), Some(4));
-    assert_eq!(shown(&plain).unwrap().len(), 2);
 }
