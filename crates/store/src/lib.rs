@@ -66,7 +66,7 @@ pub use servers::{
     Authorities, Dns, Family, InfoHeaders, Login, Order, Proxies, Proxy, ProxyError, Servers, ServersError,
     Timings, without_passwords,
 };
-pub use sink::{LocalSink, Put, Sink};
+pub use sink::{LocalSink, Put, Sink, Swap};
 pub use transport::range_file::RangeFile;
 pub use transport::source::{
     Check, Fetch, FileVersion, MEMORY_MAX, Source, Spool, SpoolAccount, Stored, Validator,

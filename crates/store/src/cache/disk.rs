@@ -63,6 +63,11 @@ pub trait Disk: Send + Sync {
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Removes an empty folder.
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
     /// Returns the names in a folder.
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
 
