@@ -167,6 +167,11 @@ impl LocalSink {
         StoreError::new("the storage", Cause::Disk { doing, path: path.to_owned(), source })
     }
 
+    /// Returns whether an object has its name, whatever its bytes are.
+    pub fn is_there(&self, name: &ObjectName) -> Result<bool, StoreError> {
+        Ok(self.len_of(name)?.is_some())
+    }
+
     /// Returns the length of a named object.
     fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError> {
         let path = self.root.join(name.path());
