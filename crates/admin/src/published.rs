@@ -23,8 +23,11 @@ use crate::repository::DATABASE_MAX;
 pub(crate) struct Published {
     pub(crate) objects: Arc<dyn ObjectSource>,
     root: (ContentHash, Option<u64>),
-    catalogs: Mutex<HashMap<Vec<u8>, Arc<OldCatalog>>>,
+    catalogs: Arc<Catalogs>,
 }
+
+/// Catalogs that were read, by mountpoint and hash. Revisions of a repository share them.
+type Catalogs = Mutex<HashMap<(Vec<u8>, ContentHash), Arc<OldCatalog>>>;
 
 /// A catalog of the published revision.
 pub(crate) struct OldCatalog {
@@ -104,12 +107,23 @@ fn what(mountpoint: &[u8]) -> String {
 
 impl Published {
     pub(crate) fn new(sink: Arc<dyn Sink>, head: &VerifiedHead) -> Self {
-        Self::of_root(Arc::new(StoredObjects(sink)), (head.root_catalog().hash, head.root_catalog_size()))
+        Self::with_root(sink, head.root_catalog().hash, head.root_catalog_size())
     }
 
-    /// Returns the revision with this root catalog.
+    /// Returns the revision with a given root catalog.
+    pub(crate) fn with_root(sink: Arc<dyn Sink>, root: ContentHash, size: Option<u64>) -> Self {
+        Self::of_root(Arc::new(StoredObjects(sink)), (root, size))
+    }
+
+    /// Returns the revision with a given root catalog from any source of objects.
     pub(crate) fn of_root(objects: Arc<dyn ObjectSource>, root: (ContentHash, Option<u64>)) -> Self {
-        Self { objects, root, catalogs: Mutex::default() }
+        Self { objects, root, catalogs: Arc::default() }
+    }
+
+    /// Returns another revision of the repository, which shares the catalogs that were read.
+    pub(crate) fn other(&self, head: &VerifiedHead) -> Self {
+        let root = (head.root_catalog().hash, head.root_catalog_size());
+        Self { objects: self.objects.clone(), root, catalogs: self.catalogs.clone() }
     }
 
     pub(crate) fn root(&self) -> Result<Arc<OldCatalog>, AdminError> {
@@ -122,12 +136,13 @@ impl Published {
         hash: ContentHash,
         size: Option<u64>,
     ) -> Result<Arc<OldCatalog>, AdminError> {
-        if let Some(known) = self.catalogs.lock().get(mountpoint) {
+        let key = (mountpoint.to_vec(), hash);
+        if let Some(known) = self.catalogs.lock().get(&key) {
             return Ok(known.clone());
         }
         // Two threads may load the same catalog at once; that costs time, never correctness.
         let loaded = Arc::new(OldCatalog::read(&*self.objects, mountpoint, hash, size)?);
-        Ok(self.catalogs.lock().entry(mountpoint.to_vec()).or_insert(loaded).clone())
+        Ok(self.catalogs.lock().entry(key).or_insert(loaded).clone())
     }
 
     fn load_nested(&self, nested: &NestedCatalog) -> Result<Arc<OldCatalog>, AdminError> {

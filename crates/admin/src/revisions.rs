@@ -84,9 +84,9 @@ impl Revisions {
         Self::stored(Arc::new(sink), head)
     }
 
-    /// Reads a repository that is open for publishing.
-    pub fn of(repository: &Repository) -> Result<Self, AdminError> {
-        Self::stored(repository.sink.clone(), repository.head.clone())
+    /// Reads a repository that is open for publishing, at a given head.
+    pub(crate) fn of_head(repository: &Repository, head: VerifiedHead) -> Result<Self, AdminError> {
+        Self::stored(repository.sink.clone(), head)
     }
 
     fn stored(sink: Arc<dyn Sink>, head: VerifiedHead) -> Result<Self, AdminError> {

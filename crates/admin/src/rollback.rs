@@ -1,16 +1,19 @@
 //! Rolls the repository back: publishes an earlier revision again, as a new one.
 
+use std::sync::atomic::AtomicBool;
+
 use esker_format::history::{DEFAULT_BRANCH, Tag};
 use esker_format::time::UnixTime;
-use esker_format::write::history::{HistoryDraft, TRUNK_PREVIOUS};
+use esker_format::write::history::{HistoryDraft, TRUNK_PREVIOUS, is_reserved};
 use serde::Serialize;
 
-use crate::catalogs::{CatalogBuilder, Outline};
+use crate::catalogs::{Built, CatalogBuilder, Outline};
 use crate::changes::{Changes, NewTree};
-use crate::commit::{self, Commit};
+use crate::commit::{self, Next, exclusively};
 use crate::error::AdminError;
 use crate::published::Published;
 use crate::repository::Repository;
+use crate::returning::returning_objects;
 use crate::revisions::{Revision, Revisions};
 use crate::snapshots;
 use crate::tree_diff::{DiffCounts, DiffVisitor, TreeDiff};
@@ -41,14 +44,6 @@ pub struct RollbackReport {
     pub counts: DiffCounts,
 }
 
-/// A rollback that was checked.
-struct Plan {
-    report: RollbackReport,
-    history: HistoryDraft,
-    /// True if the target was named by its tag.
-    tag: Option<String>,
-}
-
 impl Rollback {
     /// Returns the report of the planned rollback, and changes nothing; `visit` gets the differences.
     pub fn dry_run(
@@ -57,51 +52,50 @@ impl Rollback {
         now: UnixTime,
         visit: &mut DiffVisitor<'_>,
     ) -> Result<RollbackReport, AdminError> {
-        let Plan { mut report, mut history, tag } = self.plan(repository, visit)?;
-        let head = new_head(&report.target, report.revision, now);
-        let removed = history.roll_back(report.target.number, tag.as_deref(), &head);
-        report.tags_removed = removed.into_iter().map(|tag| tag.name).collect();
+        let head = repository.read_head()?.verified;
+        let mut report = self.plan(&Revisions::of_head(repository, head.clone())?, visit)?;
+        let mut history = commit::read_history(repository, head.history())?;
+        let target = report.target.clone();
+        report.change(&mut history, &new_head(&target, report.revision, now));
         Ok(report)
     }
 
     /// Rolls back.
-    pub fn run(&self, repository: &Repository, now: UnixTime) -> Result<RollbackReport, AdminError> {
-        let Plan { mut report, mut history, tag } = self.plan(repository, &mut |_| Ok(()))?;
-        let now = now.max(repository.head.timestamp());
-        let objects = Revisions::of(repository)?.objects().clone();
-        let published = Published::of_root(objects, (report.target.root, None));
-        let ttl = published.root()?.catalog.properties().ttl.unwrap_or(repository.head.ttl());
-        let mut changes = Changes::default();
-        changes.touch(b"");
-        let builder = CatalogBuilder {
-            tree: NewTree { published: &published, changes: &changes },
-            sink: &*repository.sink,
-            algorithm: repository.head.hash_algorithm(),
-            revision: report.revision,
-            replaces: Some(report.before.root),
-            now,
-            ttl,
-            built: Default::default(),
-        };
-        let root = builder.run(&[Outline::root()], 1)?;
-        let target = Revision { root: root.hash, size: root.size, ..report.target.clone() };
-        let head = new_head(&target, report.revision, now);
-        let removed = history.roll_back(report.target.number, tag.as_deref(), &head);
-        report.tags_removed = removed.into_iter().map(|tag| tag.name).collect();
-        report.root = Some(root.hash.to_string());
-        let commit = Commit {
-            root: (root.hash, root.size),
-            revision: report.revision,
-            ttl,
-            ..Commit::of_published(repository, now)
-        };
-        commit.replace_head(history)?;
-        snapshots::refresh(repository, now)?;
+    pub fn run(
+        &self,
+        repository: &Repository,
+        now: UnixTime,
+        stop: &AtomicBool,
+    ) -> Result<RollbackReport, AdminError> {
+        let base = repository.begin_again()?;
+        // The comparison may take long, so the lock is taken after it.
+        let head = repository.read_head()?;
+        let mut planned =
+            self.plan(&Revisions::of_head(repository, head.verified.clone())?, &mut |_| Ok(()))?;
+        let report = exclusively(repository, stop, |lock| {
+            let revisions = Revisions::of_head(repository, lock.head().verified.clone())?;
+            if !lock.is_of(&head) {
+                planned = self.plan(&revisions, &mut |_| Ok(()))?;
+            }
+            let mut report = planned.clone();
+            if lock.may_miss_objects_of(&base) {
+                let objects = &**revisions.objects();
+                lock.keep(&returning_objects(objects, report.before.root, report.target.root)?)?;
+            }
+            let same = lock.same_revision(now);
+            let (root, ttl) = write(repository, &revisions, &report, same.timestamp)?;
+            let mut history = lock.history()?;
+            let target = Revision { root: root.hash, size: root.size, ..report.target.clone() };
+            report.change(&mut history, &new_head(&target, report.revision, same.timestamp));
+            report.root = Some(root.hash.to_string());
+            let (root, revision) = ((root.hash, root.size), report.revision);
+            Ok((Some(Next { root, revision, ttl, history: Some(history), ..same }), report))
+        })?;
+        snapshots::refresh(repository, now, stop)?;
         Ok(report)
     }
 
-    fn plan(&self, repository: &Repository, visit: &mut DiffVisitor<'_>) -> Result<Plan, AdminError> {
-        let revisions = Revisions::of(repository)?;
+    fn plan(&self, revisions: &Revisions, visit: &mut DiffVisitor<'_>) -> Result<RollbackReport, AdminError> {
         let before = revisions.head()?;
         let name = self.target.as_deref().unwrap_or(TRUNK_PREVIOUS);
         let tag = revisions.tags().iter().find(|tag| tag.name == name);
@@ -122,18 +116,49 @@ impl Rollback {
             TreeDiff { objects: &**revisions.objects(), old, new, within: Vec::new(), ignore_times: false };
         // Reads all catalogs that come back, so a collected one is noticed before anything changes.
         let counts = diff.run(visit)?;
-        let tag = tag.map(|tag| tag.name.clone());
-        let report = RollbackReport {
+        Ok(RollbackReport {
             revision: before.number.saturating_add(1),
             root: None,
             tags_removed: Vec::new(),
-            tag: tag.clone().filter(|tag| tag != TRUNK_PREVIOUS),
+            tag: tag.map(|tag| tag.name.clone()).filter(|name| !is_reserved(name)),
             before,
             target,
             counts,
-        };
-        Ok(Plan { report, history: commit::continue_history(repository, &repository.head)?, tag })
+        })
     }
+}
+
+impl RollbackReport {
+    /// Changes the tags of a history, and notes those that go.
+    fn change(&mut self, history: &mut HistoryDraft, head: &Tag) {
+        let removed = history.roll_back(self.target.number, self.tag.as_deref(), head);
+        self.tags_removed = removed.into_iter().map(|tag| tag.name).collect();
+    }
+}
+
+/// Writes the root catalog of the target once more, as that of a new revision. All other catalogs stay.
+fn write(
+    repository: &Repository,
+    revisions: &Revisions,
+    report: &RollbackReport,
+    now: UnixTime,
+) -> Result<(Built, u32), AdminError> {
+    let published = Published::of_root(revisions.objects().clone(), (report.target.root, None));
+    let head = revisions.published();
+    let ttl = published.root()?.catalog.properties().ttl.unwrap_or(head.ttl());
+    let mut changes = Changes::default();
+    changes.touch(b"");
+    let builder = CatalogBuilder {
+        tree: NewTree { published: &published, changes: &changes },
+        sink: &*repository.sink,
+        algorithm: head.hash_algorithm(),
+        revision: report.revision,
+        replaces: Some(report.before.root),
+        now,
+        ttl,
+        built: Default::default(),
+    };
+    Ok((builder.run(&[Outline::root()], 1)?, ttl))
 }
 
 fn new_head(target: &Revision, revision: u64, now: UnixTime) -> Tag {

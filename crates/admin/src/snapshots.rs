@@ -5,6 +5,7 @@
 //! revision that follows.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
 use esker_format::catalog::{Flags, NestedCatalog, is_name};
 use esker_format::compress::Compression;
@@ -12,13 +13,14 @@ use esker_format::hash::ContentHash;
 use esker_format::history::{DEFAULT_BRANCH, Tag};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
+use esker_format::trust::VerifiedHead;
 use esker_format::write::catalog::Entry;
 use esker_format::write::history::{HistoryDraft, is_reserved};
 use esker_store::Sink as _;
 
 use crate::catalogs::{CatalogBuilder, outline_all};
 use crate::changes::{Changes, NewTree};
-use crate::commit::{self, Commit};
+use crate::commit::{HeadLock, Next, exclusively};
 use crate::encode::Encoder;
 use crate::entry::MARKER;
 use crate::error::AdminError;
@@ -31,38 +33,67 @@ const SNAPSHOTS: &[u8] = b"/.cvmfs/snapshots";
 /// Size of the directories in the rows of the reference.
 const DIRECTORY_SIZE: u64 = 97;
 
-/// Brings the virtual directory in line with the tags and the settings. Returns the number of the revision that this
-/// makes; none if nothing was to do.
-pub(crate) fn refresh(repository: &Repository, now: UnixTime) -> Result<Option<u64>, AdminError> {
-    let head = repository.read_head()?;
-    let sink = &*repository.sink;
-    let published = Published::new(repository.sink.clone(), &head);
-    let exists = published.root()?.nested.contains_key(RESERVED);
-    // Without settings of this repository, what another program made stays.
-    let wanted = repository.settings.virtual_snapshots || exists && !repository.has_settings;
-    if !wanted && !exists {
+/// A revision with other snapshots.
+pub(crate) struct Refreshed {
+    pub(crate) number: u64,
+    pub(crate) root: String,
+}
+
+/// Brings the virtual directory in line with the tags and the settings. Returns the revision that this makes; none if
+/// nothing was to do.
+pub(crate) fn refresh(
+    repository: &Repository,
+    now: UnixTime,
+    stop: &AtomicBool,
+) -> Result<Option<Refreshed>, AdminError> {
+    let is_wanted = |head: &VerifiedHead| -> Result<Option<bool>, AdminError> {
+        let exists = Published::new(repository.sink.clone(), head).root()?.nested.contains_key(RESERVED);
+        // Without settings of this repository, what another program made stays.
+        let wanted = repository.settings.virtual_snapshots || exists && !repository.has_settings;
+        Ok(Some(wanted).filter(|wanted| *wanted || exists))
+    };
+    // Most repositories have no snapshots, and need no lock for that.
+    if is_wanted(&repository.read_head()?.verified)?.is_none() {
         return Ok(None);
     }
-    let mut history = commit::continue_history(repository, &head)?;
-    let now = now.max(head.timestamp());
+    exclusively(repository, stop, |lock| {
+        let Some(wanted) = is_wanted(&lock.head().verified)? else { return Ok((None, None)) };
+        let (next, refreshed) = write(repository, lock, wanted, now)?.unzip();
+        Ok((next, refreshed))
+    })
+}
+
+/// Writes the next revision; none if the directory is as it has to be.
+fn write(
+    repository: &Repository,
+    lock: &HeadLock<'_>,
+    wanted: bool,
+    now: UnixTime,
+) -> Result<Option<(Next, Refreshed)>, AdminError> {
+    let head = &lock.head().verified;
+    let published = Published::new(repository.sink.clone(), head);
+    let mut history = lock.history()?;
     let mut changes = Changes::default();
+    let same = lock.same_revision(now);
     match wanted {
-        true => Refresh { repository, published: &published, now }.plan(&history, &mut changes)?,
+        true => {
+            Refresh { repository, published: &published, now: same.timestamp }
+                .plan(&history, &mut changes)?;
+        }
         false => changes.remove(b"", &RESERVED[1..]),
     }
     if changes.is_empty() {
         return Ok(None);
     }
     changes.touch(b"");
-    let (revision, ttl) = (head.revision().saturating_add(1), published.root()?.catalog.properties().ttl);
     let builder = CatalogBuilder {
         tree: NewTree { published: &published, changes: &changes },
-        sink,
+        sink: &*repository.sink,
         algorithm: head.hash_algorithm(),
-        revision,
+        revision: head.revision().saturating_add(1),
         replaces: None,
-        now,
-        ttl: ttl.unwrap_or(head.ttl()),
+        now: same.timestamp,
+        ttl: published.root()?.catalog.properties().ttl.unwrap_or(head.ttl()),
         built: Default::default(),
     };
     let root = builder.run(&outline_all(builder.tree)?, 1)?;
@@ -71,15 +102,14 @@ pub(crate) fn refresh(repository: &Repository, now: UnixTime) -> Result<Option<u
         name: String::new(),
         root_catalog: root.hash,
         size: Some(root.size),
-        revision,
-        timestamp: now,
+        revision: builder.revision,
+        timestamp: builder.now,
         description: String::new(),
         branch: DEFAULT_BRANCH.to_owned(),
     });
-    let of_published = Commit::of_published(repository, now);
-    let (head, root, ttl) = (&head, (root.hash, root.size), builder.ttl);
-    Commit { head, root, revision, ttl, ..of_published }.replace_head(history)?;
-    Ok(Some(revision))
+    let (revision, ttl) = (builder.revision, builder.ttl);
+    let next = Next { root: (root.hash, root.size), revision, ttl, history: Some(history), ..same };
+    Ok(Some((next, Refreshed { number: revision, root: root.hash.to_string() })))
 }
 
 struct Refresh<'r> {

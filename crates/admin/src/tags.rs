@@ -1,13 +1,16 @@
 //! Adds, moves and removes tags of published revisions.
 
+use std::sync::atomic::AtomicBool;
+
 use esker_format::history::{DEFAULT_BRANCH, Tag};
 use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use serde::Serialize;
 
-use crate::commit::{self, Commit};
+use crate::commit::{self, Next, exclusively};
 use crate::error::AdminError;
 use crate::repository::Repository;
+use crate::returning::returning_objects;
 use crate::revisions::Revisions;
 use crate::snapshots;
 
@@ -94,19 +97,38 @@ pub struct TagReport {
 impl TagChange {
     /// Returns the report of the planned change, and changes nothing.
     pub fn dry_run(&self, repository: &Repository) -> Result<TagReport, AdminError> {
-        self.apply(repository, &mut commit::continue_history(repository, &repository.head)?)
+        let head = repository.read_head()?.verified;
+        let mut history = commit::read_history(repository, head.history())?;
+        self.apply(&Revisions::of_head(repository, head)?, &mut history)
     }
 
     /// Changes the tags: a new history, and a new head of the same revision that names it.
-    pub fn run(&self, repository: &Repository, now: UnixTime) -> Result<TagReport, AdminError> {
-        let mut history = commit::continue_history(repository, &repository.head)?;
-        let mut report = self.apply(repository, &mut history)?;
-        Commit::of_published(repository, now).replace_head(history)?;
-        report.snapshots = snapshots::refresh(repository, now)?;
+    pub fn run(
+        &self,
+        repository: &Repository,
+        now: UnixTime,
+        stop: &AtomicBool,
+    ) -> Result<TagReport, AdminError> {
+        let base = repository.begin();
+        let mut report = exclusively(repository, stop, |lock| {
+            let revisions = Revisions::of_head(repository, lock.head().verified.clone())?;
+            let mut history = lock.history()?;
+            let report = self.apply(&revisions, &mut history)?;
+            if lock.may_miss_objects_of(&base) {
+                for tag in report.added.iter().chain(&report.moved).filter_map(|tag| history.find(&tag.name))
+                {
+                    let head = lock.head().verified.root_catalog().hash;
+                    let objects = returning_objects(&**revisions.objects(), head, tag.root_catalog)?;
+                    lock.keep(&objects)?;
+                }
+            }
+            Ok((Some(Next { history: Some(history), ..lock.same_revision(now) }), report))
+        })?;
+        report.snapshots = snapshots::refresh(repository, now, stop)?.map(|revision| revision.number);
         Ok(report)
     }
 
-    fn apply(&self, repository: &Repository, history: &mut HistoryDraft) -> Result<TagReport, AdminError> {
+    fn apply(&self, revisions: &Revisions, history: &mut HistoryDraft) -> Result<TagReport, AdminError> {
         let mut report = TagReport::default();
         let before: Vec<String> = history.branches().iter().map(|branch| branch.name.clone()).collect();
         match self {
@@ -114,7 +136,7 @@ impl TagChange {
                 report.removed = history.remove(names)?.iter().map(TagInfo::from).collect();
             }
             Self::Add { name, revision, description, force } if !*force || history.find(name).is_none() => {
-                let tag = named(repository, name, revision.as_deref(), description)?;
+                let tag = named(revisions, name, revision.as_deref(), description)?;
                 history.add(tag)?;
                 report.added.extend(history.find(name).map(TagInfo::from));
             }
@@ -122,7 +144,7 @@ impl TagChange {
                 if history.find(name).is_none() {
                     return Err(TagError::Unknown(name.clone()).into());
                 }
-                let old = history.retag(named(repository, name, revision.as_deref(), description)?)?;
+                let old = history.retag(named(revisions, name, revision.as_deref(), description)?)?;
                 report.moved_from.push(TagInfo::from(&old));
                 report.moved.extend(history.find(name).map(TagInfo::from));
             }
@@ -135,12 +157,11 @@ impl TagChange {
 
 /// Returns a tag for a revision.
 fn named(
-    repository: &Repository,
+    revisions: &Revisions,
     name: &str,
     revision: Option<&str>,
     description: &str,
 ) -> Result<Tag, AdminError> {
-    let revisions = Revisions::of(repository)?;
     let found = revision.map_or_else(|| revisions.head(), |revision| revisions.find(revision))?;
     Ok(Tag {
         name: name.to_owned(),

@@ -15,6 +15,7 @@ mod replicas;
 mod resign;
 mod round_trip;
 mod scene;
+mod side_by_side;
 mod snapshots;
 mod tags;
 mod time_travel;

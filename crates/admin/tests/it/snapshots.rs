@@ -1,6 +1,7 @@
 //! The virtual directory `/.cvmfs/snapshots`.
 
 use std::fs;
+use std::sync::atomic::AtomicBool;
 
 use esker_admin::{Rollback, TagChange};
 use esker_format::catalog::{Catalog, Flags, PathKey};
@@ -49,7 +50,7 @@ fn shown(workshop: &Workshop) -> Option<Vec<(String, String)>> {
 }
 
 fn change(workshop: &Workshop, change: &TagChange) -> Option<u64> {
-    change.run(&workshop.open(), now()).unwrap().snapshots
+    change.run(&workshop.open(), now(), &AtomicBool::new(false)).unwrap().snapshots
 }
 
 fn add(workshop: &Workshop, name: &str, revision: Option<&str>) -> Option<u64> {
@@ -92,7 +93,7 @@ fn an_undo_takes_back_the_publish_and_not_the_snapshots() {
     fs::write(workshop.source().join("file"), "2").unwrap();
     workshop.publish();
     add(&workshop, "v2", None);
-    let report = Rollback::default().run(&workshop.open(), now()).unwrap();
+    let report = Rollback::default().run(&workshop.open(), now(), &AtomicBool::new(false)).unwrap();
     assert_eq!(report.tags_removed, ["v2"]);
     let findings = workshop.check();
     findings.assert_clean();

@@ -1,6 +1,7 @@
 //! Tags, rollbacks and logs of published revisions.
 
 use std::fs;
+use std::sync::atomic::AtomicBool;
 
 use esker_admin::{
     AdminError, ChangeKind, Log, LogEnd, LogEntry, Report, Rollback, Settings, TagChange, TagReport,
@@ -20,7 +21,7 @@ fn write(workshop: &Workshop, name: &str, content: &str) -> Report {
 }
 
 fn change(workshop: &Workshop, change: TagChange) -> Result<TagReport, AdminError> {
-    change.run(&workshop.open(), now())
+    change.run(&workshop.open(), now(), &AtomicBool::new(false))
 }
 
 fn add(workshop: &Workshop, name: &str, revision: Option<&str>) -> Result<TagReport, AdminError> {
@@ -48,7 +49,7 @@ fn no_automatic_tags() -> Workshop {
 
 fn roll_back(workshop: &Workshop, target: Option<&str>) -> Result<u64, AdminError> {
     let rollback = Rollback { target: target.map(str::to_owned) };
-    rollback.run(&workshop.open(), now()).map(|report| report.revision)
+    rollback.run(&workshop.open(), now(), &AtomicBool::new(false)).map(|report| report.revision)
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn a_rollback_publishes_the_target_as_a_new_revision() {
     assert_eq!(plan.tags_removed, ["v2"]);
     assert_eq!(workshop.open().head().revision(), 3, "a dry run changes nothing");
 
-    let report = rollback.run(&workshop.open(), now()).unwrap();
+    let report = rollback.run(&workshop.open(), now(), &AtomicBool::new(false)).unwrap();
     assert_eq!((report.revision, report.tags_removed), (4, vec!["v2".to_owned()]));
     let findings = workshop.check();
     findings.assert_clean();

@@ -99,7 +99,7 @@ fn roll_back(
             broken = out.line(line).err();
             Ok(())
         }),
-        false => rollback.run(&repository, now()),
+        false => rollback.run(&repository, now(), &interrupt.flag()),
     };
     if let Some(failure) = broken {
         return Err(failure);

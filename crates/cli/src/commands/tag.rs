@@ -231,7 +231,7 @@ fn apply(name: &str, change: &TagChange, args: &ChangeArgs, settings: &Settings)
     let repository = place.open(args.lock, &interrupt, args.json)?;
     let done = match args.dry_run {
         true => change.dry_run(&repository),
-        false => change.run(&repository, now()),
+        false => change.run(&repository, now(), &interrupt.flag()),
     };
     let report = done.map_err(|error| failed(place.name.as_str(), &error))?;
     let mut out = Output::new();
