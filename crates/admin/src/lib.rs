@@ -16,6 +16,8 @@ mod catalogs;
 mod changes;
 mod clusters;
 mod commit;
+#[allow(dead_code, reason = "collect, which is being built, uses the rest")]
+mod condemned;
 mod content_index;
 mod create;
 mod dirtab;
@@ -48,6 +50,7 @@ mod signed;
 mod small_archive;
 mod source;
 mod spool;
+mod state;
 
 pub use clusters::{Cluster, clusters, extent};
 pub use commit::TagRequest;
