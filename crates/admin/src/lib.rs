@@ -15,6 +15,7 @@ mod bundles;
 mod catalogs;
 mod changes;
 mod clusters;
+mod collect;
 mod commit;
 mod content_index;
 mod create;
@@ -25,6 +26,7 @@ mod encode;
 mod entry;
 mod error;
 mod file_index;
+mod hash_lists;
 mod ingest;
 mod kept;
 mod key_folder;
@@ -50,6 +52,9 @@ mod source;
 mod spool;
 
 pub use clusters::{Cluster, clusters, extent};
+pub use collect::{
+    Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
+};
 pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
