@@ -15,6 +15,7 @@ mod bundles;
 mod catalogs;
 mod changes;
 mod clusters;
+mod collect;
 mod commit;
 #[allow(dead_code, reason = "collect, which is being built, uses the rest")]
 mod condemned;
@@ -27,6 +28,7 @@ mod encode;
 mod entry;
 mod error;
 mod file_index;
+mod hash_lists;
 mod ingest;
 mod kept;
 mod key_folder;
@@ -53,6 +55,9 @@ mod spool;
 mod state;
 
 pub use clusters::{Cluster, clusters, extent};
+pub use collect::{
+    Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
+};
 pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
