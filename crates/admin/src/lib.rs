@@ -15,6 +15,7 @@ mod bundles;
 mod catalogs;
 mod changes;
 mod clusters;
+mod collect;
 mod commit;
 mod condemned;
 mod content_index;
@@ -28,6 +29,7 @@ mod entry_diff;
 mod error;
 mod file_content;
 mod file_index;
+mod hash_lists;
 mod ingest;
 mod kept;
 mod key_folder;
@@ -63,6 +65,9 @@ mod tags;
 mod tree_diff;
 
 pub use clusters::{Cluster, clusters, extent};
+pub use collect::{
+    Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
+};
 pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
