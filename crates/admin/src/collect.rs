@@ -14,7 +14,6 @@ mod largest;
 mod marks;
 mod orphans;
 mod plan;
-mod reflog;
 mod revisions;
 mod status_file;
 mod sweep;

@@ -14,6 +14,7 @@ mod balance;
 mod bundles;
 mod catalogs;
 mod changes;
+mod check;
 mod clusters;
 mod collect;
 mod commit;
@@ -39,6 +40,7 @@ mod progress;
 mod publish;
 mod published;
 mod reindex;
+mod reflog;
 mod report;
 mod repository;
 mod resign;
@@ -51,6 +53,10 @@ mod small_archive;
 mod source;
 mod spool;
 
+pub use check::{
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror, MirrorFolder, Repair,
+    Repaired,
+};
 pub use clusters::{Cluster, clusters, extent};
 pub use collect::{
     Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,

@@ -17,7 +17,7 @@ use esker_store::Sink as _;
 use super::condemn::{Condemned, CondemnedFile, State};
 use super::largest::{extent, largest};
 use super::marks::{Kept, Marker, tags};
-use super::reflog::KnownReflog;
+use crate::reflog::KnownReflog;
 use super::revisions::{Revisions, expired_tags};
 use super::{Collect, CollectPlan, Collected, Waiting, orphans, status_file, sweep};
 use crate::encode::Encoder;

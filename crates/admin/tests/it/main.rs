@@ -3,6 +3,7 @@
 
 mod bundles;
 mod collecting;
+mod corpus;
 mod creation;
 mod disturbed;
 mod faults;
