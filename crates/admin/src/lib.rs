@@ -18,6 +18,8 @@ mod check;
 mod clusters;
 mod collect;
 mod commit;
+#[allow(dead_code, reason = "collect, which is being built, uses the rest")]
+mod condemned;
 mod content_index;
 mod create;
 mod dirtab;
@@ -52,6 +54,7 @@ mod signed;
 mod small_archive;
 mod source;
 mod spool;
+mod state;
 
 pub use check::{
     Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror, MirrorFolder, Repair,

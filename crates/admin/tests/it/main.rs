@@ -16,5 +16,6 @@ mod replicas;
 mod resign;
 mod round_trip;
 mod scene;
+mod side_by_side;
 mod tags;
 mod workshop;
