@@ -16,6 +16,7 @@ mod entries;
 mod finding;
 mod head;
 mod history;
+mod mirror;
 mod paths;
 mod reflog;
 mod repair;
@@ -32,7 +33,8 @@ use esker_store::{LocalSink, RealDisk};
 use serde::Serialize;
 
 pub use finding::{Finding, FindingKind, Fix};
-pub use repair::{Mirror, MirrorFolder, Repair, Repaired};
+pub use mirror::{Mirror, MirrorFolder, MirrorServer};
+pub use repair::{Repair, Repaired};
 
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
@@ -143,7 +145,7 @@ impl<'c> Check<'c> {
     /// Checks a repository.
     pub fn run(&self, place: &CheckPlace, now: UnixTime) -> Result<CheckReport, AdminError> {
         let sink = LocalSink::open(&place.root);
-        let state = Some(crate::repository::state_folder(&place.root)).filter(|state| state.is_dir());
+        let state = Some(crate::state::folder(&place.root)).filter(|state| state.is_dir());
         let disk = Arc::new(RealDisk::PRIVATE);
         let lists = HashLists::new(&sink, disk.clone(), state.as_deref());
         let mut findings = Findings::default();
@@ -180,15 +182,12 @@ impl Check<'_> {
 
     /// Returns true if a path is at, below or above the requested one.
     fn is_near(&self, path: &[u8]) -> bool {
-        self.is_within(path)
-            || self.path.as_ref().is_some_and(|wanted| crate::path::is_within(wanted, path))
+        self.is_within(path) || self.path.as_ref().is_some_and(|wanted| crate::path::is_within(wanted, path))
     }
 }
 
 /// Returns the folder for sorted runs: the publisher's state, or else the one for temporary files.
 fn tempfile_folder(state: Option<&std::path::Path>) -> PathBuf {
-    let is_ours = |state: &&std::path::Path| {
-        rustix::fs::access(*state, rustix::fs::Access::WRITE_OK).is_ok()
-    };
+    let is_ours = |state: &&std::path::Path| rustix::fs::access(*state, rustix::fs::Access::WRITE_OK).is_ok();
     state.filter(is_ours).map_or_else(std::env::temp_dir, ToOwned::to_owned)
 }

@@ -9,7 +9,6 @@
 //! of condemned objects, and what the kept revisions of that moment name is taken off it first.
 
 mod act;
-mod condemn;
 mod largest;
 mod marks;
 mod orphans;

@@ -41,8 +41,8 @@ mod profiles;
 mod progress;
 mod publish;
 mod published;
-mod reindex;
 mod reflog;
+mod reindex;
 mod report;
 mod repository;
 mod resign;
@@ -57,8 +57,8 @@ mod spool;
 mod state;
 
 pub use check::{
-    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror, MirrorFolder, Repair,
-    Repaired,
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
+    MirrorFolder, MirrorServer, Repair, Repaired,
 };
 pub use clusters::{Cluster, clusters, extent};
 pub use collect::{

@@ -198,11 +198,6 @@ fn read_head(
     Ok(ReadHead { verified, bytes: signed.manifest })
 }
 
-/// Returns the folder of the publisher's state, which may not exist.
-pub(crate) fn state_folder(root: &Path) -> PathBuf {
-    root.join(STATE)
-}
-
 pub(crate) fn has_manifest(disk: &dyn Disk, root: &Path) -> Result<bool, AdminError> {
     let path = root.join(manifest::PATH);
     match disk.facts(&path) {

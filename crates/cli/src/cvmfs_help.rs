@@ -35,8 +35,10 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_server tag -l", "esker revision URL --list"),
     ("cvmfs_server tag -a", "esker publish NAME DIR --tag TAG"),
     ("cvmfs_server resign", "esker repo resign NAME"),
-    ("cvmfs_server add-replica, snapshot, gc", "none yet"),
-    ("cvmfs_server rollback, check, tag -r", "none yet"),
+    ("cvmfs_server gc", "esker collect NAME"),
+    ("cvmfs_server check, check -i", "esker check NAME, esker check NAME --data"),
+    ("cvmfs_server add-replica, snapshot", "none yet"),
+    ("cvmfs_server rollback, tag -r", "none yet"),
     ("Apache on a server", "esker serve DIR"),
 ];
 

@@ -78,6 +78,8 @@ enum Command {
     Repo(commands::repo::Args),
     Publish(commands::publish::Args),
     Ingest(commands::ingest::Args),
+    Collect(commands::collect::Args),
+    Check(commands::check::Args),
     Profile(commands::profile::Args),
     Image(commands::image::Args),
     Completions(commands::completions::Args),
@@ -137,6 +139,8 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Repo(args) => commands::repo::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
         Command::Ingest(args) => commands::ingest::run(args, &settings),
+        Command::Collect(args) => commands::collect::run(&args, &settings),
+        Command::Check(args) => commands::check::run(&args, &settings),
         Command::Image(args) => commands::image::run(args, &settings),
     };
     done.map(|()| ExitCode::SUCCESS)

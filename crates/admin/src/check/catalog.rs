@@ -162,7 +162,11 @@ impl<'c> CatalogCheck<'c> {
             }
             self.own.nested += u64::from(!nested.bind);
             if let Some(other) = self.nested.insert(nested.path.clone(), nested) {
-                self.fault(FindingKind::NestedTwice, &other.path, "it is listed as a mountpoint twice".to_owned());
+                self.fault(
+                    FindingKind::NestedTwice,
+                    &other.path,
+                    "it is listed as a mountpoint twice".to_owned(),
+                );
             }
         }
     }
@@ -273,7 +277,11 @@ impl<'c> CatalogCheck<'c> {
         for child in children {
             let at = path::join(directory, child.name());
             if !names.insert(child.name()) {
-                self.fault(FindingKind::NameTwice, &at, "the directory has two entries of this name".to_owned());
+                self.fault(
+                    FindingKind::NameTwice,
+                    &at,
+                    "the directory has two entries of this name".to_owned(),
+                );
             }
             if child.key() != PathKey::of(&at) {
                 self.fault(FindingKind::Key, &at, "it has the key of another path".to_owned());
@@ -281,8 +289,7 @@ impl<'c> CatalogCheck<'c> {
             subdirectories += u64::from(child.kind() == EntryKind::Directory);
         }
         if u64::from(row.link_count()) != subdirectories + 2 && row.stored_hardlinks() != 0 {
-            let detail =
-                format!("its link count is {}, not {}", row.link_count(), subdirectories + 2);
+            let detail = format!("its link count is {}, not {}", row.link_count(), subdirectories + 2);
             self.fault(FindingKind::DirectoryLinks, directory, detail);
         }
         let is_top = directory == self.catalog.properties().root_prefix;
@@ -334,8 +341,7 @@ impl<'c> CatalogCheck<'c> {
     /// Returns true for the root of another catalog, and checks that this one lists it.
     fn is_mountpoint(&mut self, at: &[u8], row: &Row<'_>) -> bool {
         let flags = row.flags();
-        let (is_nested, is_bind) =
-            (flags.has(Flags::NESTED_MOUNTPOINT), flags.has(Flags::BIND_MOUNTPOINT));
+        let (is_nested, is_bind) = (flags.has(Flags::NESTED_MOUNTPOINT), flags.has(Flags::BIND_MOUNTPOINT));
         if !is_nested && !is_bind {
             return false;
         }

@@ -92,11 +92,8 @@ impl Catalogs {
 
     /// Notes for each catalog which others lead to it.
     fn link(&mut self) {
-        let links: Vec<(ContentHash, ContentHash)> = self
-            .known
-            .iter()
-            .flat_map(|(hash, node)| node.edges().map(|edge| (edge.hash, *hash)))
-            .collect();
+        let links: Vec<(ContentHash, ContentHash)> =
+            self.known.iter().flat_map(|(hash, node)| node.edges().map(|edge| (edge.hash, *hash))).collect();
         for (child, parent) in links {
             if let Some(node) = self.known.get_mut(&child) {
                 node.parents.insert(parent);
@@ -126,7 +123,10 @@ impl Catalogs {
                 true => (FindingKind::CatalogRevision, "the manifest"),
                 false => (FindingKind::TagRevision, "its tag"),
             };
-            fault(kind, format!("the root catalog has revision {}, {what} says {}", facts.revision, root.revision));
+            fault(
+                kind,
+                format!("the root catalog has revision {}, {what} says {}", facts.revision, root.revision),
+            );
         }
         if let Some(size) = root.size.filter(|size| *size != facts.size) {
             let (kind, what) = match root.is_head {
@@ -231,8 +231,7 @@ impl Catalogs {
                 }
             }
         }
-        let concerned: Vec<&Root> =
-            self.roots.iter().filter(|root| visited.contains(&root.hash)).collect();
+        let concerned: Vec<&Root> = self.roots.iter().filter(|root| visited.contains(&root.hash)).collect();
         let mut names: Vec<String> = concerned.iter().take(REVISIONS_NAMED).map(|root| root.name()).collect();
         if concerned.len() > REVISIONS_NAMED {
             names.push(format!("and {} more", concerned.len() - REVISIONS_NAMED));

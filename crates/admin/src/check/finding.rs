@@ -310,8 +310,7 @@ impl Findings {
 
     /// Adds a finding; that of another catalog, such as the one of the next revision, is joined to it.
     pub(crate) fn add(&mut self, finding: Finding) {
-        let identity =
-            (finding.kind, finding.object.clone(), finding.path.clone(), finding.detail.clone());
+        let identity = (finding.kind, finding.object.clone(), finding.path.clone(), finding.detail.clone());
         if let Some(known) = self.seen.get(&identity).and_then(|at| self.list.get_mut(*at)) {
             known.catalogs.extend(finding.catalogs);
         } else if self.list.len() >= Self::MAX {

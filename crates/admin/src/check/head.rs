@@ -41,12 +41,7 @@ pub(super) fn check(
     Some(head)
 }
 
-fn root_file(
-    sink: &LocalSink,
-    path: &str,
-    missing: FindingKind,
-    findings: &mut Findings,
-) -> Option<Vec<u8>> {
+fn root_file(sink: &LocalSink, path: &str, missing: FindingKind, findings: &mut Findings) -> Option<Vec<u8>> {
     match sink.read(path, SMALL_FILE_MAX) {
         Ok(Some(bytes)) => return Some(bytes),
         Ok(None) => findings.add(Finding::new(missing, format!("there is no file {path}"))),
@@ -69,7 +64,9 @@ fn certificate(sink: &LocalSink, head: &Manifest, findings: &mut Findings) -> Op
             Err(error) => findings.add(damaged(error.to_string())),
         },
         Err(AdminError::Missing { .. }) => {
-            findings.add(Finding::new(FindingKind::CertificateMissing, format!("{what} is missing")).object(name));
+            findings.add(
+                Finding::new(FindingKind::CertificateMissing, format!("{what} is missing")).object(name),
+            );
         }
         Err(error) => findings.add(damaged(error.to_string())),
     }

@@ -70,7 +70,10 @@ fn branches(history: &History, fault: &mut impl FnMut(FindingKind, String)) {
     let mut names = HashSet::new();
     for Branch { name, parent, .. } in history.branches() {
         if name.contains(char::is_whitespace) || !names.insert(name) {
-            fault(FindingKind::BranchName, format!("the branch {name:?} has no usable name, or is there twice"));
+            fault(
+                FindingKind::BranchName,
+                format!("the branch {name:?} has no usable name, or is there twice"),
+            );
         }
         let is_known = |parent: &String| history.branches().iter().any(|branch| branch.name == *parent);
         if parent.as_ref().is_some_and(|parent| !is_known(parent)) || parent.is_none() != name.is_empty() {

@@ -1,7 +1,6 @@
 //! Repairs a repository: objects and signed files from a mirror, the reflog from what is there.
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest::{self, Manifest};
@@ -13,11 +12,11 @@ use esker_format::whitelist;
 use esker_format::write::head::sign_manifest;
 use esker_format::write::keys::Publisher;
 use esker_format::write::reflog::ReflogDraft;
-use esker_store::{LocalSink, RealDisk, Sink as _, persist, read_file};
+use esker_store::{LocalSink, RealDisk, Sink as _, persist};
 use serde::Serialize;
 
 use super::finding::{Finding, FindingKind, Fix};
-use super::{Check, CheckPlace, CheckReport};
+use super::{Check, CheckPlace, CheckReport, Mirror};
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
 use crate::repository::DATABASE_MAX;
@@ -26,23 +25,6 @@ use crate::spool::REFLOG_CHECKSUM;
 
 /// Catalogs that are nested deeper than this are not repaired in one run: each round finds the next level.
 const ROUNDS_MAX: usize = 256;
-
-/// A place that has the same objects.
-pub trait Mirror: Sync {
-    /// Reads a file below the root of the repository; none if there is none.
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError>;
-}
-
-/// A mirror in a folder.
-#[derive(Clone, Debug)]
-pub struct MirrorFolder(pub PathBuf);
-
-impl Mirror for MirrorFolder {
-    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError> {
-        let path = self.0.join(path);
-        read_file(&RealDisk::SERVED, &path, limit).map_err(AdminError::file("reading", &path))
-    }
-}
 
 /// How a repository is repaired.
 pub struct Repair<'r> {
@@ -65,12 +47,7 @@ pub struct Repaired {
 
 impl Repair<'_> {
     /// Checks a repository and repairs what can be repaired, until nothing more can.
-    pub fn run(
-        &self,
-        check: &Check<'_>,
-        place: &CheckPlace,
-        now: UnixTime,
-    ) -> Result<Repaired, AdminError> {
+    pub fn run(&self, check: &Check<'_>, place: &CheckPlace, now: UnixTime) -> Result<Repaired, AdminError> {
         let sink = LocalSink::open(&place.root);
         let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let mut repaired = Repaired::default();
@@ -105,7 +82,11 @@ impl Repair<'_> {
             report = quick.run(place, now)?;
         }
         for finding in unread {
-            if !report.findings.iter().any(|known| known.object == finding.object && known.path == finding.path) {
+            if !report
+                .findings
+                .iter()
+                .any(|known| known.object == finding.object && known.path == finding.path)
+            {
                 report.findings.push(finding);
             }
         }

@@ -47,9 +47,11 @@ impl<'r> HashLists<'r> {
         match self.make(catalog) {
             Ok(list) => Ok(Some(list)),
             Err(AdminError::Missing { .. }) => Ok(None),
-            Err(
-                AdminError::Corrupt { .. } | AdminError::Compressed { .. } | AdminError::Catalog { .. },
-            ) if self.lenient => Ok(None),
+            Err(AdminError::Corrupt { .. } | AdminError::Compressed { .. } | AdminError::Catalog { .. })
+                if self.lenient =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }

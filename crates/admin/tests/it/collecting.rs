@@ -214,9 +214,11 @@ fn nothing_goes_if_a_catalog_of_the_head_is_missing() {
     let root = manifest(&workshop.root()).root_catalog.to_string();
     let all = objects(&workshop.root());
     let head = format!("data/{}/{}C", &root[..2], &root[2..]);
-    let nested = all.iter().find(|path| path.ends_with('C') && **path != head && {
-        let bytes = esker_testkit::object::inflate(&fs::read(workshop.root().join(path)).unwrap());
-        esker_format::catalog::Catalog::open(bytes).unwrap().properties().root_prefix == b"/nested"
+    let nested = all.iter().find(|path| {
+        path.ends_with('C') && **path != head && {
+            let bytes = esker_testkit::object::inflate(&fs::read(workshop.root().join(path)).unwrap());
+            esker_format::catalog::Catalog::open(bytes).unwrap().properties().root_prefix == b"/nested"
+        }
     });
     fs::remove_file(workshop.root().join(nested.unwrap())).unwrap();
     let left = objects(&workshop.root());
@@ -299,7 +301,8 @@ fn interrupted(plan: impl Fn(u64) -> Plan) {
         let folder = scratch();
         copy_tree(&template.join(NAME), &folder.path().join(NAME));
         let disk = FaultDisk::new(folder.path(), plan(at));
-        let disks = Disks { served: Arc::new(disk.making(RealDisk::SERVED)), private: Arc::new(disk.clone()) };
+        let disks =
+            Disks { served: Arc::new(disk.making(RealDisk::SERVED)), private: Arc::new(disk.clone()) };
         let outcome = collect_on(&disks, folder.path(), &workshop);
         if disk.struck() == 0 {
             outcome.unwrap();
@@ -313,7 +316,7 @@ fn interrupted(plan: impl Fn(u64) -> Plan) {
         collect_on(&Disks::default(), folder, &workshop).unwrap_or_else(|error| panic!("{when}: {error}"));
         judge(folder, &when).assert_clean();
         assert_eq!(content(&folder.join(NAME)), left, "{when}");
-        assert!(!folder.join(NAME).join(".esker/condemned").exists(), "{when}");
+        assert!(!folder.join(NAME).join(".esker/condemned/list").exists(), "{when}");
     }
     assert!(met > 50, "{met} faults were met");
 }

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use esker_admin::{
-    Check, CheckPlace, CheckReport, DataCheck, FindingKind, MirrorFolder, Publish, Repair, Repaired, TagRequest,
+    Check, CheckPlace, CheckReport, DataCheck, FindingKind, MirrorFolder, Publish, Repair, Repaired,
+    TagRequest,
 };
 use esker_format::catalog::{Catalog, Flags, PathKey};
 use esker_format::chunker::ChunkSizes;
@@ -379,7 +380,11 @@ fn each_damage_is_found_and_named_and_repaired_where_a_mirror_has_the_data() {
             failures.push(format!("{name}: repaired {repaired:#?}, then found {:#?}", left.findings));
         }
         if kinds(&repaired.left) != kinds(&left) {
-            failures.push(format!("{name}: the repair leaves {:?}, not {:?}", kinds(&repaired.left), kinds(&left)));
+            failures.push(format!(
+                "{name}: the repair leaves {:?}, not {:?}",
+                kinds(&repaired.left),
+                kinds(&left)
+            ));
         }
     }
     assert!(names.len() >= 60, "{} damages", names.len());
