@@ -275,6 +275,9 @@ pub enum AdminError {
     /// There is no such profile.
     #[error("there is no profile `{0}`")]
     NoProfile(String),
+    /// There is no tag of this name.
+    #[error("there is no tag `{0}`")]
+    NoTag(String),
     /// The repository's publisher did not allow old revisions to be collected.
     #[error("the repository `{0}` is not collectable: its head says that all revisions are kept")]
     NotCollectable(String),

@@ -14,6 +14,7 @@ mod balance;
 mod bundles;
 mod catalogs;
 mod changes;
+mod check;
 mod clusters;
 mod collect;
 mod commit;
@@ -44,6 +45,7 @@ mod progress;
 mod publish;
 mod published;
 mod recent_objects;
+mod reflog;
 mod reindex;
 mod report;
 mod repository;
@@ -64,6 +66,10 @@ mod state;
 mod tags;
 mod tree_diff;
 
+pub use check::{
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
+    MirrorFolder, MirrorServer, Repair, Repaired,
+};
 pub use clusters::{Cluster, clusters, extent};
 pub use collect::{
     Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,

@@ -3,7 +3,9 @@
 pub(crate) mod broker;
 pub(crate) mod cache;
 pub(crate) mod cat;
+pub(crate) mod check;
 pub(crate) mod child;
+pub(crate) mod collect;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod config;

@@ -40,8 +40,9 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_server rollback", "esker undo NAME"),
     ("cvmfs_server list-tags, lstags", "esker log NAME"),
     ("cvmfs_server resign", "esker repo resign NAME"),
-    ("cvmfs_server add-replica, snapshot, gc", "none yet"),
-    ("cvmfs_server check", "none yet"),
+    ("cvmfs_server gc", "esker collect NAME"),
+    ("cvmfs_server check, check -i", "esker check NAME, esker check NAME --data"),
+    ("cvmfs_server add-replica, snapshot", "none yet"),
     ("Apache on a server", "esker serve DIR"),
 ];
 

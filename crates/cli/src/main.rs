@@ -84,6 +84,8 @@ enum Command {
     Tag(commands::tag::Args),
     Rollback(commands::rollback::Args),
     Undo(commands::rollback::UndoArgs),
+    Collect(commands::collect::Args),
+    Check(commands::check::Args),
     Profile(commands::profile::Args),
     Image(commands::image::Args),
     Completions(commands::completions::Args),
@@ -148,6 +150,8 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Tag(args) => commands::tag::run(args, &settings),
         Command::Rollback(args) => commands::rollback::run(&args, &settings),
         Command::Undo(args) => commands::rollback::undo(&args, &settings),
+        Command::Collect(args) => commands::collect::run(&args, &settings),
+        Command::Check(args) => commands::check::run(&args, &settings),
         Command::Image(args) => commands::image::run(args, &settings),
     };
     done.map(|()| ExitCode::SUCCESS)

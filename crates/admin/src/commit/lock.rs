@@ -75,7 +75,7 @@ impl HeadLock<'_> {
     }
 
     /// Reads the head again, after a program replaced it without the lock.
-    pub(super) fn read_again(&mut self) -> Result<(), AdminError> {
+    pub(crate) fn read_again(&mut self) -> Result<(), AdminError> {
         self.head = self.repository.read_head()?;
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 mod bundles;
 mod collecting;
+mod corpus;
 mod creation;
 mod diffing;
 mod disturbed;
