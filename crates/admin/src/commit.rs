@@ -17,25 +17,25 @@ use crate::kept;
 use crate::repository::{DATABASE_MAX, Repository};
 use crate::signed::read_object;
 
-/// The name that a revision gets besides the automatic ones.
+/// Tag for a revision, beside the automatic tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TagRequest {
-    /// Its name; none for an automatic one.
+    /// Name of the tag; none for an automatic one.
     pub name: Option<String>,
     /// Description of the tag.
     pub description: String,
 }
 
-/// When the root catalog of a revision was made.
+/// Origin of a revision's root catalog, by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
-    /// Now: the revision is new.
+    /// The tagged revision is new.
     Now,
-    /// Before: the revision is published already, and only gets a tag.
+    /// The tagged revision was published at this time, and only the tag is new.
     Before(UnixTime),
 }
 
-/// A revision that is ready to be made public.
+/// A revision that is written completely and not yet public.
 pub(crate) struct Commit<'r> {
     pub(crate) repository: &'r Repository,
     /// Hash and plain size of the root catalog.
@@ -47,7 +47,7 @@ pub(crate) struct Commit<'r> {
 }
 
 impl Commit<'_> {
-    /// Checks that a tag may be made, before anything is done for it.
+    /// Checks that a tag can be made, before anything is written.
     pub(crate) fn draft_history(
         repository: &Repository,
         tag: &TagRequest,

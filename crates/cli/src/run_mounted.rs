@@ -32,14 +32,14 @@ pub(crate) struct MountedRun<'a> {
     pub(crate) command: Vec<OsString>,
     pub(crate) view: ViewOptions,
     pub(crate) session: SessionOptions,
-    /// Put an overlay of the kernel above the mount.
+    /// Mount an overlay of the kernel above the FUSE mount.
     pub(crate) shield: bool,
     /// True if recorded reads are replayed ahead of the command.
     pub(crate) replay: bool,
 }
 
-/// Takes over the signals that are for the command. Must be called first: a signal must find the thread that forwards
-/// it.
+/// Starts forwarding signals to the command. Must be called first: a signal must be delivered to the forwarding
+/// thread.
 pub(crate) fn take_signals() -> Result<Forwarding, Failure> {
     Forwarding::begin().map_err(|error| of_run(&error))
 }
@@ -141,7 +141,7 @@ impl MountedRun<'_> {
     }
 }
 
-/// Ends as the command did.
+/// Ends this process as the command ended.
 pub(crate) fn end_as(ending: Ending) -> ExitCode {
     match ending {
         Ending::Code(code) => ExitCode::from(code),

@@ -1,4 +1,4 @@
-//! Finding and reading things in a tree by path, without a mount.
+//! Finds and reads entries of a tree by path, without a mount.
 
 use std::collections::VecDeque;
 
@@ -9,12 +9,12 @@ use esker_vfs::{
 use crate::error::{Failure, of_tree};
 use crate::output::lossy;
 
-/// Most symbolic links on the way to one path, as in the kernel.
+/// Maximum number of symbolic links in the resolution of one path, as in the kernel.
 const LINKS_MAX: usize = 40;
 /// Longest path, as in the kernel.
 const PATH_LEN_MAX: usize = 4096;
 
-/// A tree with its name, which error messages and absolute links need.
+/// A tree and its name, which error messages and absolute links need.
 pub(crate) struct Walk<'a> {
     tree: &'a dyn Tree,
     repository: &'a str,
@@ -25,7 +25,7 @@ pub(crate) struct Walk<'a> {
 /// Name and value of an extended attribute.
 pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
 
-/// Entry of a name.
+/// An entry of a tree, with its name.
 pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
     pub(crate) node: Node,
@@ -37,7 +37,7 @@ impl<'a> Walk<'a> {
         Self { tree, repository, is_image: false }
     }
 
-    /// Makes a walk in an image, which is a root of its own.
+    /// Creates a walk in an image, whose links stay inside.
     pub(crate) fn in_image(tree: &'a dyn Tree, image: &'a str) -> Self {
         Self { tree, repository: image, is_image: true }
     }
@@ -141,7 +141,7 @@ impl<'a> Walk<'a> {
         Failure::failed(format!("{}: {why}", self.name(path)))
     }
 
-    /// Makes a tree's failure, with the path as the user wrote it in front.
+    /// Converts a failure of the tree, with the path as the user wrote it.
     fn failure(&self, path: &[u8], error: &TreeError) -> Failure {
         let failure = of_tree(&self.name(path), error);
         match error.kind {

@@ -1,4 +1,4 @@
-//! The tree that contains the image.
+//! Implements the tree whose only file is the EROFS image.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ const CACHE_BYTES: usize = 32 << 20;
 /// Maximum number of failures remembered until they are reported.
 const FAILURES_MAX: usize = 32;
 
-/// A tree with one file: an EROFS image of another tree.
+/// A tree with one file, an EROFS image of another tree.
 pub struct ErofsTree {
     core: Arc<Core>,
     /// Names on the path to the image.
@@ -36,7 +36,7 @@ pub enum XattrPolicy {
     Some {
         /// Names of the root's attributes.
         of_root: &'static [&'static str],
-        /// Whether other nodes may have attributes.
+        /// True if nodes other than the root may have extended attributes.
         of_others: bool,
     },
 }
@@ -45,7 +45,7 @@ struct Core {
     tree: Arc<dyn Tree>,
     /// Whether any node may have extended attributes.
     may_have_xattrs: bool,
-    /// The first block.
+    /// First block of the image.
     first: Vec<u8>,
     allocator: Mutex<Allocator>,
     directories: DirectoryCache,

@@ -347,7 +347,7 @@ pub fn check_offered_manifest(
     check_manifest_hash(manifest).map(drop)
 }
 
-/// Checks a whitelist in the same way.
+/// Checks a whitelist as [`check_offered_manifest`] checks a manifest.
 pub fn check_offered_whitelist(whitelist: &[u8]) -> Result<(), TrustError> {
     Whitelist::parse(whitelist)?;
     check_whitelist_hash(whitelist).map(drop)

@@ -1,4 +1,4 @@
-//! The child: it enters the namespaces, mounts, and becomes the command.
+//! Implements the child, which enters the namespaces, mounts, and executes the command.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -17,24 +17,25 @@ use crate::{exec, root, sys};
 /// Arguments of the child's command line, set by the parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildArguments {
-    /// The number of the child's end of the channel.
+    /// Descriptor of the child's end of the channel.
     pub(crate) channel: RawFd,
-    /// The command's limit on open files, if not ours.
+    /// The command's limit on open files, if it differs from that of this process.
     pub(crate) open_files: Option<u64>,
     /// Mount points of the trees.
     pub(crate) points: Vec<Point>,
-    /// The command and its arguments.
+    /// Command and its arguments.
     pub(crate) command: Vec<OsString>,
 }
 
-/// A place for a tree.
+/// A mount point with its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// The mount point.
+    /// Mount point.
     pub path: PathBuf,
     /// Source of the mount, for the first column of `mount` and `df`.
     pub source: String,
-    /// Put an overlay of the kernel above it, if the kernel lets us: see [`esker_fuse::mount::mount_overlay`].
+    /// Attributes for an overlay above the mount; none for no overlay. See
+    /// [`esker_fuse::mount::mount_overlay`].
     pub shield: Option<Trusted>,
 }
 
@@ -44,7 +45,7 @@ struct Failed {
     text: String,
 }
 
-/// Values of the argument that says whether a mount gets an overlay.
+/// Values of the argument that selects an overlay for a mount.
 const SHIELDS: [(&str, Option<Trusted>); 3] =
     [("bare", None), ("shielded", Some(Trusted::Shown)), ("hiding", Some(Trusted::Hidden))];
 
@@ -137,8 +138,8 @@ fn execute(command: &[OsString]) -> Failed {
     Failed { code: failed.code, text }
 }
 
-/// Makes the namespaces of a command, and stays in them; returns why that fails. For a process with one thread that is
-/// about to end.
+/// Creates the namespaces of a command and enters them; returns why that fails. For a process with one thread
+/// that is about to end.
 pub fn namespaces_blocked() -> Option<Blocked> {
     let make = || {
         namespaces::enter_user_namespace(Identity::Same)?;

@@ -1,4 +1,4 @@
-//! Times as HTTP headers have them.
+//! Formats and parses times in HTTP headers.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_dates() {
+    fn known_dates_are_formatted_and_parsed() {
         assert_eq!(http(UnixTime(0)), "Thu, 01 Jan 1970 00:00:00 GMT");
         assert_eq!(http(UnixTime(784_111_777)), "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(http(UnixTime(1_729_238_467)), "Fri, 18 Oct 2024 08:01:07 GMT");

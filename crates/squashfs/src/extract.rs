@@ -252,7 +252,7 @@ impl ExtractRun<'_> {
         Ok(())
     }
 
-    /// Creates one entry; returns false if it was left out.
+    /// Creates one entry; returns false if the entry was omitted.
     fn make(
         &self,
         folder: &OwnedFd,

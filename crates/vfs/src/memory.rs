@@ -87,7 +87,7 @@ impl Entry {
     }
 }
 
-/// An entry that has, or had, an identity.
+/// An entry that has or had an identity.
 #[derive(Debug)]
 struct KnownNode {
     path: String,

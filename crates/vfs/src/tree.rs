@@ -7,9 +7,9 @@ use crate::{Attr, Cookie, Data, Listing, Node, NodeKey, Reply, StatFs, TreeError
 /// A node with its attributes, as returned by a lookup.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
-    /// The node.
+    /// Node of the entry.
     pub node: Node,
-    /// Its attributes.
+    /// Attributes of the node.
     pub attr: Attr,
 }
 

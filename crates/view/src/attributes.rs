@@ -24,7 +24,7 @@ pub(crate) struct AttributeRules {
     variables: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// A row, and where it was found.
+/// A row and its location.
 #[derive(Clone, Copy)]
 pub(crate) struct RowRef<'a> {
     pub(crate) mount: &'a CatalogMount,

@@ -1,4 +1,4 @@
-//! Looks up names in directories, and the present rows of nodes.
+//! Looks up names in directories, and the current rows of nodes.
 
 use std::sync::Arc;
 
@@ -131,7 +131,7 @@ impl<'a> Snapshot<'a> {
         Ok(work(mount, &row)?)
     }
 
-    /// Calls `work` with the node's present row or, if there is none, with the row that it came from.
+    /// Calls `work` with the node's current row, or with the row that it came from if there is none.
     pub(crate) fn with_stored_row<T>(
         &self,
         node: &Node,
@@ -162,7 +162,7 @@ impl<'a> Snapshot<'a> {
         Ok(mount.path_of(info.key)?.ok_or(ErrorKind::Stale)?)
     }
 
-    /// Returns the catalog that a node came from, whether or not the present revision has it.
+    /// Returns the catalog that a node came from, whether or not the current revision has it.
     pub(crate) fn attached(&self, info: &NodeInfo) -> Result<Arc<Attached>, Blocked> {
         let known = self.core.catalogs.get(&info.catalog);
         known.ok_or_else(|| {

@@ -83,7 +83,7 @@ impl View {
         names.into_iter().map(with_value).collect()
     }
 
-    /// Returns the path of a node in the present revision or the one it came from; `None` if it needs a catalog that
+    /// Returns the path of a node in the current revision or the one it came from; `None` if a needed catalog
     /// is not attached.
     pub fn path(&self, node: &Node) -> Option<Vec<u8>> {
         let revision = self.core.current.load();

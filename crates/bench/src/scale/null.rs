@@ -1,4 +1,4 @@
-//! A mounted tree that replies at once, to measure only the kernel and the FUSE layer.
+//! Mounts a tree that replies at once, to measure only the kernel and the FUSE layer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

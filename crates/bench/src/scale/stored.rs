@@ -1,4 +1,4 @@
-//! A view over a cache, and a cache over a source that is in memory.
+//! Measures a view over a cache, and a cache over a source in memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -92,13 +92,13 @@ impl Subject for Lookups {
     }
 }
 
-/// No more of a file than this is read at once, as by the kernel.
+/// Maximum number of bytes in one read, as for the kernel.
 const READ_MAX: usize = 128 << 10;
 
 pub(super) struct Reads(Site);
 
 impl Reads {
-    /// Brings everything into the cache.
+    /// Fetches all objects into the cache.
     pub(super) fn new() -> Result<Self> {
         let mut site = Site::new()?;
         site.files.retain(|file| file.attr.size > 0);
@@ -141,7 +141,7 @@ pub(super) struct Misses {
     published: TempDir,
 }
 
-/// An empty cache.
+/// Cache of one round, which starts empty.
 struct Round {
     store: Objects,
     cache: Cache,

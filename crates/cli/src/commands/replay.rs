@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .context(Kind::Failed, format!("can't replay reads through {}", args.mountpoint.display()))
 }
 
-/// Returns the command that starts a replayer for a mount.
+/// Returns the command line that starts a replayer for a mount.
 pub(crate) fn command(mountpoint: &Path) -> ReplayerCommand {
     ReplayerCommand::of("/proc/self/exe", vec![REPLAY.into(), mountpoint.into()])
 }

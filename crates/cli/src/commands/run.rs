@@ -15,15 +15,15 @@ use crate::settings::Settings;
 
 /// Runs a command with repositories mounted below /cvmfs, or with an image as its root directory.
 ///
-/// Needs neither root nor fusermount3. Further repositories are mounted with `--repo`, as in `esker run A --repo B -- CMD` or
-/// `esker run --repo A --repo B -- CMD`.
+/// The command needs neither root nor fusermount3. Further repositories are mounted with `--repo`, as in `esker
+/// run A --repo B -- CMD` or `esker run --repo A --repo B -- CMD`.
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one. Or a root directory:
-    /// a squashfs image (a file, http://host/image.sqfs, or NAME:/path/image.sqfs), a directory with a system in it
-    /// (written with a `/`), or a folder of a repository as NAME:/path
+    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one. Or a root
+    /// directory: a squashfs image (a file, http://host/image.sqfs, or NAME:/path/image.sqfs), a directory with
+    /// an operating system (written with a `/`), or a folder of a repository as NAME:/path
     #[arg(value_name = "REPOSITORY|IMAGE", required_unless_present = "repo")]
     what: Option<OsString>,
 
@@ -160,7 +160,7 @@ fn in_container(
     if args.proxy_from_input {
         read_proxies(&mut args.repository)?;
     }
-    // The keeper is in another directory by the time that it reads them.
+    // The process of the shared mount has changed its directory before it reads them.
     let repository = args.repository.absolute()?;
     let kept = Kept {
         is_fixed: is_image || args.view.pin().is_some(),

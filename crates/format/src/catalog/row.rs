@@ -46,7 +46,7 @@ impl EntryKind {
     }
 }
 
-/// Columns of table `catalog`, in the order in which rows are decoded here.
+/// Columns of table `catalog`, in the order of decoding.
 const COLUMNS: [&str; FIELDS] = [
     "md5path_1",
     "md5path_2",

@@ -63,7 +63,7 @@ on_all_kernels! {
         assert_eq!(get("user.colour", 3).expect_err("too little room"), rustix::io::Errno::RANGE);
         assert_eq!(rustix::fs::getxattr_query(&path, "user.empty"), Ok(0));
         assert_eq!(get("user.none", 9).expect_err("no such"), rustix::io::Errno::NODATA);
-        // Whoever the kernel lets read it sees that it is there, and nobody else.
+        // Only a user whom the kernel lets read the attribute sees that it exists.
         let secret = if get("trusted.secret", 9).is_ok() { "trusted.secret\0" } else { "" };
         let mut names = [0; 64];
         let size = rustix::fs::listxattr(&path, &mut names[..]).expect("names");

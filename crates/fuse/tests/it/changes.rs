@@ -63,7 +63,7 @@ fn turn(tree: &MemoryTree) -> Vec<Change> {
 }
 
 /// What is asked after a change, unless it is more than what changed.
-fn only_changes_are_asked(kernel: KernelMask) -> Result<(), String> {
+fn only_changed_entries_are_requested_again(kernel: KernelMask) -> Result<(), String> {
     let mounted = Mounted::new(tree(), kernel);
     warm(&mounted);
     let (same, number) =
@@ -105,7 +105,7 @@ fn assert_turned(mounted: &Mounted) {
 
 on_all_kernels! {
     fn what_changed_is_seen_and_only_that_is_asked(kernel: KernelMask) {
-        undisturbed(|| only_changes_are_asked(kernel));
+        undisturbed(|| only_changed_entries_are_requested_again(kernel));
     }
 
     /// > V2: A file that is open or mapped keeps the content it was opened with, whatever the revision.

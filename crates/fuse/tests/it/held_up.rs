@@ -120,7 +120,7 @@ on_all_kernels! {
             let mut task = Task::new(task, &mounted.path(path));
             assert!(mounted.tree.script().until_called(call, path, 1, PATIENCE), "{call:?}");
             task.kill();
-            // Whoever is overlooked waits for the deadline of a minute.
+            // A request that is overlooked waits for the deadline of a minute.
             let took = task.ends_within();
             assert!(took < Duration::from_secs(20), "killed, gone after {took:?}");
             mounted.tree.script().clear(call, path);
@@ -142,7 +142,7 @@ on_all_kernels! {
 
 /// With all extra workers blocked, requests that need no tree are still answered, and every call ends.
 #[test]
-fn one_thread_stays_free_however_many_hang() {
+fn one_worker_stays_free_while_many_requests_hang() {
     crate::mounted::with_fuse(|| {
         let deadlines = Deadlines { read: Duration::from_secs(5), ..short() };
         let mounted = Mounted::with(tree(MANY), options(deadlines));

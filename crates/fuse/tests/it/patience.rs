@@ -33,8 +33,8 @@ fn mounted_with(kernel: KernelMask, deadlines: Deadlines, call: Call, path: &str
     Mounted::with_deadlines(tree, kernel, deadlines)
 }
 
-/// A mount and a process in a page fault that nobody answers, although the deadline of reads has passed.
-fn silent_page_fault(kernel: KernelMask) -> (Mounted, Task) {
+/// A mount and a process in a page fault without a reply, although the deadline of reads has passed.
+fn a_page_fault_without_data_waits_without_an_error(kernel: KernelMask) -> (Mounted, Task) {
     let deadlines = Deadlines { read: SHORT, ..Deadlines::default() };
     let mounted = mounted_with(kernel, deadlines, Call::Read, "dir/file", Action::Park);
     let mut task = Task::new("map", &mounted.path("dir/file"));
@@ -72,7 +72,7 @@ on_all_kernels! {
             }
             assert!(mounted.tree.script().until_parked(Call::Read, 1000, PATIENCE));
             assert!(mounted.session.counters().waiting >= 1000);
-            // The best of a few, because the machine does other things; whoever waited for one of the
+            // The best of a few, because the machine does other things; a wait for one of the
             // thousand would wait every time.
             let cached = (0..5).map(|_| {
                 let since = Instant::now();
@@ -143,7 +143,7 @@ on_all_kernels! {
                 (0..round * 50).for_each(|_| std::hint::spin_loop());
             }
             task.kill();
-            // Whoever is overlooked waits for the deadline of a minute.
+            // A request that is overlooked waits for the deadline of a minute.
             let took = task.ends_within();
             assert!(took < Duration::from_secs(20), "killed in round {round}, gone after {took:?}");
         }
@@ -312,7 +312,7 @@ on_all_kernels! {
     }
 
     fn a_page_fault_outlasts_a_source_that_is_silent(kernel: KernelMask) {
-        let (mounted, mut task) = silent_page_fault(kernel);
+        let (mounted, mut task) = a_page_fault_without_data_waits_without_an_error(kernel);
         mounted.tree.script().clear(Call::Read, "dir/file");
         mounted.tree.script().resume(Call::Read);
         assert_eq!(task.line("result "), "10000");
@@ -329,7 +329,7 @@ on_all_kernels! {
     }
 
     fn a_page_fault_that_was_killed_in_silence_is_not_waited_for(kernel: KernelMask) {
-        let (mounted, mut task) = silent_page_fault(kernel);
+        let (mounted, mut task) = a_page_fault_without_data_waits_without_an_error(kernel);
         assert!(mounted.session.counters().waiting > 0, "for the fault there is none");
         task.kill();
         let took = task.ends_within();

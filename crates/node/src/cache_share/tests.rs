@@ -203,7 +203,7 @@ fn read(shared: &SharedCache, wanted: &ObjectRequest) -> Vec<u8> {
 }
 
 #[test]
-fn the_second_reads_through_the_first() {
+fn the_second_process_reads_through_the_first() {
     let bench = Bench::new();
     let wanted = bench.add(b"shared");
     let (first, second) = (bench.open(), bench.open());
@@ -474,7 +474,7 @@ fn a_mapping_takes_no_descriptor() {
 }
 
 #[test]
-fn parked_requests_go_on_when_a_slot_is_free() {
+fn parked_requests_continue_when_a_slot_is_free() {
     let (sender, woken) = channel();
     let received = Received::new(1, move || {
         let _ = sender.send(());
@@ -490,7 +490,7 @@ fn parked_requests_go_on_when_a_slot_is_free() {
 }
 
 #[test]
-fn strangers_and_nonsense_are_turned_away() {
+fn untrusted_users_and_malformed_messages_are_refused() {
     let bench = Bench::new();
     let wanted = bench.add(b"still served");
     let (_first, second) = (bench.open(), bench.open());

@@ -26,11 +26,11 @@ use crate::file_lock::{FileLock, Locking};
 
 use super::{Put, Sink};
 
-/// Pending objects are made durable when they are this many bytes …
+/// Maximum number of pending bytes: a batch of this size is made durable.
 const BATCH_BYTES: u64 = 256 << 20;
-/// … or this many.
+/// Maximum number of objects in a batch.
 const BATCH_OBJECTS: usize = 16_384;
-/// Up to this many files are synced one by one; above, the whole file system is, which then is cheaper.
+/// Maximum number of files that are synced one by one; for more, syncing the whole file system is cheaper.
 const SYNC_SINGLY: usize = 48;
 const PREFIX: &str = "esker-";
 const LOCK: &str = "esker.lock";
@@ -40,9 +40,9 @@ pub struct LocalSink {
     root: PathBuf,
     disk: Arc<dyn Disk>,
     pending: Mutex<Pending>,
-    /// Held while a batch is made durable.
+    /// Lock that is held while a batch is made durable.
     flushing: Mutex<()>,
-    /// Objects that this process wrote, or compared with their names.
+    /// Objects that this process wrote or verified.
     verified: Mutex<HashSet<ObjectName>>,
 }
 
@@ -51,9 +51,9 @@ struct Pending {
     next: u64,
     bytes: u64,
     batch: Vec<(ObjectName, PathBuf)>,
-    /// Objects of the batch and of the one that is being flushed.
+    /// Objects of the current batch and of the one that is being flushed.
     on_the_way: HashSet<ObjectName>,
-    /// Set once a batch was lost: objects reported as pending are gone, so nothing may follow.
+    /// True once a batch was lost: no further writes are allowed.
     broken: bool,
 }
 
@@ -84,7 +84,7 @@ impl LocalSink {
         Ok(())
     }
 
-    /// Claims the repository for one publisher until the lock is dropped, and removes leftovers of an interrupted one.
+    /// Locks the repository for one publisher, and removes leftovers of an interrupted one.
     pub fn lock(&self) -> Result<Locking, StoreError> {
         if rustix::process::geteuid().is_root() {
             self.check_links()?;

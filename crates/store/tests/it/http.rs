@@ -240,7 +240,7 @@ fn a_thousand_waiting_reads_do_not_delay_others() {
 }
 
 #[test]
-fn a_name_that_nobody_knows() {
+fn an_unknown_name_is_an_error() {
     let engine = engine_with(|options| options.retry.attempts = 1);
     let rig = Rig::with(engine, roomy());
     // Reserved never to exist (RFC 6761); with or without a name server this can't be resolved.

@@ -1,4 +1,4 @@
-//! Bringing objects into the cache before anybody needs them.
+//! Fetching objects into the cache before a read needs them.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn warm(
 }
 
 #[test]
-fn a_warmed_object_is_there_and_not_open() {
+fn a_prefetched_object_is_cached_and_closed() {
     let objects = objects(2);
     let shelf = Shelf::new(&[&objects[0], &objects[1]]);
     let rig = Rig::new();
@@ -136,7 +136,7 @@ fn a_failed_prefetch_is_not_repeated() {
 
 /// A full cache serves what is demanded without keeping it; there is nothing to serve for a prefetch.
 #[test]
-fn a_prefetch_that_can_not_be_kept_is_no_use() {
+fn a_prefetch_without_room_in_the_cache_is_dropped() {
     let objects = objects(2);
     let shelf = Shelf::new(&[&objects[0], &objects[1]]);
     let options =

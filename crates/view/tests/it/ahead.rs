@@ -42,7 +42,7 @@ fn read(view: &View, path: &str) {
     read_all(view, &found);
 }
 
-/// > A3: Without anybody's word, the small files of its kind near a file that had to be waited for are brought into the cache; listing and looking up bring nothing.
+/// > A3: Without a bundle or recorded sequence, the small files of its kind near a file that had to be waited for are brought into the cache; listing and looking up bring nothing.
 #[test]
 fn the_neighbours_of_a_missed_file_are_prefetched() {
     let site = Site::of(FULL);

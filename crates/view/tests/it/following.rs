@@ -247,7 +247,7 @@ fn directories_keep_their_numbers_and_files_only_while_their_content_stays() {
 }
 
 #[test]
-fn another_process_gives_the_same_numbers() {
+fn another_process_returns_the_same_inode_numbers() {
     let numbers = || {
         let site = Site::of(FULL);
         let view = site.pinned(Pin::Tag("v2".into())).unwrap();

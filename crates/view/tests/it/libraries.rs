@@ -163,7 +163,7 @@ fn until(asked: &Receiver<Result<u64, String>>, wanted: &[u64]) -> BTreeSet<u64>
     seen
 }
 
-/// > A5: Of a large library or executable in use, what its loader reads is brought into the cache, then all else that it maps and that no bundle tells about; what it never maps is not, unless somebody reads there.
+/// > A5: Of a large library or executable in use, what its loader reads is brought into the cache, then all else that it maps and that no bundle tells about; what it never maps is not, unless a program reads it.
 #[test]
 fn loader_chunks_are_fetched_first_then_mapped_ones_and_no_others() {
     first_read(&library(), |asked, go| {

@@ -66,7 +66,7 @@ fn check_some(fixture: Fixture) {
 }
 
 #[test]
-fn a_new_process_serves_the_nodes_of_the_one_before() {
+fn a_new_process_serves_the_nodes_of_its_predecessor() {
     check_some(FULL);
     check_some(SHAKE);
 }

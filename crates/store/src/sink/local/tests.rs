@@ -72,7 +72,7 @@ fn a_folder_keeps_the_promises_of_a_sink() {
 }
 
 #[test]
-fn nothing_is_seen_before_it_is_flushed() {
+fn objects_are_invisible_before_a_flush() {
     let (_folder, sink) = sink();
     let name = name_of(b"object", ObjectKind::Catalog);
     sink.put(&name, b"object").unwrap();
@@ -82,7 +82,7 @@ fn nothing_is_seen_before_it_is_flushed() {
 }
 
 #[test]
-fn one_lock_and_no_leftovers() {
+fn a_lock_admits_one_publisher_and_removes_leftovers() {
     let (_folder, sink) = sink();
     sink.put(&name_of(b"lost", ObjectKind::File), b"lost").unwrap();
     let other = LocalSink::open(sink.root());
@@ -147,7 +147,7 @@ fn objects_with_wrong_bytes_are_replaced() {
 
 /// After objects were lost in transit, a later publish must not rely on them.
 #[test]
-fn a_lost_batch_ends_it() {
+fn no_write_succeeds_after_a_lost_batch() {
     let (_folder, sink) = sink();
     let (lost, later) = (name_of(b"lost", ObjectKind::File), name_of(b"later", ObjectKind::File));
     sink.put(&lost, b"lost").unwrap();
