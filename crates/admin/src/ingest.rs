@@ -35,7 +35,7 @@ pub struct Owner {
 
 /// Description of an ingest.
 pub struct Ingest<'r> {
-    /// Archive to read: tar, plain or compressed; `-` is standard input. `-` is standard input.
+    /// Archive to read: tar, plain or compressed; `-` is standard input.
     pub archive: PathBuf,
     /// The directory of the repository that it is unpacked into; empty or `/` for the root.
     pub target: Vec<u8>,

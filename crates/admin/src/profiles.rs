@@ -103,8 +103,7 @@ impl<'r> Profiles<'r> {
         }
     }
 
-    /// Stores a profile for all later publishes, and replaces one of the same name. One of the same name is
-    /// replaced.
+    /// Stores a profile for all later publishes, and replaces one of the same name.
     pub fn add(&self, added: &NamedProfile) -> Result<(), AdminError> {
         self.check(added)?;
         let path = self.file(&added.name);

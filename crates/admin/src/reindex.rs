@@ -75,7 +75,7 @@ impl Repository {
         Ok(Reindexed { objects: objects.len() as u64 - left_out, left_out })
     }
 
-    /// Adds an object to the index; returns false if it is too large. False means that it is too large.
+    /// Adds an object to the index; returns false if it is too large.
     fn index_object(&self, index: &ContentIndex, (name, compression): &Stored) -> Result<bool, AdminError> {
         let object = || name.to_string();
         let what = || "a file of the published revision".to_owned();

@@ -141,13 +141,13 @@ fn once(plan: &Plan, wanted: &[ObjectRequest], way: Way, sample: &mut Sample) ->
     Callback::wait(|done| source.fetch(Fetch::new(manifest::PATH, "the manifest", MANIFEST_MAX), done))?;
     let store = Objects::new(&cache, source);
     let (probes, others) = wanted.split_at(plan.probes);
-    let errand = CancelToken::new();
+    let token = CancelToken::new();
     let (told, outcomes) = channel();
     let (began, before) = (Instant::now(), Used::now().context("getrusage")?);
     match way {
         Way::Demand => others.iter().for_each(|object| store.get(object.clone(), count(&told))),
         Way::Ahead | Way::Beside => {
-            others.iter().for_each(|object| store.warm(object.clone(), &errand, count(&told)));
+            others.iter().for_each(|object| store.warm(object.clone(), &token, count(&told)));
         }
         Way::Alone => {}
     }

@@ -1,4 +1,4 @@
-//! Measures publishing a tree, and `tar | pigz -6` for comparison. `tar | pigz -6`.
+//! Measures publishing a tree, and `tar | pigz -6` for comparison.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -78,8 +78,7 @@ pub struct Report {
     pub ways: Vec<Way>,
 }
 
-/// Measures all methods in turns, after reading the tree once so that no method alone pays for the disk. The
-/// tree is read once before, so that no way pays for the disk alone.
+/// Measures all methods in turns, after reading the tree once so that no method alone pays for the disk.
 pub fn run(plan: &Plan, mut progress: impl FnMut(usize)) -> Result<Report> {
     let esker = plan.esker.to_string_lossy().into_owned();
     let conditions = Conditions::now(&[&esker, "pigz", "tar"]);

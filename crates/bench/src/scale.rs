@@ -89,8 +89,7 @@ struct Rounds {
     rates: Vec<f64>,
 }
 
-/// Runs the measurement, with the rounds of all thread counts interleaved. Rounds of all thread counts are
-/// interleaved.
+/// Runs the measurement, with the rounds of all thread counts interleaved.
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
     let conditions = Conditions::now(&[]);
     let mut rows = Vec::new();

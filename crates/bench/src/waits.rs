@@ -92,7 +92,7 @@ struct Trace {
     late: Vec<u64>,
     idle: Vec<Span>,
     waits: Vec<(String, Span)>,
-    /// The last wait of each thread: one that began beside a sleeping thread is noted twice.
+    /// Last wait of each thread; a wait that began beside a sleeping thread is recorded twice.
     last: HashMap<String, u64>,
 }
 

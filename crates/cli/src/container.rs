@@ -84,7 +84,7 @@ pub(crate) struct ContainerArgs {
     #[arg(long, help_heading = HEADING)]
     mpi: bool,
 
-    /// Mount what the rules in /etc/esker/hooks/NAME.hook, or in this FILE, list
+    /// Mount the files and devices that the rules in /etc/esker/hooks/NAME.hook, or in this FILE, list
     #[arg(long, value_name = "NAME|FILE", help_heading = HEADING)]
     hook: Vec<String>,
 }

@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// On a thread of its own, because threads keep privileges.
+    /// Runs on another thread, because a thread can't regain dropped privileges.
     #[test]
     fn another_user_has_no_privileges() {
         if !geteuid().is_root() {

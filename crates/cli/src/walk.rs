@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use esker_vfs::{
-    Attr, DirEntry, ErrorKind, Found, Kind as NodeKind, Node, Reply, Tree, TreeError, whole_listing,
+    Attr, DirEntry, ErrorKind, Kind as NodeKind, Node, NodeWithAttr, Reply, Tree, TreeError, whole_listing,
 };
 
 use crate::error::{Failure, of_tree};
@@ -43,11 +43,13 @@ impl<'a> Walk<'a> {
     }
 
     /// Returns the entry at `path`; a symbolic link at its end is followed if `follow`.
-    pub(crate) fn resolve(&self, path: &[u8], follow: bool) -> Result<Found, Failure> {
+    pub(crate) fn resolve(&self, path: &[u8], follow: bool) -> Result<NodeWithAttr, Failure> {
         let mut to_go: VecDeque<Vec<u8>> = parts(path).collect();
-        let mut way: Vec<(Found, Vec<u8>)> = vec![(self.tree.root(), Vec::new())];
+        let mut way: Vec<(NodeWithAttr, Vec<u8>)> = vec![(self.tree.root(), Vec::new())];
         let mut links = 0;
-        let at = |way: &[(Found, Vec<u8>)]| way.last().map_or_else(|| self.tree.root(), |(found, _)| *found);
+        let at = |way: &[(NodeWithAttr, Vec<u8>)]| {
+            way.last().map_or_else(|| self.tree.root(), |(found, _)| *found)
+        };
         let failed = |error: TreeError| self.failure(path, &error);
         while let Some(name) = to_go.pop_front() {
             if name == b".." {

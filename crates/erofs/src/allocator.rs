@@ -16,10 +16,10 @@ use crate::layout::{self, BLOCK, Content, INODE, SLOT};
 
 /// First block of file contents, which are allocated consecutively in the order of first use.
 const DATA: u64 = 1 << 40;
-/// First block of the large regions, and the number of blocks of each region.
+/// First block of the large regions; the next constant is the length of a region in blocks.
 const LARGE: u64 = 1 << 45;
 const LARGE_BLOCKS: u64 = 1 << 24;
-/// First block of the small regions, and the number of blocks of each region.
+/// First block of the small regions; the next constant is the length of a region in blocks.
 const SMALL: u64 = 1 << 46;
 const SMALL_BLOCKS: u64 = 1 << 12;
 /// First block after all regions.

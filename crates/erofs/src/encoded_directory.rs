@@ -34,7 +34,7 @@ impl EncodedDirectory {
 }
 
 impl Allocator {
-    /// Encodes a directory. `names` has all its entries, sorted. `names` has all its entries, sorted.
+    /// Encodes a directory. `names` has all its entries, sorted.
     ///
     /// The first call assigns all positions. Later calls find the entries there; if the directory differs,
     /// which the tree forbids, there is no result.

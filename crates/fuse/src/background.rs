@@ -43,7 +43,7 @@ impl Background {
         }
         if state.idle <= state.waiting.len() && state.threads < THREADS_MAX {
             let background = Arc::clone(self);
-            let started = Builder::new().name("fuse-errand".into()).spawn(move || background.work());
+            let started = Builder::new().name("fuse-background".into()).spawn(move || background.work());
             state.threads += usize::from(started.is_ok());
         }
         let any = state.threads > 0;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Found, Kind, Listing, Tree, TreeError};
+use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Kind, Listing, NodeWithAttr, Tree, TreeError};
 
 use crate::abi::XattrSize;
 use crate::background::Background;
@@ -100,7 +100,7 @@ impl Connection {
             TreeOp::Itself => {
                 let itself = move |asked: &Arc<Request>, answer| {
                     let attr = conn.or_last_known(asked, answer);
-                    conn.reply_lookup(asked, attr.map(|attr| Found { node: asked.node, attr }));
+                    conn.reply_lookup(asked, attr.map(|attr| NodeWithAttr { node: asked.node, attr }));
                 };
                 tree.attributes(node, request.reply(itself));
             }
@@ -145,7 +145,7 @@ impl Connection {
         }
     }
 
-    fn reply_lookup(&self, request: &Request, answer: Result<Found, TreeError>) {
+    fn reply_lookup(&self, request: &Request, answer: Result<NodeWithAttr, TreeError>) {
         if request.is_answered() {
             return;
         }
@@ -190,7 +190,7 @@ impl Connection {
     }
 
     /// Notes a name in a reply; returns whether the kernel may cache it.
-    fn note_name(&self, request: &Request, answer: &Result<Found, TreeError>) -> bool {
+    fn note_name(&self, request: &Request, answer: &Result<NodeWithAttr, TreeError>) -> bool {
         match (&self.names, &request.op) {
             (Some(names), TreeOp::Lookup { name }) => {
                 names.note(request.id, name, answer.as_ref().ok().map(|found| found.node.kind))
@@ -254,7 +254,7 @@ impl Connection {
             let mut names = DirentBuffer::new(out, size);
             names.dots(offset, request.node.ino, listing.parent, plus);
             let give = |entry: &DirEntry| {
-                let found = Found { node: entry.node, attr: entry.attr };
+                let found = NodeWithAttr { node: entry.node, attr: entry.attr };
                 let id = self.table.intern(&found, Some(request.id))?;
                 Some((id, wire::entry_out(id, &entry.attr, self.is_current(request))))
             };

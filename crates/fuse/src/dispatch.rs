@@ -27,7 +27,7 @@ const PUT_OFF: Duration = Duration::from_millis(100);
 
 impl Connection {
     /// Serves one descriptor as a worker until the mount is gone, or as an extra worker until another worker
-    /// listens; returns true if the mount is gone. Returns whether the mount is gone.
+    /// listens; returns true if the mount is gone.
     pub(crate) fn work(self: &Arc<Self>, channel: &Arc<Channel>, worker: usize, is_extra: bool) -> bool {
         let mut spinner = Spinner::default();
         if !is_extra {

@@ -25,7 +25,7 @@ pub(crate) fn usable(name: &[u8]) -> bool {
 pub(crate) struct DirentBuffer<'a> {
     out: &'a mut Vec<u8>,
     size: usize,
-    /// Nodes counted for the reply; undone if it is not delivered.
+    /// Nodes whose lookups the reply counts; the counts are undone if the reply is not delivered.
     pub(crate) given: Vec<NodeId>,
 }
 

@@ -16,7 +16,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use esker_vfs::{Attr, Device, Found, Ino, Kind, Node, NodeKey, PAYLOAD_LEN, Payload, Time, Tree};
+use esker_vfs::{Attr, Device, Ino, Kind, Node, NodeKey, NodeWithAttr, PAYLOAD_LEN, Payload, Time, Tree};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
@@ -125,7 +125,7 @@ impl NodeTable {
 
     /// Counts one more lookup of a node as a name in `dir`; returns its number, or `None` if the table is full.
     /// `None` if there is no room for another node.
-    pub(crate) fn intern(&self, found: &Found, dir: Option<NodeId>) -> Option<NodeId> {
+    pub(crate) fn intern(&self, found: &NodeWithAttr, dir: Option<NodeId>) -> Option<NodeId> {
         let key = found.node.key;
         let known = self.index.pin().get(&key).copied();
         if let Some(id) = known.and_then(|slot| self.count_up(slot, &key)) {
@@ -159,7 +159,7 @@ impl NodeTable {
         Some(NodeId::new(slot, generation))
     }
 
-    fn note(&self, id: NodeId, found: &Found, dir: Option<NodeId>) {
+    fn note(&self, id: NodeId, found: &NodeWithAttr, dir: Option<NodeId>) {
         self.remember(id, &found.attr);
         if let (Some(cell), Some(dir)) = (self.cell(id), dir) {
             cell.dir.store(dir.0, Ordering::SeqCst);

@@ -33,8 +33,7 @@ impl WorkerCount {
         self.state.lock().present += 1;
     }
 
-    /// Removes a worker; the last one calls `clean_up` first. `is_gone` is true if the mount is gone. `is_gone`
-    /// tells that the mount is gone.
+    /// Removes a worker; the last one calls `clean_up` first. `is_gone` is true if the mount is gone.
     pub(crate) fn leave(&self, is_gone: bool, clean_up: impl FnOnce()) {
         let is_last = {
             let mut state = self.state.lock();

@@ -389,13 +389,13 @@ impl ObjectStore for SharedCache {
         self.own_store().is_some_and(|store| store.read_ahead(wanted, range))
     }
 
-    fn warm(&self, wanted: ObjectRequest, errand: &CancelToken, done: Callback<Warmed>) {
+    fn warm(&self, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>) {
         let role = self.role.read();
         match &*role {
             Role::Writer { store, .. } => {
                 let store = store.clone();
                 drop(role);
-                store.warm(wanted, errand, done);
+                store.warm(wanted, token, done);
             }
             Role::Client(client) => {
                 let client = client.clone();
@@ -403,7 +403,7 @@ impl ObjectStore for SharedCache {
                 if self.kept(&wanted).is_some() {
                     return done.ok(Warmed::Here);
                 }
-                client.warm(&wanted, errand, done);
+                client.warm(&wanted, token, done);
             }
             // A prefetch has no reader, so it need not wait for a writer.
             Role::Electing | Role::Closed => {

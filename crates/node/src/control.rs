@@ -34,8 +34,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 pub enum Request {
     /// Requests the status.
     Status,
-    /// Requests the mounted and the server's revision; the server may take some seconds to reply. The server is
-    /// given some seconds to reply.
+    /// Requests the mounted and the server's revision; the server may take some seconds to reply.
     Revision {
         /// True to include the tagged revisions.
         tags: bool,

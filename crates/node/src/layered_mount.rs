@@ -125,7 +125,7 @@ struct Overlay {
 impl Watcher for Overlay {
     fn changed(&self, _: &[Change]) {
         // It may be gone, with another mount in its place.
-        if mounts::at(&self.mountpoint).is_ok_and(|line| line.is_some_and(|line| line.is_shield())) {
+        if mounts::at(&self.mountpoint).is_ok_and(|line| line.is_some_and(|line| line.is_own_overlay())) {
             // To remount a file system drops its unused names; if that is refused, less can be evicted.
             let _ = mount_remount(&self.mountpoint, FLAGS, c"");
         }

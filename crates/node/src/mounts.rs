@@ -101,7 +101,7 @@ impl MountLine {
     }
 
     /// Returns true if the mount is an overlay that Esker put above a mount.
-    pub(crate) fn is_shield(&self) -> bool {
+    pub(crate) fn is_own_overlay(&self) -> bool {
         self.kind == "overlay" && self.is_above()
     }
 

@@ -106,7 +106,7 @@ impl Repository {
         sequences(self.store.cache(), self.heads.name().as_str())
     }
 
-    /// Returns the file of start-up reads that a mount's scout has learned.
+    /// Returns the file of start-up reads that a mount has recorded.
     pub fn starts(&self) -> PathBuf {
         sequences(self.store.cache(), &format!("{}.starts", self.heads.name()))
     }

@@ -370,8 +370,8 @@ impl From<Lower> for LowerStatus {
 }
 
 impl Failure {
-    /// Makes the failure of a cache's disk, with its time. It costs no read as long as a server has the object, but
-    /// each time its bytes.
+    /// Returns the failure of a cache's disk, with its time. Reads succeed while a server has the
+    /// object, but each of them fetches it.
     pub(crate) fn of_cache((time, cause): (u64, String)) -> Self {
         Self { time, object: "the cache".into(), cause, caller: None }
     }

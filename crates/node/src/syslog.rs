@@ -54,7 +54,7 @@ pub struct Syslog {
 }
 
 impl Syslog {
-    /// Prepares to send.
+    /// Opens a socket for the destination.
     pub fn new(options: SyslogOptions) -> io::Result<Self> {
         let socket = match options.to {
             SyslogTarget::Socket(_) => {

@@ -36,7 +36,7 @@ pub struct Point {
     pub source: String,
     /// Attributes for an overlay above the mount; none for no overlay. See
     /// [`esker_fuse::mount::mount_overlay`].
-    pub shield: Option<Trusted>,
+    pub overlay: Option<Trusted>,
 }
 
 /// Failure that the child reports.
@@ -46,8 +46,8 @@ struct Failed {
 }
 
 /// Values of the argument that selects an overlay for a mount.
-const SHIELDS: [(&str, Option<Trusted>); 3] =
-    [("bare", None), ("shielded", Some(Trusted::Shown)), ("hiding", Some(Trusted::Hidden))];
+const OVERLAYS: [(&str, Option<Trusted>); 3] =
+    [("bare", None), ("overlaid", Some(Trusted::Shown)), ("hiding", Some(Trusted::Hidden))];
 
 impl ChildArguments {
     /// Returns the arguments that [`ChildArguments::parse`] understands.
@@ -56,9 +56,10 @@ impl ChildArguments {
         let mut all = vec![self.channel.to_string().into(), open_files.into()];
         all.push(self.points.len().to_string().into());
         for point in &self.points {
-            let shield = SHIELDS.iter().find(|(_, shield)| *shield == point.shield).map(|(word, _)| word);
-            let shield = shield.copied().unwrap_or_default();
-            all.extend([point.path.clone().into_os_string(), point.source.clone().into(), shield.into()]);
+            let overlay =
+                OVERLAYS.iter().find(|(_, overlay)| *overlay == point.overlay).map(|(word, _)| word);
+            let overlay = overlay.copied().unwrap_or_default();
+            all.extend([point.path.clone().into_os_string(), point.source.clone().into(), overlay.into()]);
         }
         all.extend(self.command.iter().cloned());
         all
@@ -78,8 +79,8 @@ impl ChildArguments {
             let path = PathBuf::from(arguments.next()?);
             let source = arguments.next()?.into_string().ok()?;
             let told = arguments.next()?;
-            let shield = SHIELDS.iter().find(|(word, _)| told == **word)?.1;
-            points.push(Point { path, source, shield });
+            let overlay = OVERLAYS.iter().find(|(word, _)| told == **word)?.1;
+            points.push(Point { path, source, overlay });
         }
         let command: Vec<OsString> = arguments.collect();
         (!command.is_empty()).then_some(Self { channel, open_files, points, command })
@@ -116,7 +117,7 @@ fn enter_and_execute(arguments: &ChildArguments, channel: &Channel) -> Result<In
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| gone(error.into()))?;
     channel.wait_for_go().map_err(gone)?;
     for point in &arguments.points {
-        let Some(trusted) = point.shield else { continue };
+        let Some(trusted) = point.overlay else { continue };
         // Older kernels let only root mount overlays; the command then runs from the tree as it is.
         let _ = mount_overlay(&point.path, &point.path, &point.source, trusted);
     }

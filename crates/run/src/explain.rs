@@ -48,8 +48,7 @@ impl fmt::Display for Blocked {
 
 impl std::error::Error for Blocked {}
 
-/// Settings of this machine that control namespaces. `None`: this kernel doesn't have the setting. `None`: this
-/// kernel doesn't have the setting.
+/// Settings of this machine that control namespaces. `None`: this kernel doesn't have the setting.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) max_user_namespaces: Option<u64>,

@@ -19,7 +19,7 @@ use crate::route::Allowed;
 use crate::shares::Share;
 
 /// Seconds for which changing files may be cached: more than 60, because squid keeps nothing shorter by
-/// default. More than 60, because squid keeps nothing shorter by default.
+/// default.
 const CHANGING_SECONDS: u32 = 61;
 /// Seconds for which objects may be cached.
 const OBJECT_SECONDS: u32 = 3 * 24 * 3600;

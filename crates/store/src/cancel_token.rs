@@ -33,7 +33,7 @@ impl CancelToken {
         self.0.number
     }
 
-    /// Cancels the token, as does dropping its last clone. So does dropping its last clone.
+    /// Cancels the token, as does dropping its last clone.
     pub fn cancel(&self) {
         self.0.cancel();
     }

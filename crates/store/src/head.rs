@@ -15,7 +15,7 @@ use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_format::trust::{self, Seen, TrustError, VerifiedHead};
+use esker_format::trust::{self, AcceptedHead, TrustError, VerifiedHead};
 use parking_lot::Mutex;
 
 use crate::cache::disk::{Disk, RealDisk};
@@ -265,7 +265,7 @@ impl Keeper {
         &self,
         evidence: &Evidence,
         now: UnixTime,
-        seen: Option<Seen>,
+        seen: Option<AcceptedHead>,
     ) -> Result<VerifiedHead, TrustError> {
         trust::verify(&trust::Evidence {
             manifest: &evidence.manifest,

@@ -45,8 +45,7 @@ pub(crate) struct StoreState {
     warming: AtomicUsize,
 }
 
-/// Maximum number of prefetches queued or in progress in one store; further ones are refused. Further ones are
-/// refused.
+/// Maximum number of prefetches queued or in progress in one store; further ones are refused.
 const WARMING_MAX: usize = 16_384;
 
 /// Bytes to free first on a full disk for stored bytes of unstated size; twice as many each next time, and how often.

@@ -21,7 +21,6 @@ pub use text::ServersError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Servers {
     /// Base URLs of the repository, the preferred one first: `http://server/cvmfs/NAME`, or one `file://…`.
-    /// `http://server/cvmfs/NAME`, or one `file://…`.
     pub urls: Vec<String>,
     /// Proxies to use.
     pub proxies: Proxies,
@@ -60,7 +59,7 @@ pub enum Order {
     /// By response time, measured at the start.
     RoundTrip,
     /// By distance, according to the Geo-API of CernVM-FS on one of the servers; applies to fallback proxies,
-    /// too. Fallback proxies, too.
+    /// too.
     Geo,
 }
 
@@ -130,8 +129,7 @@ pub struct Timings {
     pub retries: u32,
     /// Maximum of the first pause before another attempt, which is a random part of this
     pub first_pause: Option<Duration>,
-    /// Maximum pause between retries; `None` for the value of [`RetryPolicy`](crate::RetryPolicy). `None` for
-    /// the value of [`RetryPolicy`](crate::RetryPolicy).
+    /// Maximum pause between retries; `None` for the value of [`RetryPolicy`](crate::RetryPolicy).
     pub longest_pause: Option<Duration>,
     /// Time after which the proxies of the first group are tried again; `None` for never.
     pub proxy_reset: Option<Duration>,

@@ -103,5 +103,5 @@ pub fn bomb(units: u64) -> Vec<u8> {
     stored
 }
 
-/// The zero bytes of which a [`bomb`] is made.
+/// Unit of the length of a [`bomb`] in bytes.
 pub const BOMB_UNIT: u64 = 4 << 20;

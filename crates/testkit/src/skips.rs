@@ -22,8 +22,7 @@ pub enum Extent {
     Whole,
     /// The test continues without something that `scripts/needs.sh` demands.
     Part,
-    /// The test continues without something optional, which is reported and never forbidden. It is reported and
-    /// never forbidden.
+    /// The test continues without something optional, which is reported and never forbidden.
     Optional,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use esker_format::catalog::{PathKey, Row};
 use esker_format::path::{join, split};
-use esker_vfs::{Attr, ErrorKind, Found, Kind, Node, TreeError};
+use esker_vfs::{Attr, ErrorKind, Kind, Node, NodeWithAttr, TreeError};
 
 use crate::attributes::{self, RowRef};
 use crate::catalogs::{Attached, WantedCatalog};
@@ -44,7 +44,7 @@ impl<'a> Snapshot<'a> {
     }
 
     /// Finds `name` in the directory.
-    pub(crate) fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Found, Blocked> {
+    pub(crate) fn lookup(&self, dir: &Node, name: &[u8]) -> Result<NodeWithAttr, Blocked> {
         if name.len() > NAME_MAX {
             return Err(ErrorKind::NameTooLong.into());
         }

@@ -20,7 +20,7 @@ use crate::payload::NodeInfo;
 pub(crate) struct OpenFiles {
     /// Files that are one object, by their object.
     whole: papaya::HashMap<CacheKey, Arc<Holders>>,
-    /// Chunked files, which are few and not indexed by chunk. There are few, so they are not indexed by chunk.
+    /// Chunked files, which are few and not indexed by chunk.
     chunked: papaya::HashMap<NodeKey, ChunkedFile>,
     released: Released,
 }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use esker_format::catalog::PathKey;
 use esker_format::hash::ContentHash;
-use esker_vfs::{ErrorKind, Found, Kind, TreeError};
+use esker_vfs::{ErrorKind, Kind, NodeWithAttr, TreeError};
 
 use crate::attributes::{AttributeRules, RowRef};
 use crate::catalogs::{Attached, Catalogs};
@@ -43,7 +43,7 @@ pub(crate) struct Revision {
     pub(crate) label: Label,
     pub(crate) root: Arc<CatalogMount>,
     /// The root directory, which must be available without waiting.
-    pub(crate) root_found: Found,
+    pub(crate) root_found: NodeWithAttr,
     /// Number of files and directories of the whole repository.
     pub(crate) entries: u64,
     /// Number of entries with extended attributes, by the counters of the catalogs.

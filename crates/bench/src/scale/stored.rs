@@ -17,7 +17,7 @@ use esker_store::{
 use esker_testkit::disk::scratch;
 use esker_testkit::fixture::{FULL, Repository};
 use esker_testkit::object::deflate;
-use esker_vfs::{Found, Kind, Node, Reply, Tree};
+use esker_vfs::{Kind, Node, NodeWithAttr, Reply, Tree};
 use esker_view::{View, ViewOptions};
 use tempfile::TempDir;
 
@@ -28,7 +28,7 @@ use esker_testkit::soak::Random;
 struct Site {
     view: Arc<View>,
     names: Vec<(Node, Box<[u8]>)>,
-    files: Vec<Found>,
+    files: Vec<NodeWithAttr>,
     // Engine of the view; later fields are dropped later.
     _engine: Engine,
     _cache: Cache,
@@ -53,7 +53,7 @@ impl Site {
                 names.push((dir, entry.name.clone()));
                 match entry.node.kind {
                     Kind::Directory => waiting.push(entry.node),
-                    Kind::File => files.push(Found { node: entry.node, attr: entry.attr }),
+                    Kind::File => files.push(NodeWithAttr { node: entry.node, attr: entry.attr }),
                     _ => {}
                 }
             }

@@ -145,8 +145,7 @@ impl Kept<'_> {
         })
     }
 
-    /// Runs as the process of a shared mount. `fd` is the pipe to the process that started it. `fd` is the pipe
-    /// to its starter.
+    /// Runs as the process of a shared mount. `fd` is the pipe to the process that started it.
     pub(crate) fn keep(self, fd: RawFd) -> Result<(), Failure> {
         // Started through a link in /proc, it would be called `exe` in lists of processes.
         let _ = rustix::thread::set_name(c"esker");

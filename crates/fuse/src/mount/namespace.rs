@@ -21,7 +21,7 @@ use crate::sys;
 /// Users mapped into the namespace, with unchanged numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum IdMap {
-    /// Only the user of this process: all that an ordinary user may map. An ordinary user may say no more.
+    /// Only the user of this process: all that an ordinary user may map.
     Ourselves,
     /// All users, which only root may map.
     Everybody,

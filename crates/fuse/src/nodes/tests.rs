@@ -13,7 +13,7 @@ struct Ledger {
     wrong: AtomicUsize,
 }
 
-fn found(number: u64) -> Found {
+fn found(number: u64) -> NodeWithAttr {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.to_le_bytes());
     let kind = if number.is_multiple_of(3) { Kind::Directory } else { Kind::File };
@@ -30,11 +30,11 @@ fn found(number: u64) -> Found {
         gid: u32::MAX - 1,
         rdev: Device { major: 0xfff, minor: 0xfffff },
     };
-    Found { node, attr }
+    NodeWithAttr { node, attr }
 }
 
 impl Tree for Ledger {
-    fn root(&self) -> Found {
+    fn root(&self) -> NodeWithAttr {
         found(0)
     }
     fn hold(&self, node: &Node) {
@@ -47,7 +47,7 @@ impl Tree for Ledger {
             self.wrong.fetch_add(1, Ordering::SeqCst);
         }
     }
-    fn lookup(&self, _: &Node, _: &[u8], _: Reply<Found>) {}
+    fn lookup(&self, _: &Node, _: &[u8], _: Reply<NodeWithAttr>) {}
     fn attributes(&self, _: &Node, _: Reply<Attr>) {}
     fn list(&self, _: &Node, _: Cookie, _: Reply<Listing>) {}
     fn read(&self, _: &Node, _: u64, _: usize, _: Reply<Data>) {}

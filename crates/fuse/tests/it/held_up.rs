@@ -90,7 +90,7 @@ on_all_kernels! {
         assert!(mounted.session.counters().hired <= 2 * SOME as u64);
     }
 
-    fn one_that_hangs_is_noticed_while_nothing_else_happens(kernel: KernelMask) {
+    fn a_hanging_request_is_detected_on_an_idle_mount(kernel: KernelMask) {
         let mounted = Mounted::with(tree(1), SessionOptions { kernel, ..options(short()) });
         for (call, path) in [(Call::Lookup, "dir0/file"), (Call::List, "dir0"), (Call::LinkTarget, "link")] {
             if call == Call::LinkTarget {
@@ -111,7 +111,7 @@ on_all_kernels! {
         }
     }
 
-    fn who_is_killed_or_asked_to_stop_goes_at_once(kernel: KernelMask) {
+    fn a_killed_or_interrupted_caller_ends_at_once(kernel: KernelMask) {
         let mounted = Mounted::with(tree(3), SessionOptions { kernel, ..options(Deadlines::default()) });
         // A page that is read ahead for one who is killed is waited for by the next, so each has a file of its own.
         let calls = [(Call::Lookup, "stat", "dir0/file"), (Call::Read, "read", "dir1/file")];

@@ -60,7 +60,7 @@ fn counts(mounted: &Mounted) -> BTreeMap<&'static str, u64> {
 }
 
 /// What a second pass over a fresh mount asks, unless it is more than it may.
-fn a_second_pass_causes_no_upcall(kernel: KernelMask) -> Result<BTreeMap<&'static str, u64>, String> {
+fn second_pass(kernel: KernelMask) -> Result<BTreeMap<&'static str, u64>, String> {
     let mounted = Mounted::new(software(), kernel);
     pass(mounted.root());
     let cold = counts(&mounted);
@@ -86,7 +86,7 @@ fn always_requested(kernel: KernelMask) -> &'static [&'static str] {
 on_all_kernels! {
     /// > P1: A second pass over files the kernel knows costs no open, lookup, attribute, listing, read,
     /// readlink, flush, release or access upcall.
-    fn a_second_pass_asks_nothing(kernel: KernelMask) {
+    fn a_second_pass_causes_no_request(kernel: KernelMask) {
         let hot = undisturbed(|| second_pass(kernel));
         println!("second pass: {hot:?}");
         if kernel == KernelMask::LINUX_4_18 {
@@ -99,7 +99,7 @@ on_all_kernels! {
         assert!(hot.contains_key("IOCTL"), "ioctl always reaches us: {hot:?}");
     }
 
-    fn open_is_asked_until_it_is_answered_and_close_never(kernel: KernelMask) {
+    fn open_is_requested_until_answered_and_close_never(kernel: KernelMask) {
         let mounted = Mounted::new(software(), kernel);
         let opens = || mounted.requests("OPEN");
         // A program that opens files at the same moment sends requests, too: other programs on this machine may look at new mounts.

@@ -63,7 +63,7 @@ fn all_tests_pass_as_an_ordinary_user() {
             .expect("started");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-        assert!(text.contains("a_second_pass_asks_nothing::linux_6_18 ... ok"), "{text}");
+        assert!(text.contains("a_second_pass_causes_no_request::linux_6_18 ... ok"), "{text}");
     });
 }
 
@@ -180,7 +180,12 @@ fn little_address_space_is_enough() {
         let output = Command::new("/bin/sh")
             .args(["-c", "ulimit -v 700000 && exec \"$0\" \"$@\""])
             .arg(program)
-            .args(["stat_says_what_the_tree_says", "any_range_reads", "a_second_pass", "--test-threads=1"])
+            .args([
+                "stat_returns_the_attributes_of_the_tree",
+                "reads_of_any_range",
+                "a_second_pass",
+                "--test-threads=1",
+            ])
             .env("REQUIRE_FUSE", "1")
             // What this user can't do root does in this process.
             .env_remove(skips::FILE)

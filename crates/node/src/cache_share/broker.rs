@@ -293,8 +293,8 @@ struct Hearing<'a> {
     questions: ClientRequests,
     outbox: &'a Sender<Out>,
     quota: &'a Arc<Quota>,
-    /// The client's errands that are not over, by its own numbers.
-    errands: HashMap<u64, CancelToken>,
+    /// Open cancel tokens of the client, by the client's numbers.
+    tokens: HashMap<u64, CancelToken>,
 }
 
 fn hear_all(
@@ -305,7 +305,7 @@ fn hear_all(
     (peer, quota): (&Peer, &Arc<Quota>),
 ) -> io::Result<()> {
     let questions = ClientRequests::new(store.clone(), quota.clone(), outbox.clone(), requests);
-    let mut hearing = Hearing { store, questions, outbox, quota, errands: HashMap::new() };
+    let mut hearing = Hearing { store, questions, outbox, quota, tokens: HashMap::new() };
     loop {
         match receiver.next()?.0 {
             ToWriter::Get { id, user, object } => {
@@ -314,10 +314,10 @@ fn hear_all(
                 wanted.requester.user = if peer.is_trusted() { user } else { Some(peer.uid) };
                 hearing.questions.get(id, wanted);
             }
-            ToWriter::Warm { id, errand, object } => hearing.warm(id, errand, object)?,
-            ToWriter::Over { errand } => {
-                if let Some(errand) = hearing.errands.remove(&errand) {
-                    errand.cancel();
+            ToWriter::Warm { id, token, object } => hearing.warm(id, token, object)?,
+            ToWriter::Over { token } => {
+                if let Some(token) = hearing.tokens.remove(&token) {
+                    token.cancel();
                 }
             }
             ToWriter::Doubt { object } => {
@@ -341,10 +341,10 @@ impl Hearing<'_> {
         self.answer(ToClient::Status { id, status });
     }
 
-    fn warm(&mut self, id: u64, errand: u64, object: WantedMessage) -> io::Result<()> {
+    fn warm(&mut self, id: u64, token: u64, object: WantedMessage) -> io::Result<()> {
         let wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
-        // A client never has more errands open than prefetches.
-        if self.errands.len() >= WARMING_MAX && !self.errands.contains_key(&errand) {
+        // A client never has more open tokens than prefetches.
+        if self.tokens.len() >= WARMING_MAX && !self.tokens.contains_key(&token) {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let Some(warming) = self.quota.warm() else {
@@ -353,7 +353,7 @@ impl Hearing<'_> {
             self.answer(ToClient::Failed { id, error });
             return Ok(());
         };
-        let errand = self.errands.entry(errand).or_default();
+        let token = self.tokens.entry(token).or_default();
         let outbox = self.outbox.clone();
         let answer = Callback::new(move |outcome: Result<Warmed, StoreError>| {
             let message = match outcome {
@@ -363,7 +363,7 @@ impl Hearing<'_> {
             };
             let _ = outbox.send(Out { _warming: Some(warming), ..message.into() });
         });
-        self.store.warm(wanted, errand, answer);
+        self.store.warm(wanted, token, answer);
         Ok(())
     }
 }
@@ -371,7 +371,7 @@ impl Hearing<'_> {
 impl Drop for Hearing<'_> {
     /// Prefetches of a disconnected client are cancelled.
     fn drop(&mut self) {
-        self.errands.values().for_each(CancelToken::cancel);
+        self.tokens.values().for_each(CancelToken::cancel);
     }
 }
 

@@ -73,7 +73,7 @@ struct State {
     pending: HashMap<u64, Pending>,
     warming: HashMap<u64, Warming>,
     /// Cancel tokens whose end has to be sent to the writer.
-    errands: HashSet<u64>,
+    tokens: HashSet<u64>,
     /// The latest reply, and the number of the request it answers.
     status: Option<(u64, StatusMessage)>,
     /// True if the writer was pinged and has sent nothing since.
@@ -155,17 +155,17 @@ impl Client {
     pub(super) fn warm(
         self: &Arc<Self>,
         wanted: &ObjectRequest,
-        errand: &CancelToken,
+        token: &CancelToken,
         done: Callback<Warmed>,
     ) {
-        let (label, number) = (wanted.label(), errand.number());
+        let (label, number) = (wanted.label(), token.number());
         let object = WantedMessage::new(wanted);
         let mut state = self.state.lock();
         let refused = if state.lost {
             Some(Cause::Closed)
         } else if state.warming.len() >= WARMING_MAX {
             Some(Cause::QueueFull { limit: WARMING_MAX })
-        } else if errand.is_cancelled() {
+        } else if token.is_cancelled() {
             Some(Cause::Cancelled)
         } else {
             None
@@ -176,15 +176,15 @@ impl Client {
         }
         let id = state.take_id();
         state.warming.insert(id, Warming { label, done });
-        let is_new = state.errands.insert(number);
-        let _ = self.outbox.send(ToWriter::Warm { id, errand: number, object });
+        let is_new = state.tokens.insert(number);
+        let _ = self.outbox.send(ToWriter::Warm { id, token: number, object });
         drop(state);
         if is_new {
             let me = Arc::downgrade(self);
-            errand.on_cancel(move || {
+            token.on_cancel(move || {
                 if let Some(client) = me.upgrade() {
-                    client.state.lock().errands.remove(&number);
-                    let _ = client.outbox.send(ToWriter::Over { errand: number });
+                    client.state.lock().tokens.remove(&number);
+                    let _ = client.outbox.send(ToWriter::Over { token: number });
                 }
             });
         }

@@ -17,7 +17,6 @@ use super::quota::{Quota, QuotaSlot};
 use super::wire::{ErrorMessage, ToClient};
 
 /// Maximum number of waiting requests of one client; the writer reads no further messages until one has a slot.
-/// Beyond that its messages are not read until one has a slot.
 const WAITING_MAX: usize = 256;
 /// Maximum total length of the object names in one waiting request, in bytes.
 const NAMES_MAX: usize = 4096;

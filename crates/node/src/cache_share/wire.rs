@@ -112,11 +112,13 @@ pub(crate) enum ToWriter {
     },
     Warm {
         id: u64,
-        errand: u64,
+        #[serde(rename = "errand")]
+        token: u64,
         object: WantedMessage,
     },
     Over {
-        errand: u64,
+        #[serde(rename = "errand")]
+        token: u64,
     },
     Doubt {
         object: WantedMessage,

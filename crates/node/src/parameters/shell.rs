@@ -180,8 +180,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Evaluates one file of the configuration in a shell of its own, which inherits the variables. Each has a
-    /// shell of its own, which inherits the variables.
+    /// Evaluates one file of the configuration in a shell of its own, which inherits the variables.
     ///
     /// As in the reference, names that only a sourced file sets are gone with that shell; returns them.
     pub(super) fn file(&mut self, path: &Path, bytes: &[u8]) -> Vec<String> {

@@ -57,7 +57,7 @@ impl Parameters {
     }
 }
 
-/// Parses lines `FROM TO` and `* TO`; a wrong line's number otherwise.
+/// Parses lines `FROM TO` and `* TO`; the error is the number of an invalid line.
 fn id_map(text: &str) -> Result<IdMap, usize> {
     let mut map = IdMap::default();
     for (at, line) in text.lines().enumerate() {

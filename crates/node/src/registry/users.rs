@@ -160,8 +160,7 @@ fn read(folder: &OwnedFd, user: u32, id: &str) -> Option<UserMount> {
 }
 
 impl UserMount {
-    /// Requests the status from the mount's daemon, which must run as that user. The daemon must run as that
-    /// user.
+    /// Requests the status from the mount's daemon, which must run as that user.
     pub fn ask(&self, deadline: Instant) -> io::Result<Response> {
         let socket = self.socket.as_ref().ok_or_else(|| io::Error::other("it has no socket"))?;
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;

@@ -48,7 +48,6 @@ type Members = Vec<(CacheKey, u64)>;
 pub(super) struct Pins {
     state: RwLock<State>,
     /// Lock for changes, separate from `state`, which other threads need while a change waits for the disk.
-    /// Separate from `state`, which other threads need while a change waits for the disk.
     changing: Mutex<()>,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_format::compress::Compression;
-use esker_format::trust::{self, ClaimedHead, Seen};
+use esker_format::trust::{self, AcceptedHead, ClaimedHead};
 use esker_format::{manifest, whitelist};
 
 use super::{Current, Evidence, Keeper, Saved};
@@ -36,7 +36,7 @@ pub(super) enum Checked {
 pub(super) struct Check {
     keeper: Arc<Keeper>,
     known: Option<Vec<u8>>,
-    seen: Option<Seen>,
+    seen: Option<AcceptedHead>,
     /// True if caches on the route are bypassed, as in the second attempt.
     fresh: bool,
     /// Number of routes to skip.
@@ -49,7 +49,7 @@ impl Check {
     pub(super) fn begin(
         keeper: Arc<Keeper>,
         known: Option<Vec<u8>>,
-        seen: Option<Seen>,
+        seen: Option<AcceptedHead>,
         done: Callback<Checked>,
     ) {
         Self { keeper, known, seen, fresh: false, detour: 0, done }.ask_manifest();

@@ -63,8 +63,7 @@ impl SavedFile {
         &self.path
     }
 
-    /// Locks the file against other processes until the result is dropped, which is milliseconds later. The
-    /// lock is held for milliseconds.
+    /// Locks the file against other processes until the result is dropped, which is milliseconds later.
     pub(super) fn lock(&self) -> io::Result<FileLock> {
         FileLock::wait(&self.lock)
     }

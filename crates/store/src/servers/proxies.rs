@@ -1,5 +1,4 @@
 //! Parses groups of proxies: `http://a:3128|http://b:3128;http://backup:3128;DIRECT`.
-//! `http://a:3128|http://b:3128;http://backup:3128;DIRECT`.
 
 use std::fmt;
 use std::net::Ipv6Addr;

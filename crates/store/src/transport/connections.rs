@@ -19,8 +19,7 @@ use super::site::Site;
 use crate::error::Cause;
 use crate::priority::Urgency;
 
-/// Maximum keep-alive, even if the server allows more: NAT routers drop idle connections. NAT routers drop idle
-/// connections.
+/// Maximum keep-alive, even if the server allows more: NAT routers drop idle connections.
 const KEPT_MAX: Duration = Duration::from_secs(60);
 
 type Answer = oneshot::Sender<Result<Connection, Cause>>;

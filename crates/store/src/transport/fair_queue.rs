@@ -13,8 +13,7 @@ pub(super) type User = Option<u32>;
 const QUANTUM: u64 = 256 << 10;
 /// Minimum cost of a request in bytes, since a request takes time beside its bytes.
 const COST_MIN: u64 = 16 << 10;
-/// Maximum cost of a request in bytes, so that its turn comes after a bounded number of rounds. A larger object
-/// costs as much, so that its turn comes after a bounded number of rounds.
+/// Maximum cost of a request in bytes, so that its turn comes after a bounded number of rounds.
 const COST_MAX: u64 = 8 << 20;
 
 /// Maximum number of requests of a user examined for one that may start.

@@ -7,8 +7,7 @@ use crate::destinations::Destinations;
 /// Options of connections and deadlines.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// Maximum number of requests and connections to one server; a quarter of them is for demands only. A
-    /// quarter of them is for demands only.
+    /// Maximum number of requests and connections to one server; a quarter of them is for demands only.
     pub connections_near: usize,
     /// Maximum number of requests and connections to a server that is far away.
     pub connections_far: usize,

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_says_that_an_error_is_its_own() {
+    fn an_error_of_a_proxy_is_recognised() {
         let said = |name: &str, value: &str| {
             said_by_proxy(&Response::builder().header(name, value).body(()).unwrap())
         };

@@ -64,11 +64,11 @@ impl Stand {
     fn warm_all(&self) -> usize {
         let rule = self.mirror.fault(|_| true, Fault::Delay(Duration::from_secs(60)));
         let (sender, outcomes) = channel();
-        let errand = CancelToken::new();
+        let token = CancelToken::new();
         for object in &self.objects {
             let sender = sender.clone();
             let done = Callback::new(move |warmed| sender.send(warmed).unwrap());
-            self.store.warm(object.wanted.clone(), &errand, done);
+            self.store.warm(object.wanted.clone(), &token, done);
         }
         drop(sender);
         rule.wait_for_hits(1);

@@ -109,9 +109,9 @@ fn prefetch_uses_the_lower_caches() {
     let rig = Rig::with(engine(), over(folder.path(), LowerForm::Adopted));
     let shelf = Shelf::new(&[]);
     let store = rig.store(shelf.clone());
-    let errand = CancelToken::new();
+    let token = CancelToken::new();
     for object in &objects {
-        let warmed = esker_store::Callback::wait(|done| store.warm(object.wanted.clone(), &errand, done));
+        let warmed = esker_store::Callback::wait(|done| store.warm(object.wanted.clone(), &token, done));
         assert_eq!(warmed.unwrap(), Warmed::Here);
         assert!(store.cached(&object.wanted).is_some());
     }

@@ -8,16 +8,12 @@ use esker_testkit::mirror::Fault;
 
 use crate::rig::{Made, Rig, Shelf, bytes, engine, engine_with, get, noise, objects, roomy, serve, zlib};
 
-fn warm(
-    store: &dyn ObjectStore,
-    object: &Made,
-    errand: &CancelToken,
-) -> Receiver<Result<Warmed, StoreError>> {
+fn warm(store: &dyn ObjectStore, object: &Made, token: &CancelToken) -> Receiver<Result<Warmed, StoreError>> {
     let (sender, receiver) = channel();
     let done = Callback::new(move |outcome| {
         let _ = sender.send(outcome);
     });
-    store.warm(object.wanted.clone(), errand, done);
+    store.warm(object.wanted.clone(), token, done);
     receiver
 }
 
@@ -27,9 +23,9 @@ fn a_prefetched_object_is_cached_and_closed() {
     let shelf = Shelf::new(&[&objects[0], &objects[1]]);
     let rig = Rig::new();
     let store = rig.store(shelf.clone());
-    let errand = CancelToken::new();
+    let token = CancelToken::new();
     let stored = objects[0].stored.len() as u64;
-    let outcome = |object| warm(&store, object, &errand).recv().unwrap().unwrap();
+    let outcome = |object| warm(&store, object, &token).recv().unwrap().unwrap();
     assert_eq!(outcome(&objects[0]), Warmed::Fetched(stored));
     assert_eq!(outcome(&objects[0]), Warmed::Here);
     assert_eq!(store.status().cache.descriptors, 0);
@@ -158,12 +154,12 @@ fn the_queue_is_bounded() {
     shelf.hold();
     let rig = Rig::new();
     let store = rig.store(shelf.clone());
-    let errand = CancelToken::new();
+    let token = CancelToken::new();
     let mut object = zlib(b"x");
     let mut outcomes = Vec::new();
     for number in 0..=MOST {
         object.wanted.name.hash = zlib(&number.to_le_bytes()).wanted.name.hash;
-        outcomes.push(warm(&store, &object, &errand));
+        outcomes.push(warm(&store, &object, &token));
     }
     let refused = outcomes.pop().unwrap().recv().unwrap().unwrap_err();
     assert!(matches!(refused.cause(), Cause::QueueFull { limit: MOST }), "{refused}");

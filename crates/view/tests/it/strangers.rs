@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_testkit::fixture::{FULL, Fixture, SHAKE};
-use esker_vfs::{Cookie, ErrorKind, Found, Kind, PAYLOAD_LEN, Payload, Reply, Tree};
+use esker_vfs::{Cookie, ErrorKind, Kind, NodeWithAttr, PAYLOAD_LEN, Payload, Reply, Tree};
 use esker_view::{LastLink, Pin, View};
 
 use crate::fixtures::{read_all, walk};
 use crate::support::Site;
 
-type Entries = BTreeMap<Vec<u8>, Found>;
+type Entries = BTreeMap<Vec<u8>, NodeWithAttr>;
 
 fn pinned(site: &Site, tag: &str) -> Arc<View> {
     site.pinned(Pin::Tag(tag.to_owned())).unwrap()

@@ -210,7 +210,7 @@ impl Gathered {
 
     /// Fetches all objects into the cache; an object that could not be prefetched is requested like a read.
     fn fetch(self, browsed: &Browsed, meter: &mut ProgressMeter) -> Result<Filled, Failure> {
-        let (store, errand) = (browsed.store(), CancelToken::default());
+        let (store, token) = (browsed.store(), CancelToken::default());
         let mut filled = Filled { files: self.files, bytes: self.bytes(), ..Filled::default() };
         let (total, bytes_total) = (self.objects.len(), filled.bytes);
         let mut left = self.objects.into_values();
@@ -222,7 +222,7 @@ impl Gathered {
                 // The receiver outlives the senders.
                 let done = Callback::new(move |outcome| drop(answers.send((again, outcome))));
                 under_way += 1;
-                store.warm(wanted, &errand, done);
+                store.warm(wanted, &token, done);
             }
             if under_way == 0 {
                 return Ok(filled);

@@ -74,7 +74,7 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         view: ViewOptions { pin: Some(Pin::Head), ..view_options(settings) },
         session: session_options(&args.repository, None),
         // Reads that an overlay answers from the page cache would not be recorded.
-        shield: false,
+        overlay: false,
         // Reads of other processes are not recorded either.
         replay: false,
     };

@@ -359,7 +359,7 @@ fn a_replayer_prefetches_for_a_command_with_a_recorded_start() {
     is_gone_ahead_of(&Images::published(start), LETTERS.into());
 }
 
-/// Checks that a scout prefetches. `stored` is the least size of each file of the start.
+/// Checks that a replayer prefetches. `stored` is the least size of each file of the start.
 #[track_caller]
 fn is_gone_ahead_of(images: &Images, stored: u64) {
     let (all, known_by) = STARTS_WITH;
@@ -383,7 +383,7 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
     let again = reads(known_by, &[]);
     // Some steps are kept back, to see whether the command comes by.
     let goes_ahead = until(PATIENCE, || has_read() >= stored * 9 / 10);
-    assert!(goes_ahead, "the scout did not read ahead: {} bytes", has_read());
+    assert!(goes_ahead, "the replayer did not read ahead: {} bytes", has_read());
     again.end();
     images.is_released();
 

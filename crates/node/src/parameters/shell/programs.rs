@@ -63,9 +63,8 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Parses arguments. `flags` are the known letters; those in `valued` have a value. `flags` are the known
-    /// letters, those in `valued` have a value. Long options are given as pairs of their name and the letter
-    /// that they stand for.
+    /// Parses arguments. `flags` are the known letters; those in `valued` have a value. Long options are given
+    /// as pairs of their name and the letter that they stand for.
     fn parse(
         name: &str,
         arguments: &[&'a str],
@@ -136,7 +135,7 @@ impl<'a> Options<'a> {
 }
 
 /// Returns the text of a program's operands, or of its input if there are none; the second value is false if a
-/// file is missing. The second is false where a file is missing.
+/// file is missing.
 fn contents(shell: &mut Shell<'_>, operands: &[&str]) -> Expanded<(Vec<(String, String)>, bool)> {
     let mut texts = Vec::new();
     let mut all = true;

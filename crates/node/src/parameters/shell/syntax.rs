@@ -69,9 +69,9 @@ pub(super) struct Simple {
 /// Redirections that matter without a process.
 #[derive(Debug)]
 pub(super) enum Redirection {
-    /// Discards the output: `>/dev/null`, `>&2`. `>/dev/null`, `>&2`.
+    /// Discards the output: `>/dev/null`, `>&2`.
     Discard,
-    /// Has no effect on the evaluation: `2>/dev/null`, `2>&1`. `2>/dev/null`, `2>&1`.
+    /// Has no effect on the evaluation: `2>/dev/null`, `2>&1`.
     Harmless,
     /// Reads input from a file: `<FILE`.
     Input(Word),
