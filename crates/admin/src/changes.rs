@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use esker_format::catalog::NestedCatalog;
 use esker_format::write::catalog::Entry;
 
 use crate::error::AdminError;
@@ -10,7 +11,7 @@ use crate::path;
 use crate::published::Published;
 
 /// Changes in one directory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DirectoryChange {
     /// True if no published entry of this directory remains.
     pub(crate) fresh: bool,
@@ -21,10 +22,12 @@ pub(crate) struct DirectoryChange {
 }
 
 /// Changes of a revision, by directory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     /// The entry of the root of the repository.
     pub(crate) root: Option<Entry>,
+    /// New bind mountpoints by path.
+    binds: BTreeMap<Vec<u8>, NestedCatalog>,
     directories: BTreeMap<Vec<u8>, DirectoryChange>,
 }
 
@@ -35,6 +38,16 @@ impl Changes {
             self.touch(&path::join(directory, &entry.name));
         }
         self.change(directory).entries.insert(entry.name.clone(), Some(entry));
+    }
+
+    /// Adds or replaces what a bind mountpoint shows; its entry is put separately.
+    pub(crate) fn bind(&mut self, mountpoint: NestedCatalog) {
+        self.binds.insert(mountpoint.path.clone(), mountpoint);
+    }
+
+    /// Returns what a new or changed bind mountpoint shows.
+    pub(crate) fn bound(&self, path: &[u8]) -> Option<&NestedCatalog> {
+        self.binds.get(path)
     }
 
     /// Removes an entry and everything below it.
@@ -108,6 +121,16 @@ impl Changes {
         let end = [directory, b"0"].concat();
         let range = (Bound::Included(start), Bound::Excluded(end));
         self.directories.range(range).map(|(path, _)| path)
+    }
+
+    /// Forgets all changes in a directory; those below it stay.
+    pub(crate) fn forget(&mut self, directory: &[u8]) {
+        self.directories.remove(directory);
+    }
+
+    /// Returns the new and changed entries.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.directories.values().flat_map(|change| change.entries.values().flatten())
     }
 
     fn forget_below(&mut self, directory: &[u8]) {

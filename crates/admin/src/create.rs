@@ -21,8 +21,9 @@ use crate::encode::Encoder;
 use crate::entry;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
-use crate::repository::{has_manifest, make_state};
+use crate::repository::has_manifest;
 use crate::settings::Settings;
+use crate::state;
 
 /// Properties of a repository to create.
 #[derive(Clone, Debug)]
@@ -49,6 +50,8 @@ pub const WHITELIST_DAYS: u32 = 30;
 /// it ends.
 pub const WHITELIST_DAYS_MAX: u32 = 36_500;
 const CERTIFICATE_DAYS: u32 = 365;
+/// Days for which a new repository keeps automatic tags: each publish makes one.
+const AUTOMATIC_TAGS_DAYS: u32 = 30;
 pub(crate) const DAY: i64 = 86_400;
 
 impl NewRepository {
@@ -57,7 +60,7 @@ impl NewRepository {
         Self {
             name,
             algorithm: HashAlgorithm::Sha1,
-            settings: Settings::default(),
+            settings: Settings { automatic_tags_for: Some(AUTOMATIC_TAGS_DAYS), ..Settings::default() },
             ttl: TTL,
             garbage_collectable: true,
             whitelist_days: WHITELIST_DAYS,
@@ -84,7 +87,7 @@ impl NewRepository {
         sink.make_folders()?;
         let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let (master, publisher) = keys.complete(disks, now, CERTIFICATE_DAYS)?;
-        self.settings.write(&*disks.private, &Settings::path(&make_state(disks, root)?))?;
+        self.settings.write(&*disks.private, &Settings::path(&state::make(disks, root)?))?;
         self.put_first_revision(&sink, &master, &publisher, now)
     }
 

@@ -38,6 +38,30 @@ pub enum AdminError {
         /// Process that holds the lock.
         holder: LockHolder,
     },
+    /// Another publisher changed paths that this change touches, too.
+    #[error(
+        "revision {head} changed {}, after this change was computed from revision {base}",
+        listed(.paths, *.count)
+    )]
+    Conflict {
+        /// The first paths that both changed.
+        paths: Vec<String>,
+        /// Number of all such paths.
+        count: u64,
+        /// Revision that the change was computed from.
+        base: u64,
+        /// Revision that is published now.
+        head: u64,
+    },
+    /// A program that does not take the lock replaces the head again and again.
+    #[error("another program replaces the head of the repository again and again, and takes no lock for it")]
+    Moving,
+    /// Objects that the change needs were collected while it was prepared.
+    #[error("{objects} objects that this change needs were collected while it was prepared")]
+    Collected {
+        /// Number of objects.
+        objects: u64,
+    },
     /// The change removes most of the repository and was not confirmed.
     #[error(
         "this removes {} of the repository's {} entries, which is more than half of them",
@@ -202,6 +226,23 @@ pub enum AdminError {
         /// Reason for the refusal.
         reason: &'static str,
     },
+    /// Neither of the compared revisions has this path.
+    #[error("neither revision has `{0}`")]
+    NoSuchPath(String),
+    /// A revision can't be found.
+    #[error("there is no revision `{name}`: {reason}")]
+    NoRevision {
+        /// Its name, as it was given.
+        name: String,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// No revision is marked as the one before.
+    #[error("there is nothing to undo: the newest revision is the first one, or a rollback itself")]
+    NothingToUndo {
+        /// Number of the revision that the newest one replaced, if it is known.
+        before: Option<u64>,
+    },
     /// The rules for nested catalogs are invalid.
     #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
     Dirtab {
@@ -235,9 +276,23 @@ pub enum AdminError {
     /// No profile has this name.
     #[error("there is no profile `{0}`")]
     NoProfile(String),
+    /// There is no tag of this name.
+    #[error("there is no tag `{0}`")]
+    NoTag(String),
+    /// The repository's publisher did not allow old revisions to be collected.
+    #[error("the repository `{0}` is not collectable: its head says that all revisions are kept")]
+    NotCollectable(String),
     /// The caller interrupted the operation.
     #[error("interrupted; the last revision is untouched")]
     Interrupted,
+}
+
+/// Formats the first paths of a list.
+fn listed(paths: &[String], count: u64) -> String {
+    let named: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
+    let more = count.saturating_sub(paths.len() as u64);
+    let more = if more > 0 { format!(" and {more} more paths") } else { String::new() };
+    format!("{}{more}", named.join(", "))
 }
 
 fn described(holder: &LockHolder) -> String {

@@ -99,6 +99,8 @@ pub struct Seconds {
     pub catalogs: f64,
     /// Seconds for durable writes and signing.
     pub commit: f64,
+    /// Part of it in which no other publisher could commit.
+    pub locked: f64,
     /// Seconds in total.
     pub total: f64,
 }

@@ -57,7 +57,7 @@ pub struct Repository {
     pub url: String,
     /// Servers and routes.
     pub servers: Servers,
-    /// Keys that may sign for it.
+    /// Public keys that may sign the repository.
     pub keys: MasterKeys,
     /// Objects of the repository.
     pub store: Arc<SharedCache>,

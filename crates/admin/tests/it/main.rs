@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 mod bundles;
+mod collecting;
+mod corpus;
 mod creation;
+mod diffing;
 mod disturbed;
 mod faults;
 mod fixtures;
@@ -14,5 +17,8 @@ mod replicas;
 mod resign;
 mod round_trip;
 mod scene;
+mod side_by_side;
+mod snapshots;
 mod tags;
+mod time_travel;
 mod workshop;
