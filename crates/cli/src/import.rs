@@ -98,7 +98,7 @@ impl Import {
         }
     }
 
-    /// True if the unit of the whole domain covers this repository's.
+    /// Returns true if the unit of the whole domain has all settings of this repository's unit.
     fn says_already(&self, unit: &Unit) -> bool {
         let Scope::Repository(name) = &unit.scope else { return false };
         let domain = name.split_once('.').map_or("", |(_, domain)| domain);
