@@ -106,7 +106,7 @@ pub(crate) fn run(
         command: args.command,
         view: mount_options(settings, &args.view, &args.testing),
         session: session_options(&args.repository, Some(&args.testing)),
-        shield: args.view.pin().is_some() || are_tagged,
+        overlay: args.view.pin().is_some() || are_tagged,
         replay: !args.view.no_prefetch,
     };
     let at_colon = |failure| urls.iter().fold(failure, |failure, url| hint_at_colon(url, failure));
