@@ -38,10 +38,10 @@ use prepared::Prepared;
 pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;
 
-/// The name that a revision gets besides the automatic ones.
+/// Tag for a revision, beside the automatic tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TagRequest {
-    /// Its name; none for an automatic one.
+    /// Name of the tag; none for an automatic one.
     pub name: Option<String>,
     /// Description of the tag.
     pub description: String,

@@ -149,7 +149,7 @@ impl Published {
         self.load(&nested.path, hash_of(nested)?, nested.size)
     }
 
-    /// Returns the catalog that lists a directory, or would list it if it existed.
+    /// Returns the catalog that lists a directory, or that would list a missing one.
     pub(crate) fn owner(&self, directory: &[u8]) -> Result<Arc<OldCatalog>, AdminError> {
         let mut owner = self.root()?;
         for ancestor in path::ancestry(directory).skip(1) {
@@ -234,7 +234,7 @@ pub(crate) fn number_groups(entries: &mut [Entry]) {
     }
 }
 
-/// Finds entries in directory order, and lists each directory once.
+/// Finds entries and caches the listing of the current directory.
 #[derive(Default)]
 pub(crate) struct Listed {
     directory: Option<Vec<u8>>,
@@ -258,7 +258,7 @@ impl Listed {
     }
 }
 
-/// Returns the content of a small file that controls publishing, such as `.cvmfsdirtab`.
+/// Returns the content of a small published file that controls publishing, such as `.cvmfsdirtab`.
 pub(crate) fn read_small_file(sink: &dyn Sink, entry: &Entry, what: &str) -> Result<Vec<u8>, AdminError> {
     const LIMIT: u64 = 16 << 20;
     let missing = || AdminError::Missing { what: what.to_owned(), object: "as one object".to_owned() };

@@ -35,7 +35,7 @@ use crate::snapshots;
 /// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;
 
-/// How a revision is made.
+/// Options for a new revision.
 pub struct PublishOptions<'r> {
     /// The tag of the new revision.
     pub tag: TagRequest,
@@ -43,11 +43,11 @@ pub struct PublishOptions<'r> {
     pub threads: usize,
     /// Set to stop the publish early.
     pub stop: Arc<AtomicBool>,
-    /// Profiles to keep with those that the publisher has, for this and every later revision.
+    /// Profiles to store for this and all later revisions.
     pub profiles: Vec<NamedProfile>,
-    /// Told now and then how far it is.
+    /// Callback for progress.
     pub progress: &'r mut dyn FnMut(Progress),
-    /// Asked whether a change that removes most of the repository is meant; `false` ends the publish.
+    /// Callback that confirms a change that removes most of the repository; `false` ends the publish.
     pub confirm_shrink: &'r mut dyn FnMut(Shrink) -> bool,
 }
 
@@ -194,7 +194,7 @@ impl<'r> Context<'r> {
         }
     }
 
-    /// Returns a warning if the whitelist expires soon, after which clients refuse the repository.
+    /// Returns a warning if the whitelist expires soon. Clients refuse a repository whose whitelist expired.
     fn expiry_warning(&self) -> Option<String> {
         let expires = self.repository.head.whitelist_expires();
         let soon = expires.0.saturating_sub(self.now.0) < WARN_BEFORE;
@@ -244,7 +244,7 @@ impl<'r> Context<'r> {
         Ok(())
     }
 
-    /// Returns the shrink that removing so many entries is, if it is one.
+    /// Returns a shrink if the removal of so many entries counts as one.
     pub(crate) fn shrink(&self, removed: u64) -> Result<Option<Shrink>, AdminError> {
         // Few removals need no count of the whole repository.
         if removed < Shrink::REMOVED_MIN {
@@ -276,7 +276,7 @@ impl<'r> Context<'r> {
         Ok(())
     }
 
-    /// Notes in the report of a dry run which paths would change, and which tag the revision would get.
+    /// Adds the paths and the tag of a planned revision to the report of a dry run.
     pub(crate) fn foresee(
         &self,
         changes: &mut Changes,
@@ -294,7 +294,7 @@ impl<'r> Context<'r> {
         Ok(())
     }
 
-    /// Warns of a message that is stored nowhere, since there is neither a new revision nor a tag.
+    /// Returns a warning if a message is not stored, because there is neither a new revision nor a tag.
     pub(crate) fn message_warning(&self, options: &PublishOptions<'_>) -> Option<String> {
         let revision = self.base.revision;
         (!options.tag.description.is_empty()).then(|| {

@@ -1,4 +1,4 @@
-//! Settings for publishing that a repository keeps.
+//! Stores the publishing settings of a repository.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 use crate::encode::Deflate;
 use crate::error::AdminError;
 
-/// Far more than settings take.
+/// Maximum size of the settings file in bytes.
 const FILE_MAX: u64 = 1 << 16;
 
-/// How content is stored, and which metadata is recorded.
+/// Settings for the encoding of content and the recorded metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The compression of files; catalogs and the like always are zlib streams.
     pub compression: Compression,
     /// The zlib encoder.
     pub deflate: Deflate,
-    /// Where large files are cut.
+    /// Sizes of chunks.
     pub chunks: ChunkSizes,
     /// Whether nanoseconds of modification times are recorded.
     pub nanoseconds: bool,
@@ -36,12 +36,12 @@ pub struct Settings {
     pub virtual_snapshots: bool,
 }
 
-/// When catalogs are split and joined without being asked to.
+/// Limits for the automatic split and merge of catalogs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Balance {
     /// A catalog with more entries is split.
     pub max: u64,
-    /// A catalog that was split off and has fewer entries is joined to its parent again.
+    /// Minimum number of entries; a smaller automatic catalog is merged into its parent.
     pub min: u64,
 }
 
@@ -67,7 +67,7 @@ impl Default for Settings {
     }
 }
 
-/// The settings as a file holds them.
+/// Settings as they are stored in the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -103,7 +103,7 @@ impl Settings {
         state.join("settings.json")
     }
 
-    /// Reads settings; none if there is no file.
+    /// Reads the settings; none if the file is missing.
     pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, AdminError> {
         let text = read_file(disk, path, FILE_MAX).map_err(AdminError::file("reading", path))?;
         let Some(text) = text else { return Ok(None) };

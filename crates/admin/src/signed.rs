@@ -15,10 +15,10 @@ use esker_store::Sink;
 
 use crate::error::AdminError;
 
-/// More than any manifest, whitelist or certificate has.
+/// Maximum size in bytes of a manifest, whitelist or certificate.
 pub(crate) const SMALL_FILE_MAX: u64 = 1 << 20;
 
-/// Signed files that prove a head.
+/// Signed files of a head: manifest, whitelist and certificate.
 pub(crate) struct SignedFiles {
     pub(crate) manifest: Vec<u8>,
     pub(crate) whitelist: Vec<u8>,
@@ -73,12 +73,12 @@ impl SignedFiles {
     }
 }
 
-/// Tells whether a fingerprint is that of a certificate.
+/// Returns true if a fingerprint is that of a certificate.
 pub(crate) fn is_of(fingerprint: &ContentHash, certificate: &Certificate) -> bool {
     certificate.fingerprint(fingerprint.algorithm()) == *fingerprint
 }
 
-/// Reads an object that is no file of users: always compressed, checked against its name.
+/// Reads and verifies an object that is always compressed, such as a catalog or certificate.
 pub(crate) fn read_object(
     sink: &dyn Sink,
     name: &ObjectName,

@@ -1,4 +1,4 @@
-//! One file a command: its arguments, whose comments are the help, and one function.
+//! Lists the commands: one file each, with its arguments, whose comments are the help, and one function.
 
 pub(crate) mod broker;
 pub(crate) mod cache;

@@ -1,14 +1,14 @@
-//! `esker help cvmfs`: commands of CernVM-FS and their equivalents here.
+//! Implements `esker help cvmfs`: the table of CernVM-FS commands and their equivalents.
 
 use std::ffi::OsString;
 
 use crate::error::Failure;
 use crate::output::Output;
 
-/// Hint at this command.
+/// Hint that names this command.
 pub(crate) const HINT: &str = "`esker help cvmfs` lists the counterparts of CernVM-FS's commands";
 
-/// Commands of CernVM-FS and ours; where there is none, advice.
+/// Commands of CernVM-FS with their equivalents in Esker; where there is none, advice.
 const COUNTERPARTS: &[(&str, &str)] = &[
     ("mount -t cvmfs NAME DIR", "esker mount NAME DIR"),
     ("umount DIR, cvmfs_config umount", "esker umount DIR"),

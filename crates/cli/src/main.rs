@@ -96,7 +96,7 @@ enum Command {
     Replay(commands::replay::Args),
 }
 
-/// Runs a command; `line` has its arguments after the program's name.
+/// Runs a command; `line` has the arguments after the program's name.
 fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     // The child of `run` must not change state that the command will inherit.
     if let Command::Child(args) = command {

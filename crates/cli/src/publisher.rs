@@ -45,7 +45,7 @@ pub(crate) struct PublisherArgs {
     keys: Option<PathBuf>,
 }
 
-/// A repository of ours, by name.
+/// A repository of this publisher, by name.
 pub(crate) struct Place {
     pub(crate) name: RepositoryName,
     pub(crate) root: PathBuf,
@@ -85,7 +85,7 @@ impl PublisherArgs {
     }
 }
 
-/// Warns of a private key that others can read.
+/// Warns if other users can read a private key.
 pub(crate) fn warn_of_key(key: &Path) {
     let key = key.display();
     warn(Some(&format!(
@@ -99,7 +99,7 @@ impl Place {
         self.spool.as_deref()
     }
 
-    /// True if the repository is there, and this user has its publisher's certificate and public key.
+    /// Returns true if the repository exists and this user has its publisher's certificate and public key.
     pub(crate) fn is_ours(&self) -> bool {
         let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
         self.root.join(manifest::PATH).exists() && keys.iter().all(|key| key.exists())
@@ -151,8 +151,8 @@ pub(crate) struct HowArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 
-    /// Encoder for zlib: stock, as CernVM-FS, or fast, whose objects `cvmfs_fsck` reports as corrupt [default: as set
-    /// by `repo create`]
+    /// Encoder for zlib: stock writes what CernVM-FS writes; fast takes less time, but `cvmfs_fsck` reports its
+    /// objects as corrupt [default: as set by `repo create`]
     ///
     /// See `esker repo create --help`.
     #[arg(long, value_name = "stock|fast")]
@@ -250,7 +250,7 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Makes the failure of a publisher's command.
+/// Converts the failure of a publisher's command.
 pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
     let kind = match error {
         AdminError::Storage(error) => return of_store(what, error),

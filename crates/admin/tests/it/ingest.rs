@@ -109,7 +109,7 @@ fn chunked() -> Workshop {
 }
 
 #[test]
-fn members_of_every_kind() {
+fn members_of_every_kind_are_published() {
     let workshop = chunked();
     let archive = write(&workshop, "all.tar", &every_kind());
     let count = |folder: std::io::Result<fs::DirEntry>| fs::read_dir(folder.unwrap().path()).unwrap().count();
@@ -178,7 +178,7 @@ fn members_of_every_kind() {
 }
 
 #[test]
-fn compressed_archives() {
+fn archives_in_every_compression_are_read() {
     let plain = every_kind();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(&plain).unwrap();
@@ -253,7 +253,7 @@ fn archive_entries_replace_and_delete_existing_ones_only() {
 }
 
 #[test]
-fn into_a_nested_catalog_with_another_owner() {
+fn an_archive_can_become_a_nested_catalog_with_another_owner() {
     let workshop = Workshop::new();
     let mut archive = Builder::new(Vec::new());
     file(&mut archive, "x/y", b"1");
@@ -270,7 +270,7 @@ fn into_a_nested_catalog_with_another_owner() {
 }
 
 #[test]
-fn refused_members() {
+fn invalid_members_are_refused() {
     type Make = fn(&mut Archive);
     let cases: [(&str, Make); 7] = [
         ("`..` is not allowed", |archive| {
@@ -504,7 +504,7 @@ fn checksums_of_compressed_archives_are_checked() {
 }
 
 #[test]
-fn archives_end_where_those_of_others_do() {
+fn archives_end_as_those_of_other_programs_do() {
     let mut archive = Builder::new(Vec::new());
     file(&mut archive, "a", b"1");
     file(&mut archive, "b", b"2");
