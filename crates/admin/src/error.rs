@@ -201,6 +201,16 @@ pub enum AdminError {
         /// Why not.
         reason: &'static str,
     },
+    /// A transaction of one directory changed others.
+    #[error("changes outside of `{within}` can't be published: {}{}", paths.join(", "), more(*others))]
+    Outside {
+        /// The directory that may change.
+        within: String,
+        /// The first of the other paths.
+        paths: Vec<String>,
+        /// Number of further paths.
+        others: usize,
+    },
     /// The rules for nested catalogs make no sense.
     #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
     Dirtab {
@@ -237,6 +247,10 @@ pub enum AdminError {
     /// The caller interrupted the operation.
     #[error("interrupted; the last revision is untouched")]
     Interrupted,
+}
+
+fn more(others: usize) -> String {
+    if others == 0 { String::new() } else { format!(" and {others} more") }
 }
 
 fn described(holder: &LockHolder) -> String {

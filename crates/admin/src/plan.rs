@@ -220,20 +220,7 @@ impl Comparison<'_> {
 
     /// Returns a marker file for a directory, hidden from listings since the source does not have it.
     pub(crate) fn marker(&self, name: &[u8], mode: u32, directory: &Entry) -> Entry {
-        let (hash, storage) = self.empty;
-        Entry {
-            name: name.to_vec(),
-            mode,
-            size: 0,
-            flags: Flags(storage.0 | Flags::HIDDEN),
-            hash: Some(hash),
-            xattrs: None,
-            link_count: 1,
-            hardlink_group: 0,
-            chunks: Vec::new(),
-            symlink: Vec::new(),
-            ..directory.clone()
-        }
+        entry::marker(name, mode, directory, self.empty)
     }
 
     fn compare_entry(

@@ -83,7 +83,7 @@ impl Publish<'_> {
         context.dirtab = if context.target.is_empty() {
             Dirtab::of_folder(&self.source)?
         } else {
-            Dirtab::of_published(repository, &context.published)?
+            Dirtab::of_published(&*repository.sink, &context.published)?
         };
         Ok(context)
     }
@@ -223,7 +223,7 @@ fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Resu
 }
 
 impl Dirtab {
-    fn of_folder(source: &Path) -> Result<Self, AdminError> {
+    pub(crate) fn of_folder(source: &Path) -> Result<Self, AdminError> {
         use std::os::unix::ffi::OsStrExt as _;
         let path = source.join(std::ffi::OsStr::from_bytes(dirtab::NAME));
         match std::fs::read(&path) {
@@ -233,10 +233,10 @@ impl Dirtab {
         }
     }
 
-    pub(crate) fn of_published(repository: &Repository, published: &Published) -> Result<Self, AdminError> {
+    pub(crate) fn of_published(sink: &dyn Sink, published: &Published) -> Result<Self, AdminError> {
         let Some(entry) = published.entry(&path::join(b"", dirtab::NAME))? else {
             return Ok(Self::default());
         };
-        Self::parse(&crate::published::read_small_file(&*repository.sink, &entry, ".cvmfsdirtab")?)
+        Self::parse(&crate::published::read_small_file(sink, &entry, ".cvmfsdirtab")?)
     }
 }

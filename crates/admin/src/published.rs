@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use esker_format::catalog::{Catalog, CatalogError, Counters, Flags, NestedCatalog, PathKey, Statistics};
 use esker_format::compress::decompress;
-use esker_format::hash::ContentHash;
+use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::trust::VerifiedHead;
 use esker_format::write::catalog::Entry;
@@ -45,8 +45,17 @@ fn what(mountpoint: &[u8]) -> String {
 
 impl Published {
     pub(crate) fn new(sink: Arc<dyn Sink>, head: &VerifiedHead) -> Self {
-        let root = (head.root_catalog().hash, head.root_catalog_size());
+        Self::of_root(sink, (head.root_catalog().hash, head.root_catalog_size()))
+    }
+
+    /// Opens the revision with this root catalog, whose compressed size is known or not.
+    pub(crate) fn of_root(sink: Arc<dyn Sink>, root: (ContentHash, Option<u64>)) -> Self {
         Self { sink, root, catalogs: Mutex::default() }
+    }
+
+    /// Returns the hash algorithm of the root catalog's name.
+    pub(crate) fn algorithm(&self) -> HashAlgorithm {
+        self.root.0.algorithm()
     }
 
     pub(crate) fn root(&self) -> Result<Arc<OldCatalog>, AdminError> {

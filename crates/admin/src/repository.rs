@@ -17,12 +17,10 @@ use crate::error::AdminError;
 use crate::file_index;
 use crate::key_folder::KeyFolder;
 use crate::profiles::{self, Profiles};
-use crate::settings::Settings;
+use crate::settings::{STATE, Settings};
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
 
-/// Folder of the publisher's state, below the root of the repository.
-const STATE: &str = ".esker";
 /// Largest size of a database, in bytes, so that a damaged one can't exhaust memory.
 pub(crate) const DATABASE_MAX: u64 = 8 << 30;
 

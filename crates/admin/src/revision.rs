@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use esker_format::catalog::Flags;
-use esker_format::hash::ContentHash;
+use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
@@ -32,6 +32,7 @@ use crate::progress::{Counters, Phase, Progress};
 use crate::published::Published;
 use crate::report::Report;
 use crate::repository::Repository;
+use crate::settings::Settings;
 use crate::shrink::Shrink;
 
 /// Seconds before the expiry of a whitelist from which publishers are warned.
@@ -74,20 +75,23 @@ pub(crate) struct Context<'r> {
 }
 
 /// The object of an empty file, which markers of nested catalogs are.
-struct Empty {
+pub(crate) struct Empty {
     name: ObjectName,
     stored: Vec<u8>,
     flags: Flags,
 }
 
 impl Empty {
-    fn new(repository: &Repository) -> Result<Self, AdminError> {
-        let settings = &repository.settings;
-        let algorithm = repository.head.hash_algorithm();
+    pub(crate) fn new(settings: &Settings, algorithm: HashAlgorithm) -> Result<Self, AdminError> {
         let mut room = Vec::new();
         let stored = Encoder::new(settings.compression, settings.deflate)?.encode(b"", &mut room)?.to_vec();
         let name = ObjectName::new(ContentHash::of(algorithm, &stored), ObjectKind::File);
         Ok(Self { name, stored, flags: Flags(Flags::storage(algorithm, settings.compression)) })
+    }
+
+    /// Returns the name of the object, and the flags that say how it is stored.
+    pub(crate) fn content(&self) -> (ContentHash, Flags) {
+        (self.name.hash, self.flags)
     }
 }
 
@@ -95,15 +99,22 @@ impl<'r> Context<'r> {
     pub(crate) fn new(repository: &'r Repository, target: &[u8], now: UnixTime) -> Result<Self, AdminError> {
         let started = Instant::now();
         let target = path::normalise(target)?;
+        let file_index = FileIndex::read(repository.disks.private.clone(), repository.state(), &target);
+        Ok(Self { target, file_index, started, ..Self::without_index(repository, now)? })
+    }
+
+    /// Opens the published revision for a publisher whose source is no folder that stays.
+    pub(crate) fn without_index(repository: &'r Repository, now: UnixTime) -> Result<Self, AdminError> {
+        let started = Instant::now();
         let sink: Arc<dyn Sink> = repository.sink.clone();
         Ok(Self {
-            file_index: FileIndex::read(repository.disks.private.clone(), repository.state(), &target),
-            empty: Empty::new(repository)?,
+            file_index: FileIndex::none(repository.disks.private.clone()),
+            empty: Empty::new(&repository.settings, repository.head.hash_algorithm())?,
             counters: Counters::default(),
             published: Published::new(sink, &repository.head),
             dirtab: Dirtab::default(),
             repository,
-            target,
+            target: Vec::new(),
             now,
             started,
         })
@@ -114,7 +125,7 @@ impl<'r> Context<'r> {
             settings: &self.repository.settings,
             file_index: &self.file_index,
             dirtab: &self.dirtab,
-            empty: (self.empty.name.hash, self.empty.flags),
+            empty: self.empty.content(),
         }
     }
 

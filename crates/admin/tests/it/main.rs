@@ -9,6 +9,7 @@ mod fixtures;
 mod ingest;
 mod kill;
 mod model;
+mod overlay;
 mod removals;
 mod replicas;
 mod resign;
