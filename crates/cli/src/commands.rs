@@ -24,4 +24,5 @@ pub(crate) mod serve;
 pub(crate) mod setup;
 pub(crate) mod stat;
 pub(crate) mod status;
+pub(crate) mod transaction;
 pub(crate) mod umount;

@@ -29,6 +29,7 @@ use crate::settings::Settings;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
+pub(crate) use report::list_changes;
 pub(crate) use storage::refuse_address;
 
 /// Options for the storage and the keys of a repository.
@@ -55,6 +56,11 @@ pub(crate) struct Place {
 }
 
 impl PublisherArgs {
+    /// Returns the options for a repository in a known folder.
+    pub(crate) fn of(storage: &Path, keys: &Path) -> Self {
+        Self { storage: Some(storage.to_owned()), keys: Some(keys.to_owned()) }
+    }
+
     /// True if the storage or the keys are named.
     pub(crate) fn is_given(&self) -> bool {
         self.storage.is_some() || self.keys.is_some()
@@ -246,6 +252,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::StillNeeded { .. }
         | AdminError::NotListed(_)
         | AdminError::Target { .. }
+        | AdminError::Outside { .. }
         | AdminError::Settings { .. }
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)

@@ -77,6 +77,8 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         shield: false,
         // And what somebody else has read, neither.
         replay: false,
+        writable: None,
+        environment: Vec::new(),
     };
     let recorder = Arc::new(Recorder::new());
     let (recorded_at, theirs) = (now(), recorder.clone());
