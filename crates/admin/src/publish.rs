@@ -175,15 +175,16 @@ fn plan_top(
 }
 
 fn make_parents(context: &Context<'_>, parent: &[u8], plan: &mut Plan) -> Result<(), AdminError> {
+    let mut above = context.published.entry(b"")?;
     for ancestor in path::ancestry(parent).skip(1) {
         match context.published.entry(ancestor)? {
-            Some(entry) if entry.is_directory() => {}
+            Some(entry) if entry.is_directory() => above = Some(entry),
             Some(_) => {
                 let reason = "a part of it is published, but is no directory";
                 return Err(AdminError::Target { path: path::shown(&context.target), reason });
             }
             None => {
-                let made = context.new_directory(ancestor);
+                let made = context.new_directory(ancestor, above.as_ref());
                 plan.differences.added.add(&made);
                 if let Some((above, _)) = path::split(ancestor) {
                     plan.changes.put(above, made);

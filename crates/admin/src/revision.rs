@@ -150,10 +150,17 @@ impl<'r> Context<'r> {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Returns a new directory on the path to the target.
-    pub(crate) fn new_directory(&self, path: &[u8]) -> Entry {
+    /// Returns a new directory on the path to the target, with the owner of the directory that it is made below.
+    pub(crate) fn new_directory(&self, path: &[u8], above: Option<&Entry>) -> Entry {
         let name = path::split(path).map(|(_, name)| name).unwrap_or_default();
-        entry::new_directory(name, self.now, &self.repository.settings)
+        let made = entry::new_directory(name, self.now, &self.repository.settings);
+        // Some programs write -1 for an unknown owner, whom no kernel accepts.
+        let known = |id: &u32| *id != u32::MAX;
+        Entry {
+            uid: above.map(|above| above.uid).filter(known).unwrap_or(made.uid),
+            gid: above.map(|above| above.gid).filter(known).unwrap_or(made.gid),
+            ..made
+        }
     }
 
     /// Returns the timestamp of the new revision: never before the published one, whatever the clock says, since

@@ -198,8 +198,12 @@ impl<'r> Collector<'r> {
             missing.push(at.to_vec());
             at = above;
         }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let above = self.find(at)?;
         for directory in missing.into_iter().rev() {
-            let mut entry = self.context.new_directory(&directory);
+            let mut entry = self.context.new_directory(&directory, above.as_ref());
             self.own(&mut entry);
             self.put(&directory, entry)?;
         }
