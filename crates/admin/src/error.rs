@@ -37,6 +37,30 @@ pub enum AdminError {
         /// The process that publishes.
         holder: LockHolder,
     },
+    /// Another publisher changed paths that this change touches, too.
+    #[error(
+        "revision {head} changed {}, after this change was computed from revision {base}",
+        listed(.paths, *.count)
+    )]
+    Conflict {
+        /// The first paths that both changed.
+        paths: Vec<String>,
+        /// Number of all such paths.
+        count: u64,
+        /// Revision that the change was computed from.
+        base: u64,
+        /// Revision that is published now.
+        head: u64,
+    },
+    /// A program that does not take the lock replaces the head again and again.
+    #[error("another program replaces the head of the repository again and again, and takes no lock for it")]
+    Moving,
+    /// Objects that the change needs were collected while it was prepared.
+    #[error("{objects} objects that this change needs were collected while it was prepared")]
+    Collected {
+        /// Number of objects.
+        objects: u64,
+    },
     /// The change removes most of the repository, and nothing confirmed that this is meant.
     #[error(
         "this removes {} of the repository's {} entries, which is more than half of them",
@@ -202,14 +226,22 @@ pub enum AdminError {
         reason: &'static str,
     },
     /// A transaction of one directory changed others.
-    #[error("changes outside of `{within}` can't be published: {}{}", paths.join(", "), more(*others))]
+    #[error("changes outside of `{within}` can't be published: {}", listed(paths, *count))]
     Outside {
         /// The directory that may change.
         within: String,
         /// The first of the other paths.
         paths: Vec<String>,
-        /// Number of further paths.
-        others: usize,
+        /// Number of all such paths.
+        count: u64,
+    },
+    /// A file with rules of a publisher can't be used.
+    #[error("the rules in `{}` can't be used: {reason}", path.display())]
+    Rules {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
     },
     /// The rules for nested catalogs make no sense.
     #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
@@ -249,8 +281,12 @@ pub enum AdminError {
     Interrupted,
 }
 
-fn more(others: usize) -> String {
-    if others == 0 { String::new() } else { format!(" and {others} more") }
+/// Formats the first paths of a list.
+fn listed(paths: &[String], count: u64) -> String {
+    let named: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
+    let more = count.saturating_sub(paths.len() as u64);
+    let more = if more > 0 { format!(" and {more} more paths") } else { String::new() };
+    format!("{}{more}", named.join(", "))
 }
 
 fn described(holder: &LockHolder) -> String {

@@ -26,6 +26,7 @@ use std::time::Instant;
 use esker_format::catalog::XattrList;
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
+use esker_format::write::catalog::Entry;
 use esker_store::{LocalSink, Sink};
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, utimensat,
@@ -36,14 +37,15 @@ use crate::content_index::ContentIndex;
 use crate::dirtab::{self, Dirtab};
 use crate::disks::Disks;
 use crate::error::AdminError;
+use crate::filter::{self, Filter};
 use crate::path;
 use crate::path_changes::{self, ChangeKind, PathChange};
 use crate::pipeline::folder::FolderFiles;
 use crate::plan::{Differences, Plan};
 use crate::progress::Phase;
-use crate::published::Published;
+use crate::published::{Published, read_small_file};
 use crate::report::Report;
-use crate::repository::Repository;
+use crate::repository::{Base, Repository};
 use crate::revision::{Context, Empty, PublishOptions};
 use crate::settings::Settings;
 use crate::source::Source;
@@ -58,16 +60,22 @@ pub struct BaseRevision {
     pub revision: u64,
     /// The hash of its root catalog.
     pub root: ContentHash,
-    /// The compressed size of its root catalog, if known.
+    /// The size of its root catalog, if known.
     pub size: Option<u64>,
+    /// Number of collections of the repository before; what later ones took is looked for.
+    pub collections: u64,
 }
 
 impl BaseRevision {
     /// Returns the published revision of a repository.
     pub fn published(repository: &Repository) -> Self {
-        let head = repository.head();
-        let (root, size) = (head.root_catalog().hash, head.root_catalog_size());
-        Self { revision: head.revision(), root, size }
+        let Base { revision, root, size, collections } = repository.begin();
+        Self { revision, root, size, collections }
+    }
+
+    fn base(&self) -> Base {
+        let Self { revision, root, size, collections } = self.clone();
+        Base { revision, root, size, collections }
     }
 }
 
@@ -82,6 +90,8 @@ pub struct Upper {
     pub claimed: Option<(u32, u32)>,
     /// The directory of the repository that may change; empty or `/` for all of it.
     pub within: Vec<u8>,
+    /// What is left out, and whom the rest belongs to.
+    pub filter: Filter,
 }
 
 /// Description of the publish of an upper folder.
@@ -98,7 +108,7 @@ const READERS_MAX: usize = 8;
 const OUTSIDE_NAMED: usize = 20;
 
 /// A published revision in a folder, read without keys and without a lock.
-struct Base {
+struct Lower {
     sink: Arc<dyn Sink>,
     published: Published,
     settings: Settings,
@@ -141,25 +151,43 @@ impl Upper {
         access::restore(&self.folder)
     }
 
-    fn open_base(&self, repository: &Path) -> Result<Base, AdminError> {
+    fn open_base(&self, repository: &Path) -> Result<Lower, AdminError> {
         let disks = Disks::default();
         let sink: Arc<dyn Sink> = Arc::new(LocalSink::on(repository, disks.served.clone()));
-        let published = Published::of_root(sink.clone(), (self.base.root, self.base.size));
+        let published = Published::with_root(sink.clone(), self.base.root, self.base.size);
         let settings = Settings::read_of(&disks, repository)?.unwrap_or_default();
-        Ok(Base { sink, published, settings })
+        Ok(Lower { sink, published, settings })
+    }
+
+    /// Adds the rules of the merged tree.
+    fn add_ignored(&self, filter: &mut Filter, base: &Lower) -> Result<(), AdminError> {
+        let path = path::join(b"", filter::NAME.as_bytes());
+        match std::fs::symlink_metadata(self.folder.join(filter::NAME)) {
+            Ok(facts) if facts.is_file() => filter.ignore_of(&self.folder),
+            // A whiteout.
+            Ok(_) => Ok(()),
+            Err(_) => {
+                let Some(entry) = base.published.entry(&path)?.filter(Entry::is_file) else { return Ok(()) };
+                let text = read_small_file(&*base.sink, &entry, filter::NAME)?;
+                filter.ignore(&text, Path::new(filter::NAME))
+            }
+        }
     }
 
     /// Compares the folder with its base.
-    fn plan(&self, base: &Base, stop: &AtomicBool) -> Result<Planned, AdminError> {
-        let Base { sink, published, settings } = base;
+    fn plan(&self, base: &Lower, stop: &AtomicBool) -> Result<Planned, AdminError> {
+        let Lower { sink, published, settings } = base;
         let within = path::normalise(&self.within)?;
         let access = Access::open(&self.folder)?;
+        let mut filter = self.filter.clone();
+        self.add_ignored(&mut filter, base)?;
         let source = Source::open(&self.folder)?;
         let walk = Walk {
             source: &source,
             published,
             sink: &**sink,
             settings,
+            filter: &filter,
             claimed: self.claimed,
             access: &access,
             stop,
@@ -209,7 +237,7 @@ impl Planned {
         }
         Err(AdminError::Outside {
             within: path::shown(&self.within),
-            others: outside.count(),
+            count: paths.len() as u64 + outside.count() as u64,
             paths: paths.iter().map(|path| path::shown(path)).collect(),
         })
     }
@@ -219,7 +247,7 @@ impl PublishUpper<'_> {
     /// Returns the report of a planned publish, and changes nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = self.context(repository, now)?;
-        let (_, tag) = context.history(&self.options)?;
+        let tag = context.check_tag(&self.options)?;
         let mut planned = self.plan(&context)?;
         let changes = planned.list(&context.published)?;
         let mut report = context.report(counts(&changes, planned.xattrs_left_out));
@@ -234,7 +262,7 @@ impl PublishUpper<'_> {
     /// Publishes. Without a difference there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = self.context(repository, now)?;
-        let history = context.history(&self.options)?;
+        context.check_tag(&self.options)?;
         let mut planned = self.plan(&context)?;
         let changes = planned.list(&context.published)?;
         let differences = counts(&changes, planned.xattrs_left_out);
@@ -246,22 +274,22 @@ impl PublishUpper<'_> {
         let mut report = context.report(differences);
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
-        context.finish(&mut planned.plan.changes, history, &mut self.options, &mut report)?;
+        context.finish(&planned.plan.changes, &mut self.options, &mut report)?;
         report.remembered(index.write());
         report.seconds.total = context.seconds();
         Ok(report)
     }
 
     fn context<'c>(&self, repository: &'c Repository, now: UnixTime) -> Result<Context<'c>, AdminError> {
-        Context::without_index(repository, now)
+        Context::without_index(repository, self.upper.base.base(), now)
     }
 
     fn plan(&mut self, context: &Context<'_>) -> Result<Planned, AdminError> {
         let PublishOptions { stop, progress, .. } = &mut self.options;
         progress(context.counters.progress(Phase::Scan, 0, 0, context.started.elapsed()));
         let sink: Arc<dyn Sink> = context.repository.sink.clone();
-        let published = Published::of_root(sink.clone(), (self.upper.base.root, self.upper.base.size));
-        self.upper.plan(&Base { sink, published, settings: context.repository.settings }, stop)
+        let published = Published::with_root(sink.clone(), self.upper.base.root, self.upper.base.size);
+        self.upper.plan(&Lower { sink, published, settings: context.repository.settings }, stop)
     }
 
     /// Stores the new contents, and fills in where they went.

@@ -13,6 +13,7 @@ use crate::dirtab::Dirtab;
 use crate::entry::{self, AUTO_MARKER, MARKER};
 use crate::error::AdminError;
 use crate::file_index::{FileIndex, Record};
+use crate::filter::Filter;
 use crate::path;
 use crate::published::{Listed, Published};
 use crate::settings::Settings;
@@ -138,6 +139,7 @@ pub(crate) struct Comparison<'r> {
     pub(crate) settings: &'r Settings,
     pub(crate) file_index: &'r FileIndex,
     pub(crate) dirtab: &'r Dirtab,
+    pub(crate) filter: &'r Filter,
     /// The object of an empty file, and the flags that say how it is stored.
     pub(crate) empty: (ContentHash, Flags),
 }
@@ -168,6 +170,7 @@ impl Comparison<'_> {
         let triggers = bundle_triggers(&found, &mut old, &mut plan);
         for (source, xattrs) in found {
             let mut new = entry::of_source(&source, xattrs, self.settings);
+            self.filter.own(&mut new);
             groups.assign(&source, &mut new);
             if triggers.contains(&(source.facts.device, source.facts.inode)) {
                 new.flags.0 |= Flags::BUNDLE_TRIGGER;
@@ -209,7 +212,9 @@ impl Comparison<'_> {
         if before.as_ref().is_some_and(|marker| marker.flags.has(Flags::HIDDEN)) {
             return Ok(());
         }
-        let entry = self.marker(MARKER, 0o100_644, &entry::of_facts(facts, self.settings));
+        let mut owner = entry::of_facts(facts, self.settings);
+        self.filter.own(&mut owner);
+        let entry = self.marker(MARKER, 0o100_644, &owner);
         match before {
             Some(_) => plan.differences.changed.add(&entry),
             None => plan.differences.added.add(&entry),

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, Deflate, KeyFolder, Progress, PublishOptions, Report, Repository, Shrink, TagRequest,
+    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, Report, Repository, Shrink,
+    TagRequest,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
@@ -123,6 +124,19 @@ pub(crate) struct HowArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
 
+    /// File with rules in the syntax of .gitignore, beside `.eskerignore` in the root of the source: ignored paths stay as they
+    /// are published
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ignore: Vec<PathBuf>,
+
+    /// File that maps users of the source to published ones: lines of an old and a new number, `*` for all others
+    #[arg(long, value_name = "FILE")]
+    pub(crate) uid_map: Option<PathBuf>,
+
+    /// The same for groups
+    #[arg(long, value_name = "FILE")]
+    pub(crate) gid_map: Option<PathBuf>,
+
     /// Profile to add to the repository: its bundles are written in this and each later revision
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Vec<PathBuf>,
@@ -211,9 +225,27 @@ impl HowArgs {
             threads: self.threads(),
             stop: interrupt.flag(),
             profiles,
+            filter: self.filter()?,
             progress,
             confirm_shrink,
         })
+    }
+
+    /// Reads the rules of what is left out, and the maps of owners.
+    pub(crate) fn filter(&self) -> Result<Filter, Failure> {
+        let read =
+            |path: &Path| std::fs::read(path).context(Kind::Usage, format!("can't read {}", path.display()));
+        let used = |error: AdminError| of_admin("can't use a file", &error);
+        let mut filter = Filter::default();
+        for path in &self.ignore {
+            filter.ignore(&read(path)?, path).map_err(used)?;
+        }
+        let map = |path: &Option<PathBuf>| match path {
+            Some(path) => OwnerMap::parse(&read(path)?, path).map_err(used),
+            None => Ok(OwnerMap::default()),
+        };
+        (filter.uids, filter.gids) = (map(&self.uid_map)?, map(&self.gid_map)?);
+        Ok(filter)
     }
 
     fn threads(&self) -> usize {
@@ -253,6 +285,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::NotListed(_)
         | AdminError::Target { .. }
         | AdminError::Outside { .. }
+        | AdminError::Rules { .. }
         | AdminError::Settings { .. }
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
@@ -293,6 +326,11 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::Locked { .. } => {
             failure.hint("repeat this when it is done, or with --wait (at most ten minutes: --wait=10m)")
         }
+        AdminError::Conflict { head, .. } => failure.hint(format!(
+            "repeat this to compare with revision {head}, and to replace what it changed there; --dry-run lists the \
+             paths"
+        )),
+        AdminError::Collected { .. } => failure.hint("repeat this: the objects are then stored again"),
         AdminError::Shrinks(_) => {
             failure.hint("if that is meant, repeat this with --allow-shrink; --dry-run lists the paths")
         }

@@ -17,7 +17,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use esker_admin::{BaseRevision, Upper};
+use esker_admin::{BaseRevision, Filter, Upper};
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
@@ -226,9 +226,15 @@ impl Transaction {
             .context(Kind::Damaged, format!("transaction {} has no base revision", self.id))?;
         Ok(Upper {
             folder: self.upper_folder(),
-            base: BaseRevision { revision: record.revision, root, size: record.root_size },
+            base: BaseRevision {
+                revision: record.revision,
+                root,
+                size: record.root_size,
+                collections: record.collections,
+            },
             claimed: record.claimed,
             within: record.path.clone().into_bytes(),
+            filter: Filter::default(),
         })
     }
 

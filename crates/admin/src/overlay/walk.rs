@@ -11,6 +11,7 @@ use esker_store::Sink;
 
 use crate::entry::{self, AUTO_MARKER, MARKER};
 use crate::error::AdminError;
+use crate::filter::Filter;
 use crate::path;
 use crate::plan::{Plan, ReadDirectory, ReadFile, Waiting};
 use crate::published::Published;
@@ -27,6 +28,7 @@ pub(super) struct Walk<'r> {
     pub(super) published: &'r Published,
     pub(super) sink: &'r dyn Sink,
     pub(super) settings: &'r Settings,
+    pub(super) filter: &'r Filter,
     /// Owner that the lower layer showed for every entry, if not the published one.
     pub(super) claimed: Option<(u32, u32)>,
     /// Modes that entries have while the publisher may read them.
@@ -114,6 +116,9 @@ impl Walk<'_> {
         let mut found = Vec::new();
         for entry in self.source.list(&folder, directory)? {
             let at = path::join(directory, &entry.name);
+            if self.filter.ignores(&at, entry.facts.is_directory()) {
+                continue;
+            }
             let (marks, xattrs) = self.marks(&folder, &at, &entry.name, &mut walked.xattrs_left_out)?;
             if is_whiteout(&entry, marks) {
                 if old.contains_key(&entry.name) {
@@ -146,7 +151,10 @@ impl Walk<'_> {
                 Some(trigger) if step.hides => !is_found(trigger),
                 Some(trigger) => changes.get(&step.path).is_some_and(|it| it.entries.contains_key(trigger)),
                 None if entry.flags.has(Flags::HIDDEN) && is_marker(name) => false,
-                None => step.hides && !is_found(name),
+                None => {
+                    let at = path::join(&step.path, name);
+                    step.hides && !is_found(name) && !self.filter.ignores(&at, entry.is_directory())
+                }
             };
             if gone {
                 changes.remove(&step.path, name);
@@ -282,11 +290,18 @@ impl Walk<'_> {
         if let Some(mode) = self.access.mode(at) {
             new.mode = mode;
         }
-        let Some(before) = before.filter(|before| before.kind() == new.kind()) else { return new };
+        let Some(before) = before.filter(|before| before.kind() == new.kind()) else {
+            self.filter.own(&mut new);
+            return new;
+        };
         // The lower layer showed the publisher as the owner, whichever it was.
         if let Some((uid, gid)) = self.claimed {
             new.uid = if new.uid == uid { before.uid } else { new.uid };
             new.gid = if new.gid == gid { before.gid } else { new.gid };
+        }
+        // An owner that was published stays; the map is for those of this machine.
+        if (new.uid, new.gid) != (before.uid, before.gid) {
+            self.filter.own(&mut new);
         }
         let mtime = source.facts.mtime;
         if (mtime.seconds, mtime.nanoseconds) == (before.mtime, before.mtime_ns.unwrap_or(0)) {

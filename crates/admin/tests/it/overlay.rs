@@ -64,6 +64,7 @@ impl Scene {
             base: BaseRevision::published(&workshop.open()),
             claimed: None,
             within: Vec::new(),
+            filter: Default::default(),
         };
         for name in ["upper", "work", "merged"] {
             fs::create_dir(folder.path().join(name)).unwrap();
@@ -84,7 +85,7 @@ impl Scene {
         self.folder.path().join("merged")
     }
 
-    fn workshop(&self) -> &Workshop {
+    pub(super) fn workshop(&self) -> &Workshop {
         self.workshop.as_ref().unwrap()
     }
 

@@ -38,8 +38,10 @@ pub(crate) struct Record {
     pub(crate) revision: u64,
     /// The hash of its root catalog.
     pub(crate) root: String,
-    /// The compressed size of its root catalog.
+    /// The size of its root catalog.
     pub(crate) root_size: Option<u64>,
+    /// Number of collections of the repository before.
+    pub(crate) collections: u64,
     /// The directory of the repository that may change.
     pub(crate) path: String,
     /// The command; empty for a shell.

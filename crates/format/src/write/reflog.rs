@@ -1,5 +1,8 @@
 //! Writes reflogs.
 
+use std::collections::HashSet;
+
+use crate::hash::ContentHash;
 use crate::name::RepositoryName;
 use crate::object::{ObjectKind, ObjectName};
 use crate::reflog::{Reference, Reflog};
@@ -30,6 +33,11 @@ impl ReflogDraft {
     pub fn add(&mut self, object: ObjectName, timestamp: UnixTime) {
         self.references.retain(|known| known.object.hash != object.hash);
         self.references.push(Reference { object, timestamp });
+    }
+
+    /// Removes root objects.
+    pub fn remove(&mut self, hashes: &HashSet<ContentHash>) {
+        self.references.retain(|known| !hashes.contains(&known.object.hash));
     }
 
     /// Returns the bytes of the database; objects that reflogs don't list, such as files, are left out.
@@ -65,7 +73,7 @@ fn reference_row(reference: &Reference) -> Option<Vec<Value<'static>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::{ContentHash, HashAlgorithm};
+    use crate::hash::HashAlgorithm;
 
     #[test]
     fn references_are_read_back() {

@@ -224,6 +224,46 @@ fn changes_outside_of_the_directory_of_the_transaction_are_refused_and_named() {
 }
 
 #[test]
+fn changes_that_rules_ignore_are_not_published() {
+    needs_overlay!();
+    let workshop = Workshop::new();
+    sh(&workshop.source(), "mkdir d; touch d/a.o b.o; echo '*.o' >.eskerignore");
+    let mut scene = Scene::over(workshop, Marks::User);
+    sh(&scene.merged(), "rm b.o; echo 1 >d/a.o; touch d/c.o d/c; touch -d @1000000000 d .");
+    assert_eq!(scene.changed_paths(), ["changed /", "changed /d", "added /d/c"]);
+    scene.leave();
+    assert!(scene.try_publish().unwrap().published);
+}
+
+#[test]
+fn changes_move_onto_a_newer_revision_or_conflict_with_it() {
+    needs_overlay!();
+    let workshop = Workshop::new();
+    sh(&workshop.source(), "mkdir d e; echo 1 >d/f; echo 1 >e/f");
+    let mut scene = Scene::over(workshop, Marks::User);
+    sh(&scene.merged(), "echo mine >d/f; touch d/new");
+    scene.leave();
+    let other = scene.upper.folder.with_file_name("other");
+    sh(scene.upper.folder.parent().unwrap(), "mkdir other; echo theirs >other/f; echo theirs >other/g");
+    scene.workshop().try_publish(&other, "/e").unwrap();
+    let mut second = scene.upper.clone();
+    let report = scene.try_publish().unwrap();
+    assert_eq!(report.revision, 3);
+    let findings = scene.workshop().check();
+    findings.assert_clean();
+    for path in ["/d/new", "/e/g"] {
+        assert!(findings.tree.contains_key(path.as_bytes()), "{path}");
+    }
+    // The same base once more, but another change of a path that has changed since.
+    second.folder = scene.upper.folder.with_file_name("second");
+    fs::create_dir_all(second.folder.join("e")).unwrap();
+    fs::write(second.folder.join("e/f"), "mine as well").unwrap();
+    scene.upper = second;
+    let error = scene.try_publish().unwrap_err();
+    assert!(matches!(error, AdminError::Conflict { .. }) && error.to_string().contains("/e/f"), "{error}");
+}
+
+#[test]
 fn large_files_are_compared_by_their_chunks() {
     needs_overlay!();
     let workshop = Workshop::with(|new| {

@@ -1,4 +1,4 @@
-use esker_admin::{PublishOptions, PublishUpper};
+use esker_admin::{PublishOptions, PublishUpper, Upper};
 use esker_store::FileLock;
 
 use crate::error::Failure;
@@ -68,7 +68,7 @@ pub(super) fn try_commit(
     if let Some(deflate) = how.deflate {
         repository.settings_mut().deflate = deflate.into();
     }
-    let upper = transaction.upper()?;
+    let upper = Upper { filter: how.filter()?, ..transaction.upper()? };
     let work = |options: PublishOptions<'_>| {
         let mut publish = PublishUpper { upper, options };
         match how.dry_run {

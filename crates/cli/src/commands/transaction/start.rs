@@ -77,6 +77,7 @@ pub(super) fn run(
         revision: base.revision,
         root: base.root.to_string(),
         root_size: base.size,
+        collections: base.collections,
         path,
         command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
         claimed: (!settings.root).then_some(ids),
