@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 mod balance;
+mod base;
 mod bundles;
 mod catalogs;
 mod changes;
@@ -54,6 +55,7 @@ mod source;
 mod spool;
 mod state;
 
+pub use base::BaseRevision;
 pub use clusters::{Cluster, clusters, extent};
 pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
@@ -61,9 +63,9 @@ pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
 pub use error::AdminError;
 pub use filter::{Filter, OwnerMap};
-pub use ingest::{Ingest, Owner};
+pub use ingest::{Ingest, Owner, Staged};
 pub use key_folder::{KeyFolder, is_exposed};
-pub use overlay::{BaseRevision, PublishUpper, Upper};
+pub use overlay::{PublishUpper, Upper};
 pub use path_changes::{ChangeKind, PathChange};
 pub use plan::{Differences, KindCounts};
 pub use profiles::{NamedProfile, Profiles};

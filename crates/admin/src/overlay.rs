@@ -14,6 +14,7 @@
 
 mod access;
 mod marks;
+mod origin;
 mod same;
 mod tidy;
 mod walk;
@@ -24,7 +25,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use esker_format::catalog::XattrList;
-use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 use esker_store::{LocalSink, Sink};
@@ -32,7 +32,8 @@ use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, utimensat,
 };
 
-use crate::changes::NewTree;
+use crate::base::BaseRevision;
+use crate::changes::{Changes, NewTree};
 use crate::content_index::ContentIndex;
 use crate::dirtab::{self, Dirtab};
 use crate::disks::Disks;
@@ -45,39 +46,13 @@ use crate::plan::{Differences, Plan};
 use crate::progress::Phase;
 use crate::published::{Published, read_small_file};
 use crate::report::Report;
-use crate::repository::{Base, Repository};
+use crate::repository::Repository;
 use crate::revision::{Context, Empty, PublishOptions};
 use crate::settings::Settings;
 use crate::source::Source;
 
 use access::Access;
 use walk::{Walk, Walked};
-
-/// Root catalog of a revision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BaseRevision {
-    /// The number of the revision.
-    pub revision: u64,
-    /// The hash of its root catalog.
-    pub root: ContentHash,
-    /// The size of its root catalog, if known.
-    pub size: Option<u64>,
-    /// Number of collections of the repository before; what later ones took is looked for.
-    pub collections: u64,
-}
-
-impl BaseRevision {
-    /// Returns the published revision of a repository.
-    pub fn published(repository: &Repository) -> Self {
-        let Base { revision, root, size, collections } = repository.begin();
-        Self { revision, root, size, collections }
-    }
-
-    fn base(&self) -> Base {
-        let Self { revision, root, size, collections } = self.clone();
-        Base { revision, root, size, collections }
-    }
-}
 
 /// An upper folder and the revision that it was made above.
 #[derive(Clone, Debug)]
@@ -86,6 +61,8 @@ pub struct Upper {
     pub folder: PathBuf,
     /// The revision that was the lower layer.
     pub base: BaseRevision,
+    /// The published revision that the base was made of, if that is an unpublished one.
+    pub origin: Option<BaseRevision>,
     /// Owner that the lower layer showed for every entry; `None` if it showed the published ones.
     pub claimed: Option<(u32, u32)>,
     /// The directory of the repository that may change; empty or `/` for all of it.
@@ -143,7 +120,10 @@ impl Upper {
     /// Lists the changed paths. Needs the folder of the repository, and neither keys nor a valid whitelist.
     pub fn changes(&self, repository: &Path, stop: &AtomicBool) -> Result<Vec<PathChange>, AdminError> {
         let base = self.open_base(repository)?;
-        self.plan(&base, stop)?.list(&base.published)
+        let planned = self.plan(&base, stop)?;
+        let origin = self.origin.as_ref().unwrap_or(&self.base);
+        let origin = Published::with_root(base.sink, origin.root, origin.size);
+        planned.list(&origin, &planned.changes(&base.published, &origin)?)
     }
 
     /// Gives entries back the modes that an interrupted publish changed. Must be called before the folder is mounted again.
@@ -218,9 +198,17 @@ struct Planned {
 }
 
 impl Planned {
+    /// Returns the changes of the published revision that the lower layer was made of.
+    fn changes(&self, lower: &Published, origin: &Published) -> Result<Changes, AdminError> {
+        if lower.root_hash() == origin.root_hash() {
+            return Ok(self.plan.changes.clone());
+        }
+        origin::difference(origin, NewTree { published: lower, changes: &self.plan.changes })
+    }
+
     /// Lists the changed paths. Fails if one is outside of the directory that may change.
-    fn list(&self, published: &Published) -> Result<Vec<PathChange>, AdminError> {
-        let changes = path_changes::list(published, &self.plan.changes)?;
+    fn list(&self, origin: &Published, changes: &Changes) -> Result<Vec<PathChange>, AdminError> {
+        let changes = path_changes::list(origin, changes)?;
         let may_change = |change: &&PathChange| {
             let path = change.path.strip_prefix(b"/").map_or(&b""[..], |rest| match rest {
                 b"" => b"",
@@ -248,10 +236,11 @@ impl PublishUpper<'_> {
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = self.context(repository, now)?;
         let tag = context.check_tag(&self.options)?;
-        let mut planned = self.plan(&context)?;
-        let changes = planned.list(&context.published)?;
+        let (lower, planned) = self.plan(&context)?;
+        let mut changed = planned.changes(&lower, &context.published)?;
+        let changes = planned.list(&context.published, &changed)?;
         let mut report = context.report(counts(&changes, planned.xattrs_left_out));
-        context.foresee(&mut planned.plan.changes, tag, &self.options, &mut report)?;
+        context.foresee(&mut changed, tag, &self.options, &mut report)?;
         context.warn_of_shrink(report.differences.removed.total(), &mut report)?;
         (report.files_read, report.bytes_read) = (planned.plan.jobs as u64, planned.plan.bytes_to_read);
         report.seconds.scan = context.seconds();
@@ -263,33 +252,39 @@ impl PublishUpper<'_> {
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = self.context(repository, now)?;
         context.check_tag(&self.options)?;
-        let mut planned = self.plan(&context)?;
-        let changes = planned.list(&context.published)?;
+        let (lower, mut planned) = self.plan(&context)?;
+        let changed = planned.changes(&lower, &context.published)?;
+        let changes = planned.list(&context.published, &changed)?;
         let differences = counts(&changes, planned.xattrs_left_out);
         let scanned = context.seconds();
         context.confirm_shrink(differences.removed.total(), &mut self.options)?;
         let index = repository.content_index();
         self.store(&context, &mut planned.plan, &index)?;
-        tidy::tidy(&context.published, &mut planned.plan.changes)?;
+        tidy::tidy(&lower, &mut planned.plan.changes)?;
+        let changed = planned.changes(&lower, &context.published)?;
         let mut report = context.report(differences);
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
-        context.finish(&planned.plan.changes, &mut self.options, &mut report)?;
+        context.finish(&changed, &mut self.options, &mut report)?;
         report.remembered(index.write());
         report.seconds.total = context.seconds();
         Ok(report)
     }
 
     fn context<'c>(&self, repository: &'c Repository, now: UnixTime) -> Result<Context<'c>, AdminError> {
-        Context::without_index(repository, self.upper.base.base(), now)
+        let base = self.upper.origin.as_ref().unwrap_or(&self.upper.base);
+        Context::without_index(repository, base.base(), now)
     }
 
-    fn plan(&mut self, context: &Context<'_>) -> Result<Planned, AdminError> {
+    /// Returns the lower layer, and what the upper folder changes in it.
+    fn plan(&mut self, context: &Context<'_>) -> Result<(Published, Planned), AdminError> {
         let PublishOptions { stop, progress, .. } = &mut self.options;
         progress(context.counters.progress(Phase::Scan, 0, 0, context.started.elapsed()));
         let sink: Arc<dyn Sink> = context.repository.sink.clone();
         let published = Published::with_root(sink.clone(), self.upper.base.root, self.upper.base.size);
-        self.upper.plan(&Lower { sink, published, settings: context.repository.settings }, stop)
+        let lower = Lower { sink, published, settings: context.repository.settings };
+        let planned = self.upper.plan(&lower, stop)?;
+        Ok((lower.published, planned))
     }
 
     /// Stores the new contents, and fills in where they went.

@@ -62,6 +62,11 @@ impl Published {
         Self { sink: self.sink.clone(), root, catalogs: self.catalogs.clone() }
     }
 
+    /// Returns the hash of the root catalog.
+    pub(crate) fn root_hash(&self) -> ContentHash {
+        self.root.0
+    }
+
     /// Returns the hash algorithm of the root catalog's name.
     pub(crate) fn algorithm(&self) -> HashAlgorithm {
         self.root.0.algorithm()

@@ -117,6 +117,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     let settings = Settings::from_environment()?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
+        Command::Ingest(args) => return commands::ingest::run(args, &settings, files),
         Command::Transaction(args) => return commands::transaction::run(args, &settings, files),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
         Command::Child(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
@@ -139,7 +140,6 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Compare(args) => commands::compare::run(&args),
         Command::Repo(args) => commands::repo::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
-        Command::Ingest(args) => commands::ingest::run(args, &settings),
         Command::Image(args) => commands::image::run(args, &settings),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -1,5 +1,6 @@
 //! Common parts of the publisher's commands: folders of repositories and keys, output, failures.
 
+mod hooks;
 mod interrupt;
 mod lock;
 mod profile_file;
@@ -27,6 +28,7 @@ use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
+pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
@@ -200,6 +202,24 @@ impl HowArgs {
         work: impl FnOnce(PublishOptions<'_>) -> Result<Report, AdminError>,
         what: &str,
     ) -> Result<(), Failure> {
+        if !self.dry_run {
+            Hooked::Publish.before(&place.root, place.name.as_str())?;
+        }
+        let report = self.work(place, interrupt, work, what)?;
+        if !self.dry_run {
+            Hooked::Publish.after(&place.root, place.name.as_str());
+        }
+        report::print(&report, self.dry_run, self.json)
+    }
+
+    /// Does `work` and shows its progress.
+    pub(crate) fn work<T>(
+        &self,
+        place: &Place,
+        interrupt: &Interrupt,
+        work: impl FnOnce(PublishOptions<'_>) -> Result<T, AdminError>,
+        what: &str,
+    ) -> Result<T, Failure> {
         let meter = RefCell::new(ProgressMeter::new(self.quiet));
         let mut progress = |progress| meter.borrow_mut().show(progress);
         let mut confirm_shrink = |shrink: Shrink| {
@@ -208,8 +228,7 @@ impl HowArgs {
         };
         let done = work(self.how(interrupt, &mut progress, &mut confirm_shrink)?);
         drop(meter);
-        let report = done.map_err(|error| of_admin(&format!("{} {what}", place.name), &error))?;
-        report::print(&report, self.dry_run, self.json)
+        done.map_err(|error| of_admin(&format!("{} {what}", place.name), &error))
     }
 
     fn how<'p>(

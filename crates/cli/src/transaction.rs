@@ -24,7 +24,7 @@ use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
 
 use crate::error::{Context as _, Failure, Kind};
 
-pub(crate) use record::{Outcome, Record};
+pub(crate) use record::{Origin, Outcome, Record};
 pub(crate) use session::Session;
 
 /// Largest record; far more than one takes.
@@ -222,16 +222,17 @@ impl Transaction {
     /// Returns the upper folder with its base, as the publisher reads it.
     pub(crate) fn upper(&self) -> Result<Upper, Failure> {
         let record = self.record()?;
-        let root = ContentHash::parse(&record.root)
-            .context(Kind::Damaged, format!("transaction {} has no base revision", self.id))?;
+        let base = |root: &str, size| -> Result<BaseRevision, Failure> {
+            let root = ContentHash::parse(root)
+                .context(Kind::Damaged, format!("transaction {} has no base revision", self.id))?;
+            let (revision, collections) = (record.revision, record.collections);
+            Ok(BaseRevision { revision, root, size, collections })
+        };
+        let origin = record.origin.as_ref();
         Ok(Upper {
             folder: self.upper_folder(),
-            base: BaseRevision {
-                revision: record.revision,
-                root,
-                size: record.root_size,
-                collections: record.collections,
-            },
+            base: base(&record.root, record.root_size)?,
+            origin: origin.map(|origin| base(&origin.root, origin.root_size)).transpose()?,
             claimed: record.claimed,
             within: record.path.clone().into_bytes(),
             filter: Filter::default(),

@@ -62,6 +62,7 @@ impl Scene {
         let upper = Upper {
             folder: folder.path().join("upper"),
             base: BaseRevision::published(&workshop.open()),
+            origin: None,
             claimed: None,
             within: Vec::new(),
             filter: Default::default(),

@@ -3,6 +3,8 @@ mod list;
 mod show;
 mod start;
 
+pub(crate) use start::IngestThen;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -23,6 +23,15 @@ impl Outcome {
     }
 }
 
+/// A published revision.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// The hash of its root catalog.
+    pub(crate) root: String,
+    /// The size of its root catalog.
+    pub(crate) root_size: Option<u64>,
+}
+
 /// What a transaction is about. Field names are an interface.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
@@ -42,6 +51,9 @@ pub(crate) struct Record {
     pub(crate) root_size: Option<u64>,
     /// Number of collections of the repository before.
     pub(crate) collections: u64,
+    /// The published revision that the changes are made to, if an archive was unpacked first: then `root` is not published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<Origin>,
     /// The directory of the repository that may change.
     pub(crate) path: String,
     /// The command; empty for a shell.

@@ -35,6 +35,7 @@ mod publication;
 mod publishing;
 mod push;
 mod reading;
+mod release_week;
 mod remote_images;
 mod revisions;
 mod running;

@@ -323,3 +323,103 @@ fn a_transaction_is_named_by_its_id_if_there_are_several() {
     printed(&mut publisher.call(&["publish", NAME, "--quiet"]));
     assert_eq!(publisher.reads("ls"), "d\ng\nsecond\n");
 }
+
+/// Unpacking an archive and running a command in the tree are one revision.
+#[test]
+fn an_ingest_and_the_command_after_it_are_one_revision() {
+    for person in TestUser::all() {
+        let publisher = Publisher::new(person);
+        let (storage, keys) = (publisher.workshop.home("storage"), publisher.workshop.home("keys"));
+        let (archive, transactions) =
+            (publisher.workshop.home("a.tar"), publisher.workshop.home("transactions"));
+        let packed =
+            person.command("tar").args(["-C", &publisher.workshop.tree(), "-cf", &archive, "d"]).status();
+        assert!(packed.expect("tar").success());
+        let ingest = |script: &str| {
+            let places = ["--storage", &storage, "--keys", &keys, "--transactions", &transactions, "--quiet"];
+            let arguments =
+                [&["ingest", NAME, &archive, "--to", "/new", "--then", script], &places[..]].concat();
+            publisher.workshop.world.esker(&arguments)
+        };
+        printed(&mut ingest("cat d/e/f >copy; rm -r d/e; touch ../beside"));
+        assert_eq!(publisher.revision(), 2, "{person:?}");
+        assert_eq!(publisher.reads("cat new/copy; ls new/d; ls"), "f\nbeside\nd\ng\nnew\n");
+        // A command that fails keeps the archive, too.
+        complaint(&mut ingest("echo more >>copy; exit 3"), 3);
+        assert_eq!(publisher.revision(), 2);
+        let shown = printed(&mut publisher.call(&["show", NAME]));
+        assert!(shown.contains("/new/d/e/f") && shown.contains("/new/copy"), "{shown}");
+        printed(&mut publisher.call(&["publish", NAME, "--quiet"]));
+        assert_eq!(publisher.reads("cat new/copy; ls new/d"), "f\nmore\ne\n");
+        assert_eq!(publisher.revision(), 3);
+    }
+}
+
+/// Two transactions of one revision are both published, unless they changed the same path.
+#[test]
+fn a_transaction_is_published_on_top_of_another_or_kept_in_conflict() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    for (name, script) in
+        [("first", "echo 1 >g; touch one"), ("second", "echo 2 >g; touch two"), ("third", "touch three")]
+    {
+        let output = publisher.begin(&["--keep", "--message", name], script).output().expect("esker");
+        assert!(output.status.success(), "{}", words(&output));
+    }
+    let ids: Vec<String> =
+        publisher.list().iter().map(|one| one["id"].as_str().expect("an id").to_owned()).collect();
+    printed(&mut publisher.call(&["publish", &ids[0], "--quiet"]));
+    let text = complaint(&mut publisher.call(&["publish", &ids[1], "--quiet"]), 1);
+    assert!(text.contains("/g") && text.contains("is kept"), "{text}");
+    printed(&mut publisher.call(&["publish", &ids[2], "--quiet"]));
+    assert_eq!(publisher.reads("cat g; ls"), "1\nd\ng\none\nthree\n");
+    assert_eq!(publisher.list().len(), 1);
+}
+
+/// Hooks run before and after; one that fails before stops the command.
+#[test]
+fn hooks_run_and_stop_what_they_come_before() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    let folder = Path::new(&publisher.workshop.home("storage")).join(NAME).join(".esker/hooks");
+    let log = publisher.workshop.home("log");
+    let person = publisher.workshop.world.person;
+    let write = |name: &str, text: &str| {
+        use std::os::unix::fs::PermissionsExt as _;
+        person.does(|| {
+            fs::create_dir_all(&folder).expect("a folder");
+            fs::write(folder.join(name), format!("#!/bin/sh\n{text}\n")).expect("a hook");
+            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).expect("a mode");
+        });
+    };
+    for name in [
+        "transaction-before",
+        "transaction-after",
+        "publish-before",
+        "publish-after",
+        "abort-before",
+        "abort-after",
+    ] {
+        write(name, &format!("echo {name} $1 >>{log}"));
+    }
+    printed(&mut publisher.begin(&[], "touch new"));
+    printed(&mut publisher.begin(&["--keep"], "touch other"));
+    printed(&mut publisher.call(&["abort", NAME]));
+    let said = fs::read_to_string(&log).expect("a log");
+    let expected = [
+        "transaction-before",
+        "transaction-after",
+        "publish-before",
+        "publish-after",
+        "transaction-before",
+        "transaction-after",
+        "abort-before",
+        "abort-after",
+    ];
+    assert_eq!(said, expected.map(|name| format!("{name} {NAME}\n")).concat());
+    write("publish-before", "exit 1");
+    let text = complaint(&mut publisher.begin(&[], "touch more"), 1);
+    assert!(text.contains("publish-before") && text.contains("is kept"), "{text}");
+    assert_eq!(publisher.revision(), 2);
+    write("transaction-before", "exit 1");
+    let text = complaint(&mut publisher.begin(&[], "touch more"), 1);
+    assert!(text.contains("transaction-before"), "{text}");
+}

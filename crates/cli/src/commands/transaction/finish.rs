@@ -3,7 +3,7 @@ use esker_store::FileLock;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
+use crate::publisher::{Hooked, HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 use crate::transaction::{Transaction, Transactions};
 
@@ -88,7 +88,15 @@ pub(super) fn abort(args: &AbortArgs, transactions: &Transactions) -> Result<(),
     let transaction = transactions.find(&args.transaction)?;
     let lock = transaction.take()?;
     let text = format!("transaction {} was dropped", transaction.id);
+    let of =
+        transaction.record.as_ref().ok().map(|record| (record.storage.clone(), record.repository.clone()));
+    if let Some((storage, name)) = &of {
+        Hooked::Abort.before(storage, name)?;
+    }
     transaction.remove(lock)?;
+    if let Some((storage, name)) = &of {
+        Hooked::Abort.after(storage, name);
+    }
     let mut out = Output::new();
     out.line(text)?;
     out.finish()

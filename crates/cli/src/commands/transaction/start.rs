@@ -3,17 +3,17 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use esker_admin::BaseRevision;
+use esker_admin::{BaseRevision, Staged};
 use esker_run::{Ending, Forwarding, take_terminal};
 use esker_store::FileLock;
 
 use crate::error::{Failure, warn};
 use crate::limits::OpenFiles;
 use crate::output::Output;
-use crate::publisher::{HowArgs, Interrupt, now};
+use crate::publisher::{Hooked, HowArgs, Interrupt, Place, now, of_admin};
 use crate::run_mounted::{end_as, take_signals};
 use crate::settings::Settings;
-use crate::transaction::{Record, Session, Transaction, Transactions};
+use crate::transaction::{Origin, Record, Session, Transaction, Transactions};
 
 use super::finish::{commit, is_kept, try_commit};
 use super::{StartArgs, show};
@@ -68,31 +68,85 @@ pub(super) fn run(
     let place = args.place.place(&args.name, settings)?;
     let path = args.path.as_deref().map_or_else(|| Ok("/".to_owned()), inner_path)?;
     let base = BaseRevision::published(&place.open(args.how.lock, &interrupt, args.how.quiet)?);
-    let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let record = Record {
-        id: String::new(),
-        repository: place.name.to_string(),
-        storage: place.root.clone(),
-        keys: place.keys.folder().to_owned(),
-        revision: base.revision,
-        root: base.root.to_string(),
-        root_size: base.size,
-        collections: base.collections,
-        path,
-        command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-        claimed: (!settings.root).then_some(ids),
-        started: now().0,
-        outcome: None,
-    };
-    let (transaction, lock) = transactions.create(record, now())?;
-    let prepared = transaction.upper()?.prepare(&place.root);
-    if let Err(error) = prepared {
-        let failure = crate::publisher::of_admin("can't begin a transaction", &error);
-        transaction.remove(lock)?;
-        return Err(failure);
-    }
     let (command, how, keep) = (args.command, &args.how, args.keep);
+    let begin = Begin { place: &place, base, origin: None, path, transactions, settings };
+    let (transaction, lock) = begin.transaction(&command)?;
     Run { transaction, lock, command, how, keep, settings, files }.run(forwarding, &interrupt, true)
+}
+
+/// Inputs of a new transaction.
+struct Begin<'a> {
+    place: &'a Place,
+    base: BaseRevision,
+    origin: Option<BaseRevision>,
+    path: String,
+    transactions: &'a Transactions,
+    settings: &'a Settings,
+}
+
+impl Begin<'_> {
+    /// Makes the folder of the transaction.
+    fn transaction(self, command: &[OsString]) -> Result<(Transaction, FileLock), Failure> {
+        let Begin { place, base, origin, path, transactions, settings } = self;
+        let name = place.name.as_str();
+        Hooked::Transaction.before(&place.root, name)?;
+        let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let origin = origin.filter(|origin| origin.root != base.root);
+        let record = Record {
+            id: String::new(),
+            repository: name.to_owned(),
+            storage: place.root.clone(),
+            keys: place.keys.folder().to_owned(),
+            revision: base.revision,
+            root: base.root.to_string(),
+            root_size: base.size,
+            collections: base.collections,
+            origin: origin.map(|origin| Origin { root: origin.root.to_string(), root_size: origin.size }),
+            path,
+            command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            claimed: (!settings.root).then_some(ids),
+            started: now().0,
+            outcome: None,
+        };
+        let (transaction, lock) = transactions.create(record, now())?;
+        if let Err(error) = transaction.upper()?.prepare(&place.root) {
+            let failure = of_admin("can't begin a transaction", &error);
+            transaction.remove(lock)?;
+            return Err(failure);
+        }
+        Hooked::Transaction.after(&place.root, name);
+        Ok((transaction, lock))
+    }
+}
+
+/// An ingest with a command that runs in the unpacked tree before it is published.
+pub(crate) struct IngestThen<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) staged: Staged,
+    /// Working directory of the command in the repository.
+    pub(crate) target: &'a Path,
+    /// Script for `sh`.
+    pub(crate) script: OsString,
+    pub(crate) how: &'a HowArgs,
+    pub(crate) transactions: &'a Transactions,
+    pub(crate) settings: &'a Settings,
+    pub(crate) files: OpenFiles,
+}
+
+impl IngestThen<'_> {
+    /// Runs the command in a transaction above the unpublished revision, and publishes both as one.
+    pub(crate) fn run(self, forwarding: Forwarding, interrupt: &Interrupt) -> Result<ExitCode, Failure> {
+        let IngestThen { place, staged, target, script, how, transactions, settings, files } = self;
+        staged.warnings.iter().for_each(|warning| warn(Some(warning)));
+        let Staged { base, origin, .. } = staged;
+        let directory = format!("/cvmfs/{}{}", place.name, inner_path(target)?);
+        let start = OsString::from("cd \"$0\" && ");
+        let command = vec!["sh".into(), "-c".into(), [start, script].into_iter().collect(), directory.into()];
+        let path = "/".to_owned();
+        let begin = Begin { place, base, origin: Some(origin), path, transactions, settings };
+        let (transaction, lock) = begin.transaction(&command)?;
+        Run { transaction, lock, command, how, keep: false, settings, files }.run(forwarding, interrupt, true)
+    }
 }
 
 pub(super) fn resume(
