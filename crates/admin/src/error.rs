@@ -276,6 +276,9 @@ pub enum AdminError {
     /// There is no such profile.
     #[error("there is no profile `{0}`")]
     NoProfile(String),
+    /// The repository's publisher did not allow old revisions to be collected.
+    #[error("the repository `{0}` is not collectable: its head says that all revisions are kept")]
+    NotCollectable(String),
     /// The caller interrupted the operation.
     #[error("interrupted; the last revision is untouched")]
     Interrupted,

@@ -16,6 +16,7 @@ mod bundles;
 mod catalogs;
 mod changes;
 mod clusters;
+mod collect;
 mod commit;
 #[allow(dead_code, reason = "collect, which is being built, uses the rest")]
 mod condemned;
@@ -29,6 +30,7 @@ mod entry;
 mod error;
 mod file_index;
 mod filter;
+mod hash_lists;
 mod ingest;
 mod kept;
 mod key_folder;
@@ -57,6 +59,9 @@ mod state;
 
 pub use base::BaseRevision;
 pub use clusters::{Cluster, clusters, extent};
+pub use collect::{
+    Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
+};
 pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;

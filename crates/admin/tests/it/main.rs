@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 mod bundles;
+mod collecting;
 mod creation;
 mod disturbed;
 mod faults;
