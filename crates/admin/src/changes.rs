@@ -165,6 +165,18 @@ impl NewTree<'_> {
         Ok(entries.into_values().collect())
     }
 
+    /// Lists all directories, parents before their children.
+    pub(crate) fn directories(&self) -> Result<Vec<Vec<u8>>, AdminError> {
+        let mut all = vec![Vec::new()];
+        let mut next = 0;
+        while let Some(directory) = all.get(next).cloned() {
+            let below = self.list(&directory)?.into_iter().filter(Entry::is_directory);
+            all.extend(below.map(|entry| path::join(&directory, &entry.name)));
+            next += 1;
+        }
+        Ok(all)
+    }
+
     /// Returns the entry of a path, no parent of which may be removed.
     pub(crate) fn entry(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
         let Some((directory, name)) = path::split(path) else {

@@ -2,6 +2,7 @@
 
 use esker_format::bundle;
 use esker_format::catalog::{EntryKind, Flags};
+use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
@@ -52,6 +53,24 @@ pub(crate) fn new_directory(name: &[u8], now: UnixTime, settings: &Settings) -> 
         gid: rustix::process::getgid().as_raw(),
         link_count: 2,
         ..Entry::of_mode(0o040_755)
+    }
+}
+
+/// Returns a marker file for a directory, hidden from listings. `empty` is where the content of empty files is stored.
+pub(crate) fn marker(name: &[u8], mode: u32, directory: &Entry, empty: (ContentHash, Flags)) -> Entry {
+    let (hash, storage) = empty;
+    Entry {
+        name: name.to_vec(),
+        mode,
+        size: 0,
+        flags: Flags(storage.0 | Flags::HIDDEN),
+        hash: Some(hash),
+        xattrs: None,
+        link_count: 1,
+        hardlink_group: 0,
+        chunks: Vec::new(),
+        symlink: Vec::new(),
+        ..directory.clone()
     }
 }
 

@@ -243,6 +243,24 @@ pub enum AdminError {
         /// Number of the revision that the newest one replaced, if it is known.
         before: Option<u64>,
     },
+    /// A transaction of one directory changed others.
+    #[error("changes outside of `{within}` can't be published: {}", listed(paths, *count))]
+    Outside {
+        /// The directory that may change.
+        within: String,
+        /// The first of the other paths.
+        paths: Vec<String>,
+        /// Number of all such paths.
+        count: u64,
+    },
+    /// A file with rules of a publisher can't be used.
+    #[error("the rules in `{}` can't be used: {reason}", path.display())]
+    Rules {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// The rules for nested catalogs are invalid.
     #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
     Dirtab {

@@ -106,6 +106,11 @@ impl FileIndex {
         Self { disk, state: state.to_owned(), path, bytes: bytes.and_then(checked).unwrap_or_default() }
     }
 
+    /// Returns an empty index, for publishers that compare nothing with it.
+    pub(crate) fn none(disk: Arc<dyn Disk>) -> Self {
+        Self { disk, state: PathBuf::new(), path: PathBuf::new(), bytes: Vec::new() }
+    }
+
     /// Returns true if a file is unchanged since it was published as `entry`, whose path has this key.
     pub(crate) fn is_unchanged(&self, key: PathKey, facts: &Facts, entry: &Entry) -> bool {
         self.find(key).is_some_and(|record| record == Record::new(key, facts, entry))

@@ -11,6 +11,8 @@ use std::time::Instant;
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
+use crate::base::BaseRevision;
+use crate::commit;
 use crate::content_index::ContentIndex;
 use crate::dry::DrySink;
 use crate::error::AdminError;
@@ -33,6 +35,17 @@ pub struct Owner {
     pub gid: Option<u32>,
 }
 
+/// An ingest that is stored and not published.
+#[derive(Clone, Debug)]
+pub struct Staged {
+    /// The unpublished revision.
+    pub base: BaseRevision,
+    /// The published revision that it was made of.
+    pub origin: BaseRevision,
+    /// Problems of the archive.
+    pub warnings: Vec<String>,
+}
+
 /// Description of an ingest.
 pub struct Ingest<'r> {
     /// Archive to read: tar, plain or compressed; `-` is standard input.
@@ -52,7 +65,8 @@ pub struct Ingest<'r> {
 impl Ingest<'_> {
     /// Returns the report of a planned ingest: reads the archive and stores nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
-        let context = Context::new(repository, &self.target, now)?;
+        let mut context = Context::new(repository, &self.target, now)?;
+        context.filter.clone_from(&self.options.filter);
         let tag = context.check_tag(&self.options)?;
         let index = repository.content_index();
         let mut collected = self.collect(&context, &index, true)?;
@@ -73,8 +87,29 @@ impl Ingest<'_> {
         until_kept(repository, |base| self.run_on(repository, base, now))
     }
 
+    /// Stores the archive and the catalogs that have it, and publishes neither. Returns the unpublished revision, and the
+    /// published one that it was made of; without a difference they are the same.
+    pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, AdminError> {
+        let mut context = Context::new(repository, &self.target, now)?;
+        context.filter.clone_from(&self.options.filter);
+        context.check_tag(&self.options)?;
+        let index = repository.content_index();
+        let collected = self.collect(&context, &index, false)?;
+        context.confirm_shrink(collected.gone(), &mut self.options)?;
+        let mut warnings = collected.warnings();
+        let staged = commit::stage(&context, &collected.changes, &mut self.options)?;
+        warnings.extend(index.write().err().map(|error| error.to_string()));
+        let (origin, root, size) = match staged {
+            Some((base, root, size)) => (base, root, Some(size)),
+            None => (context.base, context.base.root, context.base.size),
+        };
+        let origin = BaseRevision::from(origin);
+        Ok(Staged { base: BaseRevision { root, size, ..origin.clone() }, origin, warnings })
+    }
+
     fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, AdminError> {
-        let context = Context::on(repository, base, &self.target, now)?;
+        let mut context = Context::on(repository, base, &self.target, now)?;
+        context.filter.clone_from(&self.options.filter);
         context.check_tag(&self.options)?;
         let index = repository.content_index();
         let collected = self.collect(&context, &index, false)?;

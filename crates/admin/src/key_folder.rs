@@ -47,6 +47,11 @@ impl KeyFolder {
         Self { master_folder: Some(folder.into()), ..self }
     }
 
+    /// Returns the folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// Returns the existing private keys that other users can read or write, or that belong neither to this user nor
     /// to root.
     pub fn exposed(&self) -> Vec<PathBuf> {

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 mod balance;
+mod base;
 mod bundles;
 mod catalogs;
 mod changes;
@@ -30,12 +31,14 @@ mod entry_diff;
 mod error;
 mod file_content;
 mod file_index;
+mod filter;
 mod hash_lists;
 mod ingest;
 mod kept;
 mod key_folder;
 mod log;
 mod object_source;
+mod overlay;
 mod path;
 mod path_changes;
 mod pipeline;
@@ -66,6 +69,7 @@ mod state;
 mod tags;
 mod tree_diff;
 
+pub use base::BaseRevision;
 pub use check::{
     Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
     MirrorFolder, MirrorServer, Repair, Repaired,
@@ -81,10 +85,12 @@ pub use encode::{Deflate, Encoder};
 pub use entry_diff::Attributes;
 pub use error::AdminError;
 pub use file_content::file_content;
-pub use ingest::{Ingest, Owner};
+pub use filter::{Filter, OwnerMap};
+pub use ingest::{Ingest, Owner, Staged};
 pub use key_folder::{KeyFolder, is_exposed};
 pub use log::{Log, LogEnd, LogEntry};
 pub use object_source::{ObjectSource, WantedObject};
+pub use overlay::{PublishUpper, Upper};
 pub use path_changes::{ChangeKind, PathChange};
 pub use plan::{Differences, KindCounts};
 pub use profiles::{NamedProfile, Profiles};

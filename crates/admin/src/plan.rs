@@ -13,6 +13,7 @@ use crate::dirtab::Dirtab;
 use crate::entry::{self, AUTO_MARKER, MARKER};
 use crate::error::AdminError;
 use crate::file_index::{FileIndex, Record};
+use crate::filter::Filter;
 use crate::path;
 use crate::published::{Listed, Published};
 use crate::settings::Settings;
@@ -138,6 +139,7 @@ pub(crate) struct Comparison<'r> {
     pub(crate) settings: &'r Settings,
     pub(crate) file_index: &'r FileIndex,
     pub(crate) dirtab: &'r Dirtab,
+    pub(crate) filter: &'r Filter,
     /// Object of an empty file, and the flags of its stored form.
     pub(crate) empty: (ContentHash, Flags),
 }
@@ -168,6 +170,7 @@ impl Comparison<'_> {
         let triggers = bundle_triggers(&found, &mut old, &mut plan);
         for (source, xattrs) in found {
             let mut new = entry::of_source(&source, xattrs, self.settings);
+            self.filter.own(&mut new);
             groups.assign(&source, &mut new);
             if triggers.contains(&(source.facts.device, source.facts.inode)) {
                 new.flags.0 |= Flags::BUNDLE_TRIGGER;
@@ -209,7 +212,9 @@ impl Comparison<'_> {
         if before.as_ref().is_some_and(|marker| marker.flags.has(Flags::HIDDEN)) {
             return Ok(());
         }
-        let entry = self.marker(MARKER, 0o100_644, &entry::of_facts(facts, self.settings));
+        let mut owner = entry::of_facts(facts, self.settings);
+        self.filter.own(&mut owner);
+        let entry = self.marker(MARKER, 0o100_644, &owner);
         match before {
             Some(_) => plan.differences.changed.add(&entry),
             None => plan.differences.added.add(&entry),
@@ -220,20 +225,7 @@ impl Comparison<'_> {
 
     /// Returns a marker file for a directory, hidden from listings since the source does not have it.
     pub(crate) fn marker(&self, name: &[u8], mode: u32, directory: &Entry) -> Entry {
-        let (hash, storage) = self.empty;
-        Entry {
-            name: name.to_vec(),
-            mode,
-            size: 0,
-            flags: Flags(storage.0 | Flags::HIDDEN),
-            hash: Some(hash),
-            xattrs: None,
-            link_count: 1,
-            hardlink_group: 0,
-            chunks: Vec::new(),
-            symlink: Vec::new(),
-            ..directory.clone()
-        }
+        entry::marker(name, mode, directory, self.empty)
     }
 
     fn compare_entry(

@@ -89,10 +89,12 @@ impl Publish<'_> {
         now: UnixTime,
     ) -> Result<Context<'c>, AdminError> {
         let mut context = Context::on(repository, base, &self.target, now)?;
+        context.filter.clone_from(&self.options.filter);
+        context.filter.ignore_of(&self.source)?;
         context.dirtab = if context.target.is_empty() {
             Dirtab::of_folder(&self.source)?
         } else {
-            Dirtab::of_published(repository, &context.published)?
+            Dirtab::of_published(&*repository.sink, &context.published)?
         };
         Ok(context)
     }
@@ -159,6 +161,7 @@ fn plan_top(
 ) -> Result<(), AdminError> {
     let settings = &context.repository.settings;
     let mut top = entry::of_facts(facts, settings);
+    context.filter.own(&mut top);
     if settings.xattrs {
         let folder = source.open_directory(b"")?;
         let xattrs = crate::source::read_xattrs(&folder, b".");
@@ -184,15 +187,16 @@ fn plan_top(
 }
 
 fn make_parents(context: &Context<'_>, parent: &[u8], plan: &mut Plan) -> Result<(), AdminError> {
+    let mut above = context.published.entry(b"")?;
     for ancestor in path::ancestry(parent).skip(1) {
         match context.published.entry(ancestor)? {
-            Some(entry) if entry.is_directory() => {}
+            Some(entry) if entry.is_directory() => above = Some(entry),
             Some(_) => {
                 let reason = "a part of it is published, but is no directory";
                 return Err(AdminError::Target { path: path::shown(&context.target), reason });
             }
             None => {
-                let made = context.new_directory(ancestor);
+                let made = context.new_directory(ancestor, above.as_ref());
                 plan.differences.added.add(&made);
                 if let Some((above, _)) = path::split(ancestor) {
                     plan.changes.put(above, made);
@@ -232,7 +236,7 @@ fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Resu
 }
 
 impl Dirtab {
-    fn of_folder(source: &Path) -> Result<Self, AdminError> {
+    pub(crate) fn of_folder(source: &Path) -> Result<Self, AdminError> {
         use std::os::unix::ffi::OsStrExt as _;
         let path = source.join(std::ffi::OsStr::from_bytes(dirtab::NAME));
         match std::fs::read(&path) {
@@ -242,10 +246,10 @@ impl Dirtab {
         }
     }
 
-    pub(crate) fn of_published(repository: &Repository, published: &Published) -> Result<Self, AdminError> {
+    pub(crate) fn of_published(sink: &dyn Sink, published: &Published) -> Result<Self, AdminError> {
         let Some(entry) = published.entry(&path::join(b"", dirtab::NAME))? else {
             return Ok(Self::default());
         };
-        Self::parse(&crate::published::read_small_file(&*repository.sink, &entry, ".cvmfsdirtab")?)
+        Self::parse(&crate::published::read_small_file(sink, &entry, ".cvmfsdirtab")?)
     }
 }

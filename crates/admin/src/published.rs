@@ -7,7 +7,7 @@ use esker_format::catalog::{
     Catalog, CatalogError, Counters, Flags, NestedCatalog, PathKey, Row, Statistics,
 };
 use esker_format::compress::decompress;
-use esker_format::hash::ContentHash;
+use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::trust::VerifiedHead;
 use esker_format::write::catalog::Entry;
@@ -124,6 +124,16 @@ impl Published {
     pub(crate) fn other(&self, head: &VerifiedHead) -> Self {
         let root = (head.root_catalog().hash, head.root_catalog_size());
         Self { objects: self.objects.clone(), root, catalogs: self.catalogs.clone() }
+    }
+
+    /// Returns the hash of the root catalog.
+    pub(crate) fn root_hash(&self) -> ContentHash {
+        self.root.0
+    }
+
+    /// Returns the hash algorithm of the root catalog's name.
+    pub(crate) fn algorithm(&self) -> HashAlgorithm {
+        self.root.0.algorithm()
     }
 
     pub(crate) fn root(&self) -> Result<Arc<OldCatalog>, AdminError> {

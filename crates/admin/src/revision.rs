@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use esker_format::catalog::Flags;
-use esker_format::hash::ContentHash;
+use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
@@ -20,6 +20,7 @@ use crate::encode::Encoder;
 use crate::entry;
 use crate::error::AdminError;
 use crate::file_index::FileIndex;
+use crate::filter::Filter;
 use crate::path;
 use crate::path_changes;
 use crate::pipeline::Pipeline;
@@ -29,6 +30,7 @@ use crate::progress::{Counters, Progress};
 use crate::published::Published;
 use crate::report::Report;
 use crate::repository::{Base, Repository};
+use crate::settings::Settings;
 use crate::shrink::Shrink;
 use crate::snapshots;
 
@@ -45,6 +47,8 @@ pub struct PublishOptions<'r> {
     pub stop: Arc<AtomicBool>,
     /// Profiles to store for this and all later revisions.
     pub profiles: Vec<NamedProfile>,
+    /// What is left out, and whom the rest belongs to.
+    pub filter: Filter,
     /// Callback for progress.
     pub progress: &'r mut dyn FnMut(Progress),
     /// Callback that confirms a change that removes most of the repository; `false` ends the publish.
@@ -65,6 +69,7 @@ pub(crate) struct Context<'r> {
     pub(crate) published: Published,
     pub(crate) file_index: FileIndex,
     pub(crate) dirtab: Dirtab,
+    pub(crate) filter: Filter,
     pub(crate) counters: Counters,
     /// The directory of the repository that changes.
     pub(crate) target: Vec<u8>,
@@ -92,20 +97,23 @@ pub(crate) fn until_kept<T>(
 }
 
 /// The object of an empty file, which markers of nested catalogs are.
-struct Empty {
+pub(crate) struct Empty {
     name: ObjectName,
     stored: Vec<u8>,
     flags: Flags,
 }
 
 impl Empty {
-    fn new(repository: &Repository) -> Result<Self, AdminError> {
-        let settings = &repository.settings;
-        let algorithm = repository.head.hash_algorithm();
+    pub(crate) fn new(settings: &Settings, algorithm: HashAlgorithm) -> Result<Self, AdminError> {
         let mut room = Vec::new();
         let stored = Encoder::new(settings.compression, settings.deflate)?.encode(b"", &mut room)?.to_vec();
         let name = ObjectName::new(ContentHash::of(algorithm, &stored), ObjectKind::File);
         Ok(Self { name, stored, flags: Flags(Flags::storage(algorithm, settings.compression)) })
+    }
+
+    /// Returns the name of the object, and the flags that say how it is stored.
+    pub(crate) fn content(&self) -> (ContentHash, Flags) {
+        (self.name.hash, self.flags)
     }
 }
 
@@ -124,16 +132,28 @@ impl<'r> Context<'r> {
     ) -> Result<Self, AdminError> {
         let started = Instant::now();
         let target = path::normalise(target)?;
+        let file_index = FileIndex::read(repository.disks.private.clone(), repository.state(), &target);
+        Ok(Self { target, file_index, started, ..Self::without_index(repository, base, now)? })
+    }
+
+    /// The same for a publisher whose source is no folder that stays.
+    pub(crate) fn without_index(
+        repository: &'r Repository,
+        base: Base,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        let started = Instant::now();
         let sink: Arc<dyn Sink> = repository.sink.clone();
         Ok(Self {
-            file_index: FileIndex::read(repository.disks.private.clone(), repository.state(), &target),
-            empty: Empty::new(repository)?,
+            file_index: FileIndex::none(repository.disks.private.clone()),
+            empty: Empty::new(&repository.settings, repository.head.hash_algorithm())?,
             counters: Counters::default(),
             published: Published::with_root(sink, base.root, base.size),
             dirtab: Dirtab::default(),
+            filter: Filter::default(),
             base,
             repository,
-            target,
+            target: Vec::new(),
             now,
             started,
         })
@@ -144,7 +164,8 @@ impl<'r> Context<'r> {
             settings: &self.repository.settings,
             file_index: &self.file_index,
             dirtab: &self.dirtab,
-            empty: (self.empty.name.hash, self.empty.flags),
+            filter: &self.filter,
+            empty: self.empty.content(),
         }
     }
 
@@ -169,10 +190,17 @@ impl<'r> Context<'r> {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Returns a new directory on the path to the target.
-    pub(crate) fn new_directory(&self, path: &[u8]) -> Entry {
+    /// Returns a new directory on the path to the target, with the owner of the directory that it is made below.
+    pub(crate) fn new_directory(&self, path: &[u8], above: Option<&Entry>) -> Entry {
         let name = path::split(path).map(|(_, name)| name).unwrap_or_default();
-        entry::new_directory(name, self.now, &self.repository.settings)
+        let made = entry::new_directory(name, self.now, &self.repository.settings);
+        // Some programs write -1 for an unknown owner, whom no kernel accepts.
+        let known = |id: &u32| *id != u32::MAX;
+        Entry {
+            uid: above.map(|above| above.uid).filter(known).unwrap_or(made.uid),
+            gid: above.map(|above| above.gid).filter(known).unwrap_or(made.gid),
+            ..made
+        }
     }
 
     /// Returns a report of the differences and of the objects stored so far.

@@ -7,9 +7,12 @@ use esker_format::compress::Compression;
 use esker_store::{Disk, persist, read_file};
 use serde::{Deserialize, Serialize};
 
+use crate::disks::Disks;
 use crate::encode::Deflate;
 use crate::error::AdminError;
 
+/// Folder of the publisher's state, below the root of the repository.
+pub(crate) const STATE: &str = ".esker";
 /// Maximum size of the settings file in bytes.
 const FILE_MAX: u64 = 1 << 16;
 
@@ -101,6 +104,11 @@ impl Settings {
     /// Returns the path of the settings in the publisher's state folder.
     pub(crate) fn path(state: &Path) -> PathBuf {
         state.join("settings.json")
+    }
+
+    /// Reads the settings of the repository in a folder; none if it has no state of a publisher.
+    pub(crate) fn read_of(disks: &Disks, root: &Path) -> Result<Option<Self>, AdminError> {
+        Self::read(&*disks.private, &Self::path(&root.join(STATE)))
     }
 
     /// Reads the settings; none if the file is missing.

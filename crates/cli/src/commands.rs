@@ -30,4 +30,5 @@ pub(crate) mod setup;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod tag;
+pub(crate) mod transaction;
 pub(crate) mod umount;

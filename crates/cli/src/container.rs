@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use esker_oci::Config;
 use esker_run::container::environment::Origins;
 use esker_run::container::{ContainerError, Environment, LeftOut, Plan, Stage, execute};
-use esker_run::{Identity, enter_process_namespace, missing_ids};
+use esker_run::{Identity, Orphans, enter_process_namespace, missing_ids};
 
 use crate::error::{Context, Failure, Kind, chain, warn};
 use crate::limits::OpenFiles;
@@ -168,7 +168,7 @@ impl ContainerRun {
             warn_of_one_user(missing);
         }
         if self.args.contain
-            && let Err(error) = enter_process_namespace()
+            && let Err(error) = enter_process_namespace(Orphans::Kept)
         {
             say(format!(
                 "the command sees the processes of the host, for it can't have process ids of its own: {error}"

@@ -35,6 +35,7 @@ mod setup;
 mod signals;
 mod suggest;
 mod tiers;
+mod transaction;
 mod tuning;
 mod walk;
 
@@ -86,6 +87,7 @@ enum Command {
     Undo(commands::rollback::UndoArgs),
     Collect(commands::collect::Args),
     Check(commands::check::Args),
+    Transaction(commands::transaction::Args),
     Profile(commands::profile::Args),
     Image(commands::image::Args),
     Completions(commands::completions::Args),
@@ -116,13 +118,15 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         _ => {}
     }
     // Files that a user's command makes are not ours.
-    if !matches!(command, Command::Run(_) | Command::Profile(_)) {
+    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_)) {
         privileges::mend_umask();
     }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
+        Command::Ingest(args) => return commands::ingest::run(args, &settings, files),
+        Command::Transaction(args) => return commands::transaction::run(args, &settings, files),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
         Command::Child(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
             unreachable!("handled above")

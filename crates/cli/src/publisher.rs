@@ -1,5 +1,6 @@
 //! Common parts of the publisher's commands: folders of repositories and keys, output, failures.
 
+mod hooks;
 mod interrupt;
 mod lock;
 mod profile_file;
@@ -14,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, Deflate, KeyFolder, Progress, PublishOptions, Report, Repository, Shrink, TagRequest,
+    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, Report, Repository, Shrink,
+    TagRequest,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
@@ -26,9 +28,11 @@ use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
+pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
+pub(crate) use report::list_changes;
 pub(crate) use storage::refuse_address;
 
 /// Options for the storage and the keys of a repository.
@@ -55,6 +59,11 @@ pub(crate) struct Place {
 }
 
 impl PublisherArgs {
+    /// Returns the options for a repository in a known folder.
+    pub(crate) fn of(storage: &Path, keys: &Path) -> Self {
+        Self { storage: Some(storage.to_owned()), keys: Some(keys.to_owned()) }
+    }
+
     /// True if the storage or the keys are named.
     pub(crate) fn is_given(&self) -> bool {
         self.storage.is_some() || self.keys.is_some()
@@ -136,6 +145,19 @@ pub(crate) struct HowArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
 
+    /// File with rules in the syntax of .gitignore, beside `.eskerignore` in the root of the source: ignored paths stay as they
+    /// are published
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ignore: Vec<PathBuf>,
+
+    /// File that maps users of the source to published ones: lines of an old and a new number, `*` for all others
+    #[arg(long, value_name = "FILE")]
+    pub(crate) uid_map: Option<PathBuf>,
+
+    /// The same for groups
+    #[arg(long, value_name = "FILE")]
+    pub(crate) gid_map: Option<PathBuf>,
+
     /// Profile to add to the repository: its bundles are written in this and each later revision
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Vec<PathBuf>,
@@ -199,6 +221,24 @@ impl HowArgs {
         work: impl FnOnce(PublishOptions<'_>) -> Result<Report, AdminError>,
         what: &str,
     ) -> Result<(), Failure> {
+        if !self.dry_run {
+            Hooked::Publish.before(&place.root, place.name.as_str())?;
+        }
+        let report = self.work(place, interrupt, work, what)?;
+        if !self.dry_run {
+            Hooked::Publish.after(&place.root, place.name.as_str());
+        }
+        report::print(&report, self.dry_run, self.json)
+    }
+
+    /// Does `work` and shows its progress.
+    pub(crate) fn work<T>(
+        &self,
+        place: &Place,
+        interrupt: &Interrupt,
+        work: impl FnOnce(PublishOptions<'_>) -> Result<T, AdminError>,
+        what: &str,
+    ) -> Result<T, Failure> {
         let meter = RefCell::new(ProgressMeter::new(self.quiet));
         let mut progress = |progress| meter.borrow_mut().show(progress);
         let mut confirm_shrink = |shrink: Shrink| {
@@ -207,8 +247,7 @@ impl HowArgs {
         };
         let done = work(self.how(interrupt, &mut progress, &mut confirm_shrink)?);
         drop(meter);
-        let report = done.map_err(|error| of_admin(&format!("{} {what}", place.name), &error))?;
-        report::print(&report, self.dry_run, self.json)
+        done.map_err(|error| of_admin(&format!("{} {what}", place.name), &error))
     }
 
     fn how<'p>(
@@ -224,9 +263,27 @@ impl HowArgs {
             threads: self.threads(),
             stop: interrupt.flag(),
             profiles,
+            filter: self.filter()?,
             progress,
             confirm_shrink,
         })
+    }
+
+    /// Reads the rules of what is left out, and the maps of owners.
+    pub(crate) fn filter(&self) -> Result<Filter, Failure> {
+        let read =
+            |path: &Path| std::fs::read(path).context(Kind::Usage, format!("can't read {}", path.display()));
+        let used = |error: AdminError| of_admin("can't use a file", &error);
+        let mut filter = Filter::default();
+        for path in &self.ignore {
+            filter.ignore(&read(path)?, path).map_err(used)?;
+        }
+        let map = |path: &Option<PathBuf>| match path {
+            Some(path) => OwnerMap::parse(&read(path)?, path).map_err(used),
+            None => Ok(OwnerMap::default()),
+        };
+        (filter.uids, filter.gids) = (map(&self.uid_map)?, map(&self.gid_map)?);
+        Ok(filter)
     }
 
     fn threads(&self) -> usize {
@@ -265,6 +322,8 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::StillNeeded { .. }
         | AdminError::NotListed(_)
         | AdminError::Target { .. }
+        | AdminError::Outside { .. }
+        | AdminError::Rules { .. }
         | AdminError::Settings { .. }
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)

@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     storage: Option<PathBuf>,
     /// Folder of the publisher's keys.
     publisher_keys: Option<PathBuf>,
+    /// Folder of open transactions.
+    transactions: Option<PathBuf>,
     /// Folder that stands for `/` when configuration is read.
     pub(crate) config_root: PathBuf,
     /// The user's own configuration folder, which takes precedence over that of the machine.
@@ -51,6 +53,7 @@ const ROOT_RUNTIME: &str = "/run/esker";
 const KEYS: &str = "/etc/cvmfs/keys";
 /// Storage of CernVM-FS's repositories.
 const ROOT_STORAGE: &str = "/srv/cvmfs";
+const ROOT_TRANSACTIONS: &str = "/var/spool/esker/transactions";
 const ROOT_SPOOL: &str = "/var/spool/cvmfs";
 
 /// Environment variable with the time of reproducible builds, in seconds since 1970.
@@ -108,8 +111,23 @@ impl Settings {
         let own_record = (!root)
             .then(|| home("XDG_STATE_HOME", ".local/state").map(|base| base.join("esker/setup.json")))
             .flatten();
-        let keys = PathBuf::from(KEYS);
-        Ok(Self { root, caches, runtime, keys, storage, publisher_keys, config_root, own_config, own_record })
+        let transactions = if root {
+            Some(PathBuf::from(ROOT_TRANSACTIONS))
+        } else {
+            home("XDG_STATE_HOME", ".local/state").map(|base| base.join("esker/transactions"))
+        };
+        Ok(Self {
+            root,
+            caches,
+            runtime,
+            keys: PathBuf::from(KEYS),
+            storage,
+            publisher_keys,
+            transactions,
+            config_root,
+            own_config,
+            own_record,
+        })
     }
 
     /// Returns the folder of published repositories, `named` on the command line or the default.
@@ -123,6 +141,11 @@ impl Settings {
         let is_ours = rustix::fs::access(&own, rustix::fs::Access::WRITE_OK).is_ok();
         let folder = if is_ours { Some(own) } else { self.storage.clone().filter(|folder| folder.is_dir()) };
         folder.map(|folder| folder.join(format!("check-{name}.json")))
+    }
+
+    /// Returns the folder of open transactions, `named` on the command line or the default.
+    pub(crate) fn transactions(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
+        folder_or_default(named, self.transactions.as_ref(), "--transactions")
     }
 
     /// Returns the spool folder of CernVM-FS for a repository in CernVM-FS's own storage.
@@ -243,6 +266,7 @@ impl Settings {
             keys: base.join("no-keys"),
             storage: Some(base.join("storage")),
             publisher_keys: Some(base.join("publisher-keys")),
+            transactions: Some(base.join("transactions")),
             config_root: base.join("root"),
             own_config: None,
             own_record: None,

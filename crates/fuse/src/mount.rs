@@ -24,7 +24,7 @@ pub use erofs::{image_path, may_mount_images, mount_image};
 pub use explain::namespace_setting;
 pub use handover::{receive_device, send_device};
 pub use memory::private_memory;
-pub use overlay::{SOURCE_PREFIX, Trusted, mount_overlay};
+pub use overlay::{SOURCE_PREFIX, Trusted, UpperLayer, mount_overlay, mount_writable};
 
 /// Path of the FUSE device.
 pub(crate) const DEVICE: &str = "/dev/fuse";

@@ -60,6 +60,8 @@ enum Phase {
     Running(Pid),
     /// The command has ended; its process id may be reused.
     Over,
+    /// The command has ended, and signals are for this process.
+    Handled(Box<dyn Fn(Received) + Send>),
 }
 
 /// Forwards signals to the command once it runs.
@@ -80,6 +82,11 @@ impl Forwarding {
         let mask = take_and_remember(&PASSED_ON, move |received| pass_on(&lock(&theirs), received, &ignored))
             .map_err(|source| RunError::System { what: "handle signals", source })?;
         Ok(Self { phase, mask })
+    }
+
+    /// Calls `handle` for each signal from now on, once the command has ended.
+    pub fn handle(&self, handle: impl Fn(Received) + Send + 'static) {
+        *self.phase() = Phase::Handled(Box::new(handle));
     }
 
     fn phase(&self) -> MutexGuard<'_, Phase> {
@@ -104,6 +111,7 @@ fn pass_on(phase: &Phase, received: Received, ignored: &[i32]) {
             }
         }
         Phase::Over => {}
+        Phase::Handled(handle) => handle(received),
     }
 }
 

@@ -39,6 +39,15 @@ pub(crate) fn take_and_remember(
     Ok(before)
 }
 
+/// Makes this process's group the one in the foreground of the terminal on standard input, if there is one: a shell in
+/// another PID namespace can't give it back.
+pub fn take_terminal() {
+    sys::ignore(libc::SIGTTOU);
+    let group = rustix::process::getpgrp();
+    // Without a terminal there is nothing to take.
+    let _ = rustix::termios::tcsetpgrp(std::io::stdin(), group);
+}
+
 /// Ends this process by `signal`, as the command ended, without a second core dump. If the signal doesn't end
 /// processes, the exit code is that of a shell.
 pub fn die_by(signal: i32) -> ! {

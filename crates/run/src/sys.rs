@@ -61,6 +61,12 @@ pub(crate) fn set_default(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
+/// Ignores `signal` from now on.
+pub(crate) fn ignore(signal: i32) {
+    // SAFETY: it changes the action of a signal of this process alone.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
 /// Waits for the next signal; returns its number, its origin (`si_code`) and the sender.
 pub(crate) fn next_signal(fd: BorrowedFd<'_>) -> io::Result<(i32, i32, u32)> {
     let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();

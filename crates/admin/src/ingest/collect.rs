@@ -8,6 +8,7 @@ use crate::bundles::with_flags_mended;
 use crate::changes::{Changes, NewTree};
 use crate::entry::{self, MARKER};
 use crate::error::AdminError;
+use crate::filter::Filter;
 use crate::path;
 use crate::pipeline::Content;
 use crate::plan::Differences;
@@ -90,6 +91,18 @@ impl<'r> Collector<'r> {
 
     pub(super) fn settings(&self) -> &Settings {
         &self.context.repository.settings
+    }
+
+    pub(super) fn filter(&self) -> &Filter {
+        &self.context.filter
+    }
+
+    /// Returns true if rules leave out an entry of the archive, or a directory that it is in.
+    pub(super) fn ignores(&self, named: &[u8], is_directory: bool) -> bool {
+        let names = named.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+        let path = names.fold(Vec::new(), |path, name| path::join(&path, name));
+        path::ancestry(&path)
+            .any(|above| self.filter().ignores(above, is_directory || above.len() < path.len()))
     }
 
     /// Returns true if the archive added the entry at this path and it is no directory.
@@ -198,8 +211,12 @@ impl<'r> Collector<'r> {
             missing.push(at.to_vec());
             at = above;
         }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let above = self.find(at)?;
         for directory in missing.into_iter().rev() {
-            let mut entry = self.context.new_directory(&directory);
+            let mut entry = self.context.new_directory(&directory, above.as_ref());
             self.own(&mut entry);
             self.put(&directory, entry)?;
         }

@@ -27,12 +27,17 @@ const MACHINE_NAMES: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"secur
 /// There is no call that takes a directory and a name on old kernels, so the way is through the directory's
 /// link in `/proc`, of which only the last name is not followed.
 pub(crate) fn read_xattrs(directory: &OwnedFd, name: &[u8]) -> Result<Xattrs, Errno> {
+    read_xattr_pairs(directory, name).map(pack_xattrs)
+}
+
+/// Reads the names and values of the extended attributes, except those of the publisher's machine.
+pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
     let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
     path.extend_from_slice(name);
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     let names = match read_grown(1024, |room| llistxattr(&path, room)) {
         Ok(names) => names,
-        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Xattrs::default()),
+        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
@@ -48,7 +53,7 @@ pub(crate) fn read_xattrs(directory: &OwnedFd, name: &[u8]) -> Result<Xattrs, Er
             Err(error) => return Err(error),
         }
     }
-    Ok(pack_xattrs(found))
+    Ok(found)
 }
 
 /// Encodes the extended attributes that catalogs can represent.

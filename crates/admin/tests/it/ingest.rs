@@ -270,6 +270,30 @@ fn an_archive_can_become_a_nested_catalog_with_another_owner() {
 }
 
 #[test]
+fn new_parent_directories_have_the_owner_of_the_directory_above() {
+    let workshop = Workshop::new();
+    let mut archive = Builder::new(Vec::new());
+    file(&mut archive, "x/y", b"1");
+    let archive = write(&workshop, "c.tar", &archive.into_inner().unwrap());
+    let change = |ingest: &mut Ingest<'_>| {
+        ingest.target = b"/owned".to_vec();
+        ingest.owner = Owner { uid: Some(11), gid: Some(12) };
+    };
+    ingest(&workshop, &archive, change).unwrap();
+    ingest(&workshop, &archive, |ingest| ingest.target = b"/owned/new/place".to_vec()).unwrap();
+    let findings = workshop.check();
+    findings.assert_clean();
+    let owner = |path: &str| (findings.tree[path.as_bytes()].uid, findings.tree[path.as_bytes()].gid);
+    assert_eq!(owner("/owned/new"), (11, 12));
+    assert_eq!(owner("/owned/new/place/x"), (11, 12));
+    assert_eq!(owner("/owned/new/place/x/y"), (7, 8));
+    let ids = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    ingest(&workshop, &archive, |ingest| ingest.target = b"/fresh/place".to_vec()).unwrap();
+    let findings = workshop.check();
+    assert_eq!((findings.tree[&b"/fresh"[..]].uid, findings.tree[&b"/fresh"[..]].gid), ids);
+}
+
+#[test]
 fn invalid_members_are_refused() {
     type Make = fn(&mut Archive);
     let cases: [(&str, Make); 7] = [

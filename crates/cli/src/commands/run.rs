@@ -108,6 +108,8 @@ pub(crate) fn run(
         session: session_options(&args.repository, Some(&args.testing)),
         overlay: args.view.pin().is_some() || are_tagged,
         replay: !args.view.no_prefetch,
+        writable: None,
+        environment: Vec::new(),
     };
     let at_colon = |failure| urls.iter().fold(failure, |failure, url| hint_at_colon(url, failure));
     let (ending, ()) = mounted_run.run(to_mount, forwarding, |_| (), |_| ()).map_err(at_colon)?;

@@ -42,12 +42,23 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// Makes an interrupt that another handler of signals raises.
+    pub(crate) fn without_signals() -> Result<Self, Failure> {
+        Self::new().context(Kind::Failed, "can't handle signals")
+    }
+
+    /// Waits until standard input can be read; false if the user wants the command to end.
+    pub(crate) fn wait_for_input(&self) -> bool {
+        matches!(self.wait(Some(io::stdin().as_fd()), None), Ok(Woken::Readable))
+    }
+
     fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { stop: Arc::default(), event: Arc::new(event) })
     }
 
-    fn raise(&self) {
+    /// Lets the command end at the next safe point.
+    pub(crate) fn raise(&self) {
         self.stop.store(true, Ordering::Relaxed);
         // A counter that is full is readable as well.
         let _ = rustix::io::write(&*self.event, &[1; 8]);

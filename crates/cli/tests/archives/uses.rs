@@ -192,6 +192,7 @@ fn ingest(folder: &Path, keys: &KeyFolder, number: usize, case: &Case) -> Result
             threads: 1,
             stop: Arc::new(AtomicBool::new(false)),
             profiles: Vec::new(),
+            filter: Default::default(),
             progress: &mut progress,
             confirm_shrink: &mut confirm_shrink,
         },

@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, open};
-use rustix::mount::{MountAttrFlags, MoveMountFlags, UnmountFlags, mount, move_mount};
+use rustix::mount::{MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, mount, move_mount};
 use rustix::path::Arg;
 use rustix::process::{chdir, chroot, geteuid};
 
@@ -89,6 +89,49 @@ pub fn mount_overlay(
         let _ = rustix::mount::unmount(tree, UnmountFlags::DETACH);
     }
     outcome
+}
+
+/// Folders of the upper layer of a writable overlay; both must be on one file system.
+#[derive(Clone, Copy, Debug)]
+pub struct UpperLayer<'a> {
+    /// Folder that gets the changes.
+    pub upper: &'a Path,
+    /// Folder for the kernel's own use.
+    pub work: &'a Path,
+}
+
+/// Mounts a writable overlay of the tree at `tree` over it. The tree must be served by now.
+///
+/// Renamed directories of the tree are copied by the programs that rename them, as between two file systems, and changed
+/// files are copied whole: the upper layer then has all that changed. Needs the right to mount, and without root Linux 5.11.
+pub fn mount_writable(tree: &Path, source: &str, layer: UpperLayer<'_>) -> Result<(), MountError> {
+    std::fs::metadata(tree)
+        .map_err(|error| MountError::new("looking at", tree, error.to_string(), Some(error)))?;
+    let source = format!("{SOURCE_PREFIX}{}", source.split('\0').next().unwrap_or_default());
+    let (lower, upper, work) = (at(tree)?, at(layer.upper)?, at(layer.work)?);
+    // By descriptor: a path may contain the separators of options and layers.
+    let [lower, upper, work] =
+        [&lower, &upper, &work].map(|folder| format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    // In a user namespace the kernel keeps its marks in attributes that an ordinary user may set.
+    let marks = if crate::trusted::may_see(geteuid().as_raw()) { "" } else { ",userxattr" };
+    let options = format!(
+        "lowerdir={lower},upperdir={upper},workdir={work},redirect_dir=nofollow,metacopy=off,index=off{marks}"
+    );
+    let options = CString::new(options).unwrap_or_default();
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount(source, tree, TYPE, flags, Some(options.as_c_str())).map_err(|error| {
+        let error = io::Error::from(error);
+        let reason = match error.kind() {
+            io::ErrorKind::PermissionDenied => "the kernel refuses it; without root it takes Linux 5.11".to_owned(),
+            io::ErrorKind::InvalidInput => format!(
+                "the kernel refuses {} as the upper layer; it has to be on a local file system with extended attributes \
+                 that is no overlay itself",
+                layer.upper.display()
+            ),
+            _ => explain::mount(&error, tree),
+        };
+        MountError::new("putting a writable overlay on", tree, reason, Some(error))
+    })
 }
 
 fn mount_empty(path: impl Arg) -> rustix::io::Result<()> {

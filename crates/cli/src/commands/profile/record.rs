@@ -77,6 +77,8 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         overlay: false,
         // Reads of other processes are not recorded either.
         replay: false,
+        writable: None,
+        environment: Vec::new(),
     };
     let recorder = Arc::new(Recorder::new());
     let (recorded_at, theirs) = (now(), recorder.clone());
