@@ -148,7 +148,6 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Compare(args) => commands::compare::run(&args),
         Command::Repo(args) => commands::repo::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
-        Command::Ingest(args) => commands::ingest::run(args, &settings),
         Command::Diff(args) => commands::diff::run(&args, &settings),
         Command::Log(args) => commands::log::run(&args, &settings),
         Command::Tag(args) => commands::tag::run(args, &settings),
