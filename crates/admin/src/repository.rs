@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest;
@@ -44,7 +45,12 @@ pub struct Repository {
     state: PathBuf,
     /// Number of lists of condemned objects before the head was read.
     collections: u64,
+    /// Longest wait for the lock of the head; none waits without limit.
+    pub(crate) lock_wait: Option<Duration>,
 }
+
+/// Longest wait for the lock of the head, which other publishers hold for a short time only.
+const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// Revision that changes are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +116,21 @@ impl Repository {
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
         let settings = settings.unwrap_or_default();
         let (name, disks) = (name.clone(), disks.clone());
-        let (spool, opened) = (None, now);
-        Ok(Self { name, disks, sink, publisher, settings, head, spool, keys, opened, state, collections })
+        let (spool, opened, lock_wait) = (None, now, Some(LOCK_WAIT));
+        Ok(Self {
+            name,
+            disks,
+            sink,
+            publisher,
+            settings,
+            head,
+            spool,
+            keys,
+            opened,
+            state,
+            collections,
+            lock_wait,
+        })
     }
 
     /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.
@@ -122,6 +141,11 @@ impl Repository {
             self.head = self.read_head()?.verified;
         }
         Ok(())
+    }
+
+    /// Sets how long a commit waits for the commits of other publishers; none for no limit.
+    pub fn wait_for_lock(&mut self, limit: Option<Duration>) {
+        self.lock_wait = limit;
     }
 
     /// Returns the name of the repository.
