@@ -37,6 +37,8 @@ pub struct Repository {
     pub(crate) sink: Arc<LocalSink>,
     pub(crate) publisher: Publisher,
     pub(crate) settings: Settings,
+    /// False if the folder has no settings, since another program made the repository.
+    pub(crate) has_settings: bool,
     pub(crate) head: VerifiedHead,
     /// Spool of CernVM-FS, if it publishes to the repository too.
     pub(crate) spool: Option<Spool>,
@@ -114,6 +116,7 @@ impl Repository {
         let collections = CondemnedFolder::new(disks.private.clone(), &state).collections()?;
         let head = read_head(&sink, name, &keys, &publisher, now)?.verified;
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
+        let has_settings = settings.is_some();
         let settings = settings.unwrap_or_default();
         let (name, disks) = (name.clone(), disks.clone());
         let (spool, opened, lock_wait) = (None, now, Some(LOCK_WAIT));
@@ -123,6 +126,7 @@ impl Repository {
             sink,
             publisher,
             settings,
+            has_settings,
             head,
             spool,
             keys,
@@ -168,6 +172,12 @@ impl Repository {
         // The number comes first, as when the repository is opened.
         let collections = self.condemned().collections()?;
         Ok(Base::of(&self.read_head()?.verified, collections))
+    }
+
+    /// Returns whether objects may have been collected since work on a base began.
+    pub(crate) fn collected_since(&self, base: &Base) -> Result<bool, AdminError> {
+        let condemned = self.condemned();
+        Ok(condemned.read()?.is_some() || condemned.collections()? != base.collections)
     }
 
     /// Reads and verifies the head that is published now.

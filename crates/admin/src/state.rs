@@ -19,6 +19,11 @@ use crate::profiles;
 const STATE: &str = ".esker";
 const LOCK: &str = "lock";
 
+/// Returns the folder of a repository, which may not exist.
+pub(crate) fn folder(root: &Path) -> PathBuf {
+    root.join(STATE)
+}
+
 /// Makes the folder, and removes unfinished files of an interrupted publish.
 ///
 /// Web servers run as other users and need no access to it.

@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 mod bundles;
+mod collecting;
+mod corpus;
 mod creation;
+mod diffing;
 mod disturbed;
 mod faults;
 mod fixtures;
@@ -17,5 +20,7 @@ mod resign;
 mod round_trip;
 mod scene;
 mod side_by_side;
+mod snapshots;
 mod tags;
+mod time_travel;
 mod workshop;
