@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest;
@@ -46,7 +47,12 @@ pub struct Repository {
     state: PathBuf,
     /// Number of lists of condemned objects before the head was read.
     collections: u64,
+    /// Longest wait for the lock of the head; none waits without limit.
+    pub(crate) lock_wait: Option<Duration>,
 }
+
+/// Longest wait for the lock of the head, which other publishers hold for a short time only.
+const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// Revision that changes are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +119,7 @@ impl Repository {
         let has_settings = settings.is_some();
         let settings = settings.unwrap_or_default();
         let (name, disks) = (name.clone(), disks.clone());
-        let (spool, opened) = (None, now);
+        let (spool, opened, lock_wait) = (None, now, Some(LOCK_WAIT));
         Ok(Self {
             name,
             disks,
@@ -127,6 +133,7 @@ impl Repository {
             opened,
             state,
             collections,
+            lock_wait,
         })
     }
 
@@ -138,6 +145,11 @@ impl Repository {
             self.head = self.read_head()?.verified;
         }
         Ok(())
+    }
+
+    /// Sets how long a commit waits for the commits of other publishers; none for no limit.
+    pub fn wait_for_lock(&mut self, limit: Option<Duration>) {
+        self.lock_wait = limit;
     }
 
     /// Returns the name of the repository.
@@ -160,6 +172,12 @@ impl Repository {
         // The number comes first, as when the repository is opened.
         let collections = self.condemned().collections()?;
         Ok(Base::of(&self.read_head()?.verified, collections))
+    }
+
+    /// Returns whether objects may have been collected since work on a base began.
+    pub(crate) fn collected_since(&self, base: &Base) -> Result<bool, AdminError> {
+        let condemned = self.condemned();
+        Ok(condemned.read()?.is_some() || condemned.collections()? != base.collections)
     }
 
     /// Reads and verifies the head that is published now.

@@ -89,9 +89,12 @@ pub(crate) fn until_kept<T>(
     let mut base = repository.begin();
     for _ in 1..ATTEMPTS {
         match attempt(base) {
-            Err(AdminError::Collected { .. }) => base = repository.begin_again()?,
+            Err(AdminError::Collected { .. }) => {}
+            // A catalog of the base, which is no longer kept.
+            Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => {}
             other => return other,
         }
+        base = repository.begin_again()?;
     }
     attempt(base)
 }

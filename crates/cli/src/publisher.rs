@@ -121,8 +121,13 @@ impl Place {
         interrupt: &Interrupt,
         quiet: bool,
     ) -> Result<Repository, Failure> {
-        lock.when_free(interrupt, quiet, || self.try_open())
-            .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))
+        let mut repository = lock
+            .when_free(interrupt, quiet, || self.try_open())
+            .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))?;
+        if let Some(limit) = lock.limit() {
+            repository.wait_for_lock(limit);
+        }
+        Ok(repository)
     }
 
     fn try_open(&self) -> Result<Repository, AdminError> {

@@ -9,6 +9,7 @@ use esker_format::hash::HashAlgorithm;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
+use esker_store::LocalSink;
 use esker_testkit::check::check;
 use esker_testkit::disk::{FaultDisk, Loss, Plan, scratch};
 
@@ -181,7 +182,8 @@ fn unsigned_whitelists_are_not_renewed() {
     assert_eq!(old.whitelist(), sound);
     let nowhere = renew().run(Path::new("/no/such"), &name(), &old.keys(), now()).unwrap_err();
     assert!(matches!(nowhere, AdminError::NoRepository(_)), "{nowhere}");
-    let _publishing = old.open().unwrap();
+    let publishing = LocalSink::open(old.root());
+    let _committing = publishing.lock().unwrap();
     assert!(matches!(old.sign(&renew()).unwrap_err(), AdminError::Locked { .. }));
 }
 
