@@ -223,6 +223,26 @@ pub enum AdminError {
         /// Why not.
         reason: String,
     },
+    /// A setting can't have this value.
+    #[error("setting `{name}` can't be `{value}`: {reason}; it takes {values}")]
+    Setting {
+        /// Name of the setting.
+        name: String,
+        /// The value.
+        value: String,
+        /// Reason for the refusal.
+        reason: String,
+        /// Accepted values.
+        values: &'static str,
+    },
+    /// There is no such setting.
+    #[error("there is no setting `{name}`{}", closest.map(|name| format!("; there is `{name}`")).unwrap_or_default())]
+    UnknownSetting {
+        /// Name of the setting.
+        name: String,
+        /// Name of a similar setting.
+        closest: Option<&'static str>,
+    },
     /// A profile can't be used.
     #[error("profile `{}` can't be used: {reason}", path.display())]
     Profile {

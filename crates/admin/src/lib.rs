@@ -67,6 +67,8 @@ pub use report::{BundleCounts, Report, Seconds};
 pub use repository::Repository;
 pub use resign::{Resign, Resigned};
 pub use revision::PublishOptions;
-pub use settings::{Balance, Settings};
+pub use settings::{
+    Balance, ChangedSetting, NAMED, NamedSetting, SettingValue, Settings, SettingsChange, SettingsChanged,
+};
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};

@@ -154,11 +154,16 @@ pub(crate) fn has_manifest(disk: &dyn Disk, root: &Path) -> Result<bool, AdminEr
     }
 }
 
+/// Returns the folder of the publisher's state, which may be missing.
+pub(crate) fn state_folder(root: &Path) -> PathBuf {
+    root.join(STATE)
+}
+
 /// Creates the folder of the publisher's state, and removes unfinished files of an interrupted publish.
 ///
 /// Web servers run as other users and need no access to it.
 pub(crate) fn make_state(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
-    let state = root.join(STATE);
+    let state = state_folder(root);
     let disk = &*disks.private;
     disk.make_dir(&state).map_err(AdminError::file("making folder", &state))?;
     let folders =

@@ -215,7 +215,7 @@ impl<'r> Context<'r> {
         self.repository.sink.put(&self.empty.name, &self.empty.stored)?;
         let revision = self.repository.head.revision().saturating_add(1);
         let ttl = self.published.root()?.catalog.properties().ttl;
-        let ttl = ttl.unwrap_or(self.repository.head.ttl());
+        let ttl = self.repository.settings.ttl.or(ttl).unwrap_or(self.repository.head.ttl());
         let root = self.write_catalogs(changes, &outlines, (revision, ttl), options.threads, report)?;
         let written = self.seconds();
         report.seconds.catalogs = written - begun;

@@ -1,5 +1,9 @@
 //! Settings for publishing that a repository keeps.
 
+mod change;
+mod head_terms;
+mod named;
+
 use std::path::{Path, PathBuf};
 
 use esker_format::chunker::ChunkSizes;
@@ -9,6 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::encode::Deflate;
 use crate::error::AdminError;
+
+pub use change::{ChangedSetting, SettingsChange, SettingsChanged};
+pub(crate) use head_terms::sign_head;
+pub use named::{NAMED, NamedSetting, SettingValue, closest, current};
 
 /// Far more than settings take.
 const FILE_MAX: u64 = 1 << 16;
@@ -30,6 +38,12 @@ pub struct Settings {
     pub automatic_tags: bool,
     /// When catalogs are split and joined; none leaves that to markers and rules.
     pub balance: Option<Balance>,
+    /// Days after which automatic tags are removed at a publish; none keeps them.
+    pub automatic_tags_for: Option<u32>,
+    /// Whether `/.cvmfs/snapshots` shows the tagged revisions.
+    pub virtual_snapshots: bool,
+    /// Seconds for which clients trust a revision, in root catalogs to come; none continues the published value.
+    pub ttl: Option<u32>,
 }
 
 /// When catalogs are split and joined without being asked to.
@@ -57,6 +71,9 @@ impl Default for Settings {
             xattrs: true,
             automatic_tags: true,
             balance: Some(Balance::default()),
+            automatic_tags_for: None,
+            virtual_snapshots: false,
+            ttl: None,
         }
     }
 }
@@ -72,6 +89,17 @@ struct Stored {
     xattrs: bool,
     automatic_tags: bool,
     balance: Option<Balance>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    automatic_tags_for: Option<u32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    virtual_snapshots: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttl: Option<u32>,
+}
+
+/// Returns true for a setting that versions without it would have, so that they go on reading the file.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -107,6 +135,9 @@ impl Settings {
             xattrs: stored.xattrs,
             automatic_tags: stored.automatic_tags,
             balance: stored.balance,
+            automatic_tags_for: stored.automatic_tags_for,
+            virtual_snapshots: stored.virtual_snapshots,
+            ttl: stored.ttl,
         }))
     }
 
@@ -124,6 +155,9 @@ impl Settings {
             xattrs: self.xattrs,
             automatic_tags: self.automatic_tags,
             balance: self.balance,
+            automatic_tags_for: self.automatic_tags_for,
+            virtual_snapshots: self.virtual_snapshots,
+            ttl: self.ttl,
         };
         let text =
             serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");
