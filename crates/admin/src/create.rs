@@ -152,7 +152,7 @@ impl NewRepository {
 }
 
 /// Its existence lets others replicate the repository.
-const MASTER_REPLICA: &str = ".cvmfs_master_replica";
+pub(crate) const MASTER_REPLICA: &str = ".cvmfs_master_replica";
 
 /// The description that a repository starts with: the fields that are conventional, all empty.
 const METAINFO: &str = r#"{

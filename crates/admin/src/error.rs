@@ -243,6 +243,22 @@ pub enum AdminError {
         /// Name of a similar setting.
         closest: Option<&'static str>,
     },
+    /// A folder is not removed.
+    #[error("`{}` is not removed: {reason}", folder.display())]
+    NotRemoved {
+        /// The folder.
+        folder: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A configuration file of CernVM-FS can't be used.
+    #[error("`{}` can't be used: {reason}", path.display())]
+    ServerConf {
+        /// The file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
     /// A profile can't be used.
     #[error("profile `{}` can't be used: {reason}", path.display())]
     Profile {

@@ -5,6 +5,8 @@
 //! NAME.pub         its public half, for clients   NAME.crt   the certificate that carries its public half
 //! ```
 
+mod inventory;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,8 @@ use esker_store::{Disk, make_dirs, persist, remove_unfinished};
 
 use crate::disks::Disks;
 use crate::error::AdminError;
+
+pub use inventory::KeyFile;
 
 /// The keys of one repository in a folder.
 #[derive(Clone, Debug)]
@@ -74,6 +78,13 @@ impl KeyFolder {
     /// Returns the path of the master key, which may be missing.
     pub fn master_key_file(&self) -> PathBuf {
         self.file(MASTER)
+    }
+
+    /// Reads the certificate.
+    pub fn publisher_certificate(&self) -> Result<Certificate, AdminError> {
+        let path = self.file(CERTIFICATE);
+        let parsed = Certificate::parse(read(&path)?.as_bytes());
+        parsed.map_err(|error| AdminError::Certificate { path, reason: error.to_string() })
     }
 
     /// Reads the certificate, if it is in this folder.

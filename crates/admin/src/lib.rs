@@ -25,6 +25,7 @@ mod encode;
 mod entry;
 mod error;
 mod file_index;
+mod info;
 mod ingest;
 mod kept;
 mod key_folder;
@@ -37,6 +38,7 @@ mod progress;
 mod publish;
 mod published;
 mod reindex;
+mod remove;
 mod report;
 mod repository;
 mod resign;
@@ -48,6 +50,7 @@ mod signed;
 mod small_archive;
 mod source;
 mod spool;
+mod takeover;
 
 pub use clusters::{Cluster, clusters, extent};
 pub use commit::TagRequest;
@@ -55,14 +58,19 @@ pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
 pub use error::AdminError;
+pub use info::{
+    CertificateInfo, InfoContext, ListedRepository, Problem, RepositoryFiles, RepositoryInfo, WhitelistInfo,
+    list_repositories,
+};
 pub use ingest::{Ingest, Owner};
-pub use key_folder::{KeyFolder, is_exposed};
+pub use key_folder::{KeyFile, KeyFolder, is_exposed};
 pub use path_changes::{ChangeKind, PathChange};
 pub use plan::{Differences, KindCounts};
 pub use profiles::{NamedProfile, Profiles};
 pub use progress::{Phase, Progress};
 pub use publish::Publish;
 pub use reindex::Reindexed;
+pub use remove::Removal;
 pub use report::{BundleCounts, Report, Seconds};
 pub use repository::Repository;
 pub use resign::{Resign, Resigned};
@@ -72,3 +80,6 @@ pub use settings::{
 };
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
+pub use takeover::{
+    ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, remembered_spool,
+};

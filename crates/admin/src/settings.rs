@@ -16,7 +16,8 @@ use crate::error::AdminError;
 
 pub use change::{ChangedSetting, SettingsChange, SettingsChanged};
 pub(crate) use head_terms::sign_head;
-pub use named::{NAMED, NamedSetting, SettingValue, closest, current};
+pub use named::{NAMED, NamedSetting, SettingValue};
+pub(crate) use named::{current, set_by_name};
 
 /// Far more than settings take.
 const FILE_MAX: u64 = 1 << 16;

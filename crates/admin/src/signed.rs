@@ -86,14 +86,23 @@ pub(crate) fn read_object(
     limit: u64,
     what: &str,
 ) -> Result<Vec<u8>, AdminError> {
-    let object = || name.to_string();
-    let stored = sink
-        .read(&name.path(), limit)?
-        .ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: object() })?;
-    if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
-        return Err(AdminError::Corrupt { what: what.to_owned(), object: object() });
+    let missing = || AdminError::Missing { what: what.to_owned(), object: name.to_string() };
+    let stored = sink.read(&name.path(), limit)?.ok_or_else(missing)?;
+    open_object(&stored, name, size, limit, what)
+}
+
+/// Returns the plain bytes of a stored object, checked against its name.
+pub(crate) fn open_object(
+    stored: &[u8],
+    name: &ObjectName,
+    size: Option<u64>,
+    limit: u64,
+    what: &str,
+) -> Result<Vec<u8>, AdminError> {
+    if ContentHash::of(name.hash.algorithm(), stored) != name.hash {
+        return Err(AdminError::Corrupt { what: what.to_owned(), object: name.to_string() });
     }
-    let compression = Compression::recognise(&stored).unwrap_or(Compression::Zlib);
-    decompress(&stored, compression, size, limit)
+    let compression = Compression::recognise(stored).unwrap_or(Compression::Zlib);
+    decompress(stored, compression, size, limit)
         .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
 }

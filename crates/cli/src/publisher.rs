@@ -1,8 +1,10 @@
 //! Common parts of the publisher's commands: folders of repositories and keys, output, failures.
 
+mod ask;
 mod interrupt;
 mod lock;
 mod profile_file;
+mod remote_files;
 mod report;
 mod shrink;
 mod storage;
@@ -26,9 +28,11 @@ use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
+pub(crate) use ask::confirm;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
+pub(crate) use remote_files::RemoteFiles;
 pub(crate) use storage::refuse_address;
 
 /// Options for the storage and the keys of a repository.
@@ -60,11 +64,21 @@ impl PublisherArgs {
         self.storage.is_some() || self.keys.is_some()
     }
 
+    /// Returns the folder of repositories.
+    pub(crate) fn storage(&self, settings: &Settings) -> Result<PathBuf, Failure> {
+        self.storage.as_deref().map_or(Ok(()), |storage| refuse_address("--storage", storage))?;
+        settings.storage(self.storage.as_deref())
+    }
+
+    /// Returns the keys of a repository.
+    pub(crate) fn keys(&self, name: &RepositoryName, settings: &Settings) -> Result<KeyFolder, Failure> {
+        Ok(KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, name))
+    }
+
     pub(crate) fn place(&self, name: &str, settings: &Settings) -> Result<Place, Failure> {
         let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
-        self.storage.as_deref().map_or(Ok(()), |storage| refuse_address("--storage", storage))?;
-        let root = Repository::locate(&settings.storage(self.storage.as_deref())?, &name);
-        let keys = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, &name);
+        let root = Repository::locate(&self.storage(settings)?, &name);
+        let keys = self.keys(&name, settings)?;
         keys.exposed().iter().for_each(|key| warn_of_key(key));
         let spool = settings.spool(&name, &root);
         Ok(Place { name, root, keys, spool })
@@ -97,7 +111,7 @@ impl Place {
             .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))
     }
 
-    fn try_open(&self) -> Result<Repository, AdminError> {
+    pub(crate) fn try_open(&self) -> Result<Repository, AdminError> {
         let mut repository = Repository::open(&self.root, &self.name, self.keys.clone(), now())?;
         if let Some(spool) = &self.spool {
             repository.share_with_spool(spool)?;
@@ -247,6 +261,9 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::NotListed(_)
         | AdminError::Target { .. }
         | AdminError::Settings { .. }
+        | AdminError::Setting { .. }
+        | AdminError::UnknownSetting { .. }
+        | AdminError::NotRemoved { .. }
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
         | AdminError::Tag(_)
@@ -293,6 +310,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::NotListed(_) => {
             failure.hint("the owner of the master key puts it there with `esker repo resign NAME`")
         }
+        AdminError::UnknownSetting { .. } => failure.hint("`esker repo set NAME --list` lists the settings"),
         AdminError::NoProfile(_) => failure.hint("`esker profile list NAME` lists them"),
         _ => failure,
     }

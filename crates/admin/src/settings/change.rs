@@ -7,7 +7,7 @@ use esker_format::trust::ClaimedHead;
 use esker_store::{LocalSink, Sink as _};
 use serde::Serialize;
 
-use super::named::{NAMED, NamedSetting, Place, closest, current, number, parse_switch};
+use super::named::{NAMED, NamedSetting, Place, SettingValue, closest, current, number, parse_switch};
 use super::{Settings, sign_head};
 use crate::create::TTL;
 use crate::disks::Disks;
@@ -57,6 +57,14 @@ struct Plan {
 }
 
 impl SettingsChange {
+    /// Returns the settings of the repository in a folder.
+    pub fn list(root: &Path) -> Result<Vec<SettingValue>, AdminError> {
+        let disks = Disks::default();
+        let terms = terms(&LocalSink::on(root, disks.served.clone()), root)?;
+        let settings = Settings::read(&*disks.private, &Settings::path(&state_folder(root)))?;
+        Ok(current(&settings.unwrap_or_default(), Some((terms.ttl, terms.garbage_collectable))))
+    }
+
     /// Returns what would change in the repository in a folder, and changes nothing.
     pub fn dry_run(&self, root: &Path) -> Result<SettingsChanged, AdminError> {
         let disks = Disks::default();
@@ -100,7 +108,6 @@ impl SettingsChange {
         plan.settings.write(&*disks.private, &Settings::path(repository.state()))?;
         if plan.terms != terms {
             sign_head(&repository, now, |manifest| {
-                manifest.ttl = plan.terms.ttl;
                 manifest.garbage_collectable = plan.terms.garbage_collectable;
             })?;
         }
@@ -125,11 +132,8 @@ impl SettingsChange {
                     set(&mut new, &get(&Settings::default())).map_err(refused)?
                 }
                 (Place::Ttl, text) => {
-                    terms.ttl = text
-                        .as_ref()
-                        .map_or(Ok(TTL), |text| number(text.trim(), 1..=u32::MAX))
-                        .map_err(refused)?;
-                    new.ttl = Some(terms.ttl);
+                    let ttl = text.as_ref().map_or(Ok(TTL), |text| number(text.trim(), 1..=u32::MAX));
+                    new.ttl = Some(ttl.map_err(refused)?);
                 }
                 (Place::GarbageCollectable, text) => {
                     let value = text.as_ref().map_or(Ok(true), |text| parse_switch(text.trim()));

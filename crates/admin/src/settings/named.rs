@@ -24,7 +24,7 @@ pub struct NamedSetting {
 pub(super) enum Place {
     /// The settings file of the publisher.
     File { get: fn(&Settings) -> String, set: fn(&mut Settings, &str) -> Result<(), String> },
-    /// The signed head; a change signs it anew.
+    /// The settings file, and until it has one the head.
     Ttl,
     /// The signed head; a change signs it anew.
     GarbageCollectable,
@@ -253,12 +253,15 @@ fn short_size(bytes: u32) -> String {
 }
 
 /// Returns the values of all settings; `head` has the TTL and whether the repository is collectable, if it can be read.
-pub fn current(settings: &Settings, head: Option<(u32, bool)>) -> Vec<SettingValue> {
+pub(crate) fn current(settings: &Settings, head: Option<(u32, bool)>) -> Vec<SettingValue> {
     let usual = Settings::default();
     let of = |named: &NamedSetting| {
         let (value, default) = match named.place {
             Place::File { get, .. } => (Some(get(settings)), Some(get(&usual))),
-            Place::Ttl => (head.map(|(ttl, _)| ttl.to_string()), Some(crate::create::TTL.to_string())),
+            Place::Ttl => {
+                let ttl = settings.ttl.or(head.map(|(ttl, _)| ttl));
+                (ttl.map(|ttl| ttl.to_string()), Some(crate::create::TTL.to_string()))
+            }
             Place::GarbageCollectable => (head.map(|(_, yes)| on_off(yes)), Some(on_off(true))),
         };
         SettingValue { name: named.name, default: value == default, value }
@@ -266,12 +269,28 @@ pub fn current(settings: &Settings, head: Option<(u32, bool)>) -> Vec<SettingVal
     NAMED.iter().map(of).collect()
 }
 
+/// Sets a setting of the settings file, and returns its value as it is displayed.
+pub(crate) fn set_by_name(settings: &mut Settings, name: &str, text: &str) -> Result<String, String> {
+    let named = NAMED.iter().find(|named| named.name == name).ok_or("there is no such setting")?;
+    match named.place {
+        Place::File { get, set } => set(settings, text.trim()).map(|()| get(settings)),
+        Place::Ttl => {
+            settings.ttl = Some(number(text.trim(), 1..=u32::MAX)?);
+            Ok(text.trim().to_owned())
+        }
+        Place::GarbageCollectable => Err("the head has it".to_owned()),
+    }
+}
+
 /// Returns the name of a setting that resembles this one.
-pub fn closest(name: &str) -> Option<&'static str> {
+pub(super) fn closest(name: &str) -> Option<&'static str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', ' '], "_");
     let wanted = plain(name);
     let distances = NAMED.iter().map(|named| (distance(&wanted, named.name), named.name));
-    let contained = NAMED.iter().find(|named| wanted.len() > 2 && named.name.contains(&wanted));
+    let starts = |name: &str, part: &str| {
+        part.len() > 2 && name.split('_').any(|word| word.starts_with(part.trim_end_matches('s')))
+    };
+    let contained = NAMED.iter().find(|named| wanted.split('_').all(|part| starts(named.name, part)));
     let (distance, nearest) = distances.min()?;
     let near = (distance <= nearest.len() / 3).then_some(nearest);
     near.or(contained.map(|named| named.name))
