@@ -12,8 +12,9 @@ use esker_format::time::UnixTime;
 use esker_format::whitelist::{self, Whitelist};
 use esker_format::write::catalog::{CatalogHeader, CatalogWriter};
 use esker_format::write::head::{sign_manifest, sign_whitelist};
-use esker_format::write::keys::{PrivateKey, Publisher};
+use esker_format::write::keys::Publisher;
 use esker_format::write::reflog::ReflogDraft;
+use esker_format::write::signer::Signer;
 use esker_store::{LocalSink, Sink};
 
 use crate::disks::Disks;
@@ -84,13 +85,13 @@ impl NewRepository {
         let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let (master, publisher) = keys.complete(disks, now, CERTIFICATE_DAYS)?;
         self.settings.write(&*disks.private, &Settings::path(&make_state(disks, root)?))?;
-        self.put_first_revision(&sink, &master, &publisher, now)
+        self.put_first_revision(&sink, &*master, &publisher, now)
     }
 
     fn put_first_revision(
         &self,
         sink: &dyn Sink,
-        master: &PrivateKey,
+        master: &dyn Signer,
         publisher: &Publisher,
         now: UnixTime,
     ) -> Result<(), AdminError> {

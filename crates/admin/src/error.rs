@@ -259,6 +259,31 @@ pub enum AdminError {
         /// Reason for the refusal.
         reason: String,
     },
+    /// There is no passphrase for an encrypted key.
+    #[error("there is no passphrase for the key `{}`: {reason}", path.display())]
+    Passphrase {
+        /// The file of the key.
+        path: PathBuf,
+        /// Reason for its absence.
+        reason: String,
+    },
+    /// A key is not copied or replaced.
+    #[error("key `{}` is not written: {reason}", path.display())]
+    KeyConflict {
+        /// The file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A request for a signature, or the answer to one, can't be used.
+    #[error("the signing request can't be used: {0}")]
+    SignRequest(String),
+    /// A rotation of keys can't go on.
+    #[error("the rotation of the publisher's key can't go on: {0}")]
+    Rotation(String),
+    /// A fingerprint is not on the whitelist.
+    #[error("the whitelist does not have the certificate {0}")]
+    NotOnWhitelist(String),
     /// A profile can't be used.
     #[error("profile `{}` can't be used: {reason}", path.display())]
     Profile {

@@ -29,6 +29,7 @@ mod info;
 mod ingest;
 mod kept;
 mod key_folder;
+mod keys;
 mod path;
 mod path_changes;
 mod pipeline;
@@ -63,7 +64,8 @@ pub use info::{
     list_repositories,
 };
 pub use ingest::{Ingest, Owner};
-pub use key_folder::{KeyFile, KeyFolder, is_exposed};
+pub use key_folder::{Copied, KeyCopy, KeyFile, KeyFolder, PassphraseFor, Passphrases, is_exposed};
+pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
 pub use path_changes::{ChangeKind, PathChange};
 pub use plan::{Differences, KindCounts};
 pub use profiles::{NamedProfile, Profiles};

@@ -11,6 +11,7 @@ pub(crate) mod doctor;
 pub(crate) mod find;
 pub(crate) mod image;
 pub(crate) mod ingest;
+pub(crate) mod key;
 pub(crate) mod ls;
 pub(crate) mod manual;
 pub(crate) mod mount;

@@ -3,6 +3,7 @@
 mod ask;
 mod interrupt;
 mod lock;
+mod passphrase;
 mod profile_file;
 mod remote_files;
 mod report;
@@ -17,6 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
     AdminError, Deflate, KeyFolder, Progress, PublishOptions, Report, Repository, Shrink, TagRequest,
+    remembered_spool,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
@@ -47,6 +49,11 @@ pub(crate) struct PublisherArgs {
     /// ~/.config/esker/keys]
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
+
+    /// Command that signs in place of NAME.key: gets the bytes to sign on standard input, writes the signature [default:
+    /// the one in NAME.key.signer in the keys folder, if there is no key]
+    #[arg(long, value_name = "CMD")]
+    signer: Option<String>,
 }
 
 /// A repository of ours, by name.
@@ -64,6 +71,11 @@ impl PublisherArgs {
         self.storage.is_some() || self.keys.is_some()
     }
 
+    /// True if the storage is named.
+    pub(crate) fn is_storage_given(&self) -> bool {
+        self.storage.is_some()
+    }
+
     /// Returns the folder of repositories.
     pub(crate) fn storage(&self, settings: &Settings) -> Result<PathBuf, Failure> {
         self.storage.as_deref().map_or(Ok(()), |storage| refuse_address("--storage", storage))?;
@@ -72,7 +84,13 @@ impl PublisherArgs {
 
     /// Returns the keys of a repository.
     pub(crate) fn keys(&self, name: &RepositoryName, settings: &Settings) -> Result<KeyFolder, Failure> {
-        Ok(KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, name))
+        let folder = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, name);
+        Ok(folder.with_signer(self.signer.clone()).with_passphrases(passphrase::source(settings)))
+    }
+
+    /// Returns the keys of a repository in another folder.
+    pub(crate) fn keys_in(&self, folder: &Path, name: &RepositoryName, settings: &Settings) -> KeyFolder {
+        KeyFolder::new(folder, name).with_passphrases(passphrase::source(settings))
     }
 
     pub(crate) fn place(&self, name: &str, settings: &Settings) -> Result<Place, Failure> {
@@ -80,7 +98,7 @@ impl PublisherArgs {
         let root = Repository::locate(&self.storage(settings)?, &name);
         let keys = self.keys(&name, settings)?;
         keys.exposed().iter().for_each(|key| warn_of_key(key));
-        let spool = settings.spool(&name, &root);
+        let spool = settings.spool(&name, &root).or_else(|| remembered_spool(&root));
         Ok(Place { name, root, keys, spool })
     }
 }
@@ -264,6 +282,12 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::Setting { .. }
         | AdminError::UnknownSetting { .. }
         | AdminError::NotRemoved { .. }
+        | AdminError::ServerConf { .. }
+        | AdminError::Passphrase { .. }
+        | AdminError::KeyConflict { .. }
+        | AdminError::SignRequest(_)
+        | AdminError::Rotation(_)
+        | AdminError::NotOnWhitelist(_)
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
         | AdminError::Tag(_)
@@ -311,6 +335,9 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
             failure.hint("the owner of the master key puts it there with `esker repo resign NAME`")
         }
         AdminError::UnknownSetting { .. } => failure.hint("`esker repo set NAME --list` lists the settings"),
+        AdminError::Passphrase { .. } => failure
+            .hint("run this on a terminal, or name a file with the passphrase in ESKER_KEY_PASSPHRASE_FILE"),
+        AdminError::NotOnWhitelist(_) => failure.hint("`esker key list NAME` lists the certificates"),
         AdminError::NoProfile(_) => failure.hint("`esker profile list NAME` lists them"),
         _ => failure,
     }

@@ -8,6 +8,7 @@ mod faults;
 mod fixtures;
 mod info;
 mod ingest;
+mod keys;
 mod kill;
 mod model;
 mod removal_of_repositories;

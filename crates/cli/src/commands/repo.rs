@@ -1,3 +1,5 @@
+mod export_config;
+mod import;
 mod info;
 mod list;
 mod remove;
@@ -36,6 +38,8 @@ enum Command {
     Reindex(ReindexArgs),
     Resign(resign::Args),
     Remove(remove::Args),
+    Import(import::Args),
+    ExportConfig(export_config::Args),
 }
 
 /// Rebuilds the content index, with which publishing stores no content twice.
@@ -146,6 +150,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         Command::Info(args) => info::run(&args, settings),
         Command::Set(args) => set::run(&args, settings),
         Command::Remove(args) => remove::run(&args, settings),
+        Command::Import(args) => import::run(&args, settings),
+        Command::ExportConfig(args) => export_config::run(&args, settings),
     }
 }
 

@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use esker_admin::{InfoContext, KeyFolder, Problem, Repository, RepositoryInfo};
+use esker_admin::{InfoContext, KeyFolder, Problem, Repository, RepositoryInfo, remembered_spool};
 use esker_format::certificate::Certificate;
 use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
@@ -87,7 +87,7 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
     let mut info = RepositoryInfo::read(&LocalSink::open(&root), &context);
     info.problems.extend(refused);
     info.add_publisher(&root, folder.as_ref());
-    let spool = name.and_then(|name| settings.spool(&name, &root));
+    let spool = name.and_then(|name| settings.spool(&name, &root)).or_else(|| remembered_spool(&root));
     let marker = spool.map(|spool| spool.join("in_transaction.lock")).filter(|marker| marker.exists());
     info.transactions.extend(marker.map(|marker| marker.display().to_string()));
     Ok(info)

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use esker_admin::{ListedRepository, list_repositories};
+use esker_admin::{ListedRepository, list_repositories, remembered_spool};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 
@@ -29,7 +29,9 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         .map_err(|error| of_admin("the repositories were not listed", &error))?;
     for listed in &mut all {
         let name = RepositoryName::parse(&listed.name).ok();
-        let spool = name.and_then(|name| settings.spool(&name, &listed.folder));
+        let spool = name.and_then(|name| {
+            settings.spool(&name, &listed.folder).or_else(|| remembered_spool(&listed.folder))
+        });
         listed.transaction = spool.is_some_and(|spool| spool.join("in_transaction.lock").exists());
     }
     let mut out = Output::new();

@@ -51,8 +51,12 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
     let place = args.place.place(&args.name, settings)?;
     args.master_key.iter().filter(|key| is_exposed(key)).for_each(|key| warn_of_key(key));
-    let resign =
-        Resign { days: args.whitelist_days, master: args.master_key.clone(), only_own: args.only_own };
+    let resign = Resign {
+        days: args.whitelist_days,
+        master: args.master_key.clone(),
+        only_own: args.only_own,
+        drop: Vec::new(),
+    };
     let done = match args.dry_run {
         true => resign.dry_run(&place.root, &place.name, &place.keys, now()),
         false => args
