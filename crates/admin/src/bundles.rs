@@ -21,6 +21,7 @@ use crate::entry::is_profile_bundle;
 use crate::error::AdminError;
 use crate::path;
 use crate::profiles::NamedProfile;
+use crate::published::Published;
 use crate::report::AddedBundles;
 use crate::revision::Context;
 
@@ -59,6 +60,7 @@ impl Context<'_> {
     /// Brings the bundles of the new tree into line with the profiles. Stores them if `store` says so.
     pub(crate) fn add_bundles(
         &self,
+        published: &Published,
         changes: &mut Changes,
         added: &[NamedProfile],
         store: bool,
@@ -69,7 +71,7 @@ impl Context<'_> {
         if profiles.is_empty() && before.is_empty() {
             return Ok(added_bundles);
         }
-        let tree = NewTree { published: &self.published, changes };
+        let tree = NewTree { published, changes };
         let mut writer =
             BundleWriter { context: self, tree, directories: HashMap::new(), sizes: HashMap::new(), store };
         let mut drafts = BTreeMap::new();
@@ -104,7 +106,7 @@ impl Context<'_> {
             }
         }
         for directory in touched {
-            for entry in with_flags_mended(NewTree { published: &self.published, changes }, &directory)? {
+            for entry in with_flags_mended(NewTree { published, changes }, &directory)? {
                 changes.put(&directory, entry);
             }
         }

@@ -10,7 +10,7 @@ use crate::path;
 use crate::published::Published;
 
 /// Changes in one directory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct DirectoryChange {
     /// True if no published entry of this directory remains.
     pub(crate) fresh: bool,
@@ -21,7 +21,7 @@ pub(crate) struct DirectoryChange {
 }
 
 /// Changes of a revision, by directory.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     /// The entry of the root of the repository.
     pub(crate) root: Option<Entry>,
@@ -108,6 +108,16 @@ impl Changes {
         let end = [directory, b"0"].concat();
         let range = (Bound::Included(start), Bound::Excluded(end));
         self.directories.range(range).map(|(path, _)| path)
+    }
+
+    /// Forgets all changes in a directory; those below it stay.
+    pub(crate) fn forget(&mut self, directory: &[u8]) {
+        self.directories.remove(directory);
+    }
+
+    /// Returns the new and changed entries.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.directories.values().flat_map(|change| change.entries.values().flatten())
     }
 
     fn forget_below(&mut self, directory: &[u8]) {

@@ -1,21 +1,38 @@
-//! Makes a revision public: history, reflog, and last of all the signed head.
+//! Makes a revision public. Every writer ends here.
+//!
+//! ```text
+//!   newest head ─► rebase ─► catalogs, stored without the lock ─► lock ─► still that head? ─► history, reflog, head
+//!                    ▲                                                        │ no
+//!                    └──────────── again, now under the lock ◄────────────────┘
+//! ```
+//!
+//! The lock is held for a short time: what is large is stored before. If another publisher replaced the head meanwhile,
+//! the catalogs that the changes touch are written once more under the lock, so no publisher waits for ever.
 
-use esker_format::hash::ContentHash;
+mod lock;
+mod prepared;
+mod publication;
+mod rebase;
+
+use std::collections::HashSet;
+
 use esker_format::history::{DEFAULT_BRANCH, History, Tag};
-use esker_format::manifest::{self, Manifest};
-use esker_format::object::{ObjectKind, ObjectName};
-use esker_format::reflog::{self, Reflog};
+use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
-use esker_format::write::head::sign_manifest;
 use esker_format::write::history::HistoryDraft;
-use esker_format::write::reflog::ReflogDraft;
-use esker_store::Sink as _;
+use esker_store::Swap;
 
-use crate::encode::Encoder;
+use crate::changes::Changes;
 use crate::error::AdminError;
-use crate::kept;
+use crate::progress::Phase;
+use crate::report::Report;
 use crate::repository::{DATABASE_MAX, Repository};
+use crate::revision::{Context, PublishOptions};
 use crate::signed::read_object;
+
+pub(crate) use lock::HeadLock;
+use prepared::Prepared;
+pub(crate) use publication::Next;
 
 /// The name that a revision gets besides the automatic ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,142 +43,184 @@ pub struct TagRequest {
     pub description: String,
 }
 
-/// When the root catalog of a revision was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Made {
-    /// Now: the revision is new.
-    Now,
-    /// Before: the revision is published already, and only gets a tag.
-    Before(UnixTime),
-}
+/// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
+pub(crate) const ATTEMPTS: u32 = 5;
 
-/// A revision that is ready to be made public.
-pub(crate) struct Commit<'r> {
-    pub(crate) repository: &'r Repository,
-    /// Hash and plain size of the root catalog.
-    pub(crate) root: (ContentHash, u64),
-    pub(crate) revision: u64,
-    pub(crate) ttl: u32,
-    pub(crate) now: UnixTime,
-    pub(crate) made: Made,
-}
-
-impl Commit<'_> {
-    /// Checks that a tag may be made, before anything is done for it.
-    pub(crate) fn draft_history(
-        repository: &Repository,
-        tag: &TagRequest,
-        now: UnixTime,
-    ) -> Result<(HistoryDraft, Option<String>), AdminError> {
-        let draft = match repository.head.history() {
-            Some(object) => {
-                let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
-                let history = History::parse(&bytes).map_err(AdminError::History)?;
-                HistoryDraft::continuing(&history, object.hash)
-            }
-            None => HistoryDraft::new(repository.name.clone()),
-        };
-        let automatic = || repository.settings.automatic_tags.then(|| draft.automatic_name(now));
-        let name = tag.name.clone().or_else(automatic);
-        if name.is_none() && !tag.description.is_empty() {
-            return Err(AdminError::MessageWithoutTag);
+/// Publishes changes that were computed from the base of the context. Changes that other publishers made meanwhile stay;
+/// a path that both changed is a conflict.
+///
+/// Changes that come to nothing, because other publishers made the same, are no new revision.
+pub(crate) fn commit(
+    context: &Context<'_>,
+    changes: &Changes,
+    options: &mut PublishOptions<'_>,
+    report: &mut Report,
+) -> Result<(), AdminError> {
+    let repository = context.repository;
+    let begun = context.seconds();
+    (options.progress)(context.counters.progress(Phase::Catalogs, 0, 0, context.started.elapsed()));
+    let mut prepared = Prepared::new(context, changes, repository.read_head()?, options)?;
+    options.check_stop()?;
+    let written = context.seconds();
+    (options.progress)(context.counters.progress(Phase::Commit, 0, 0, context.started.elapsed()));
+    let mut lock = repository.lock_head(&options.stop)?;
+    let locked = context.seconds();
+    for _ in 0..ATTEMPTS {
+        let collected = lock.may_miss_objects_of(&context.base);
+        if collected || !lock.is_of(&prepared.head) {
+            prepared = Prepared::new(context, changes, lock.head().clone(), options)?;
         }
-        if let Some(name) = &name {
-            let probe = Tag {
-                name: name.clone(),
-                root_catalog: repository.head.root_catalog().hash,
-                size: None,
-                revision: 0,
-                timestamp: now,
-                description: String::new(),
-                branch: DEFAULT_BRANCH.to_owned(),
-            };
-            draft.clone().add(probe)?;
+        if collected {
+            lock.keep(&prepared.objects())?;
         }
-        Ok((draft, name))
+        report.add_bundles(&mut prepared.bundles);
+        if publish(context, &prepared, &lock, options, report)? == Swap::Replaced {
+            let seconds = &mut report.seconds;
+            (seconds.catalogs, seconds.commit) = (written - begun, context.seconds() - written);
+            seconds.locked = context.seconds() - locked;
+            return Ok(());
+        }
+        lock.read_again()?;
     }
+    Err(AdminError::Moving)
+}
 
-    /// Stores the remaining objects and replaces the head.
-    pub(crate) fn publish(
-        &self,
-        mut history: HistoryDraft,
-        tag: Option<String>,
-        description: &str,
-    ) -> Result<(), AdminError> {
-        let repository = self.repository;
-        let sink = &*repository.sink;
-        let mut encoder = Encoder::for_metadata();
-        let algorithm = repository.head.hash_algorithm();
-        let mut room = Vec::new();
-        let mut put = |plain: &[u8], kind| -> Result<ObjectName, AdminError> {
-            let stored = encoder.encode(plain, &mut room)?;
-            let name = ObjectName::new(ContentHash::of(algorithm, stored), kind);
-            sink.put(&name, stored)?;
-            Ok(name)
+/// Publishes a prepared revision, or only the tag if it is none.
+fn publish(
+    context: &Context<'_>,
+    prepared: &Prepared,
+    lock: &HeadLock<'_>,
+    options: &PublishOptions<'_>,
+    report: &mut Report,
+) -> Result<Swap, AdminError> {
+    let profiles = context.repository.profiles();
+    let Some(written) = &prepared.written else {
+        let swap = match &options.tag.name {
+            Some(_) => tag(context, lock, &options.tag, report)?,
+            None => {
+                report.warnings.extend(context.message_warning(options));
+                Swap::Replaced
+            }
         };
-        let head = Tag {
-            name: tag.clone().unwrap_or_default(),
-            root_catalog: self.root.0,
-            size: Some(self.root.1),
-            revision: self.revision,
-            timestamp: match self.made {
-                Made::Now => self.now,
-                Made::Before(time) => time,
-            },
-            description: description.to_owned(),
+        report.remembered(profiles.remember(&prepared.bundles.triggers));
+        return Ok(swap);
+    };
+    // Recorded before they are public: unrecorded bundles could never be removed.
+    profiles.remember_also(&prepared.bundles.all_triggers)?;
+    let mut history = lock.history()?;
+    let head = Tag {
+        root_catalog: written.root.hash,
+        size: Some(written.root.size),
+        revision: written.revision,
+        timestamp: written.now,
+        ..empty_tag(lock)
+    };
+    let name = name_for(context.repository, &history, &options.tag, context.now)?;
+    if let Some(name) = &name {
+        let description = options.tag.description.clone();
+        history.add(Tag { name: name.clone(), description, ..head.clone() })?;
+    }
+    history.advance(&head);
+    let next = Next {
+        root: (written.root.hash, written.root.size),
+        revision: written.revision,
+        ttl: written.ttl,
+        timestamp: written.now,
+        history: Some(history),
+        forgotten: HashSet::new(),
+    };
+    let swap = lock.publish(next)?;
+    if swap == Swap::Replaced {
+        (report.revision, report.root, report.tag) = (written.revision, written.root.hash.to_string(), name);
+        (report.catalogs_written, report.catalog_bytes) = written.catalogs;
+        report.published = true;
+        report.remembered(profiles.remember(&prepared.bundles.triggers));
+    }
+    Ok(swap)
+}
+
+/// Gives a tag to the revision that the changes were computed from, which already is what they make.
+fn tag(
+    context: &Context<'_>,
+    lock: &HeadLock<'_>,
+    request: &TagRequest,
+    report: &mut Report,
+) -> Result<Swap, AdminError> {
+    let base = context.published.root()?;
+    let mut history = lock.history()?;
+    let Some(name) = name_for(context.repository, &history, request, context.now)? else {
+        return Ok(Swap::Replaced);
+    };
+    let modified = base.catalog.properties().last_modified;
+    history.add(Tag {
+        name: name.clone(),
+        root_catalog: base.hash,
+        size: Some(context.base.size.unwrap_or(0)),
+        revision: context.base.revision,
+        timestamp: modified.unwrap_or(lock.head().verified.timestamp()),
+        description: request.description.clone(),
+        ..empty_tag(lock)
+    })?;
+    let swap = lock.publish(Next { history: Some(history), ..lock.same_revision(context.now) })?;
+    report.tag = Some(name);
+    Ok(swap)
+}
+
+/// Returns a tag of the default branch whose other fields are to be filled in.
+fn empty_tag(lock: &HeadLock<'_>) -> Tag {
+    Tag {
+        name: String::new(),
+        root_catalog: lock.head().verified.root_catalog().hash,
+        size: None,
+        revision: 0,
+        timestamp: UnixTime(0),
+        description: String::new(),
+        branch: DEFAULT_BRANCH.to_owned(),
+    }
+}
+
+/// Returns the name of the tag that a new revision gets, and refuses one that can't be made.
+pub(crate) fn name_for(
+    repository: &Repository,
+    history: &HistoryDraft,
+    tag: &TagRequest,
+    now: UnixTime,
+) -> Result<Option<String>, AdminError> {
+    let automatic = || repository.settings.automatic_tags.then(|| history.automatic_name(now));
+    let name = tag.name.clone().or_else(automatic);
+    if name.is_none() && !tag.description.is_empty() {
+        return Err(AdminError::MessageWithoutTag);
+    }
+    Ok(name)
+}
+
+/// Returns the name of the tag as it would be now; checked before any other work.
+pub(crate) fn check_tag(
+    repository: &Repository,
+    tag: &TagRequest,
+    now: UnixTime,
+) -> Result<Option<String>, AdminError> {
+    let draft = read_history(repository, repository.head.history())?;
+    let name = name_for(repository, &draft, tag, now)?;
+    if let Some(name) = &name {
+        let probe = Tag {
+            name: name.clone(),
+            root_catalog: repository.head.root_catalog().hash,
+            size: None,
+            revision: 0,
+            timestamp: now,
+            description: String::new(),
             branch: DEFAULT_BRANCH.to_owned(),
         };
-        if tag.is_some() {
-            history.add(head.clone())?;
-        }
-        if self.made == Made::Now {
-            history.advance(&head);
-        }
-        let history = put(&history.finish(), ObjectKind::History)?;
-        let certificate = match kept::certificate(sink, &repository.head, repository.publisher.certificate())?
-        {
-            Some(published) => published,
-            None => put(repository.publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?,
-        };
-        let metainfo = kept::metainfo(sink, &repository.head)?;
-        sink.flush()?;
-        let root = ObjectName::new(self.root.0, ObjectKind::Catalog);
-        let objects: Vec<ObjectName> = [root, certificate, history].into_iter().chain(metainfo).collect();
-        if repository.head.alternative_paths() {
-            objects.iter().try_for_each(|object| sink.put_alternative(object))?;
-        }
-        let reflog = self.reflog(&objects)?;
-        sink.put_root(reflog::PATH, &reflog)?;
-        let reflog = ContentHash::of(algorithm, &reflog);
-        if let Some(spool) = &repository.spool {
-            spool.remember_reflog(&reflog)?;
-        }
-        let manifest = Manifest {
-            root_catalog: self.root.0,
-            root_catalog_size: self.root.1,
-            ttl: self.ttl,
-            revision: self.revision,
-            certificate: Some(certificate.hash),
-            history: Some(history.hash),
-            timestamp: self.now,
-            reflog: Some(reflog),
-            metainfo: metainfo.map(|object| object.hash),
-            micro_catalog: None,
-            ..repository.head.manifest().clone()
-        };
-        let signed = sign_manifest(&manifest, repository.publisher.key()).map_err(AdminError::Signing)?;
-        Ok(sink.put_root(manifest::PATH, &signed)?)
+        draft.clone().add(probe)?;
     }
+    Ok(name)
+}
 
-    fn reflog(&self, objects: &[ObjectName]) -> Result<Vec<u8>, AdminError> {
-        let repository = self.repository;
-        let mut draft = match repository.sink.read(reflog::PATH, DATABASE_MAX)? {
-            Some(bytes) => ReflogDraft::continuing(&Reflog::parse(&bytes).map_err(AdminError::Reflog)?),
-            None => ReflogDraft::new(repository.name.clone()),
-        };
-        for object in objects {
-            draft.add(*object, self.now);
-        }
-        Ok(draft.finish())
-    }
+/// Reads a history to continue it; an empty one if there is none.
+fn read_history(repository: &Repository, object: Option<ObjectName>) -> Result<HistoryDraft, AdminError> {
+    let Some(object) = object else { return Ok(HistoryDraft::new(repository.name.clone())) };
+    let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
+    let history = History::parse(&bytes).map_err(AdminError::History)?;
+    Ok(HistoryDraft::continuing(&history, object.hash))
 }

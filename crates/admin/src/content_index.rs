@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::AdminError;
+use crate::state;
 
 const MAGIC: &[u8; 16] = b"esker-content-2\n";
 const RECORD_LEN: usize = 64;
@@ -74,6 +75,7 @@ struct Shard {
 /// The index of one repository.
 pub(crate) struct ContentIndex {
     disk: Arc<dyn Disk>,
+    state: PathBuf,
     folder: PathBuf,
     shards: Vec<Mutex<Shard>>,
 }
@@ -82,7 +84,7 @@ impl ContentIndex {
     /// Creates the index in a publisher's folder, without reading it.
     pub(crate) fn new(disk: Arc<dyn Disk>, state: &Path) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { disk, folder: state.join(FOLDER), shards }
+        Self { disk, state: state.to_owned(), folder: state.join(FOLDER), shards }
     }
 
     /// Returns the object that holds some content according to the index, with its stored length.
@@ -114,7 +116,11 @@ impl ContentIndex {
                 made_folder = true;
             }
             let path = self.folder.join(format!("{number:02x}"));
-            replace(&*self.disk, &path, &encode(entries)).map_err(AdminError::file("writing", &path))?;
+            let _lock = state::lock(&self.state)?;
+            // Another publisher may have written it since it was read.
+            let mut all = self.read(&path);
+            all.extend(entries);
+            replace(&*self.disk, &path, &encode(&all)).map_err(AdminError::file("writing", &path))?;
             shard.changed = false;
         }
         Ok(())
@@ -125,11 +131,12 @@ impl ContentIndex {
     }
 
     fn entries<'s>(&self, shard: &'s mut Shard, key: &ContentKey) -> &'s mut HashMap<ContentKey, Stored> {
-        shard.entries.get_or_insert_with(|| {
-            let path = self.folder.join(format!("{:02x}", key.digest[0]));
-            let bytes = read_file(&*self.disk, &path, FILE_MAX).ok().flatten();
-            bytes.and_then(|bytes| decode(&bytes)).unwrap_or_default()
-        })
+        shard.entries.get_or_insert_with(|| self.read(&self.folder.join(format!("{:02x}", key.digest[0]))))
+    }
+
+    fn read(&self, path: &Path) -> HashMap<ContentKey, Stored> {
+        let bytes = read_file(&*self.disk, path, FILE_MAX).ok().flatten();
+        bytes.and_then(|bytes| decode(&bytes)).unwrap_or_default()
     }
 }
 
@@ -167,6 +174,25 @@ fn decode(bytes: &[u8]) -> Option<HashMap<ContentKey, Stored>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entries_that_another_publisher_wrote_meanwhile_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = |number: u32| {
+            let plain = number.to_le_bytes();
+            ContentKey::of(&plain, HashAlgorithm::Sha1, Compression::Zlib, ObjectKind::File)
+        };
+        let object = ObjectName::new(ContentHash::of(HashAlgorithm::Sha1, b"object"), ObjectKind::File);
+        let open = || ContentIndex::new(Arc::new(esker_store::RealDisk::PRIVATE), folder.path());
+        let (first, second) = (open(), open());
+        for number in 0..2000 {
+            let index = if number % 2 == 0 { &first } else { &second };
+            index.insert(key(number), &object, 1);
+        }
+        first.write().unwrap();
+        second.write().unwrap();
+        assert!((0..2000).all(|number| open().find(&key(number)).is_some()));
+    }
 
     #[test]
     fn entries_last_and_damage_is_noticed() {

@@ -22,8 +22,9 @@ use crate::encode::Encoder;
 use crate::entry;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
-use crate::repository::{has_manifest, make_state};
+use crate::repository::has_manifest;
 use crate::settings::Settings;
+use crate::state;
 
 /// Properties of a repository to create.
 #[derive(Clone, Debug)]
@@ -84,7 +85,7 @@ impl NewRepository {
         sink.make_folders()?;
         let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let (master, publisher) = keys.complete(disks, now, CERTIFICATE_DAYS)?;
-        self.settings.write(&*disks.private, &Settings::path(&make_state(disks, root)?))?;
+        self.settings.write(&*disks.private, &Settings::path(&state::make(disks, root)?))?;
         self.put_first_revision(&sink, &*master, &publisher, now)
     }
 

@@ -1,7 +1,7 @@
 //! A place that objects are put to only in appearance.
 
 use esker_format::object::ObjectName;
-use esker_store::{Put, Sink, StoreError};
+use esker_store::{Put, Sink, StoreError, Swap};
 
 /// Reads from a sink, and stores nothing in it.
 pub(crate) struct DrySink<'s>(pub(crate) &'s dyn Sink);
@@ -29,6 +29,10 @@ impl Sink for DrySink<'_> {
 
     fn put_root(&self, _name: &str, _bytes: &[u8]) -> Result<(), StoreError> {
         Ok(())
+    }
+
+    fn replace_root(&self, _: &str, _: &[u8], _: Option<&[u8]>) -> Result<Swap, StoreError> {
+        Ok(Swap::Replaced)
     }
 
     fn put_alternative(&self, _name: &ObjectName) -> Result<(), StoreError> {

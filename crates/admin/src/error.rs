@@ -37,6 +37,30 @@ pub enum AdminError {
         /// The process that publishes.
         holder: LockHolder,
     },
+    /// Another publisher changed paths that this change touches, too.
+    #[error(
+        "revision {head} changed {}, after this change was computed from revision {base}",
+        listed(.paths, *.count)
+    )]
+    Conflict {
+        /// The first paths that both changed.
+        paths: Vec<String>,
+        /// Number of all such paths.
+        count: u64,
+        /// Revision that the change was computed from.
+        base: u64,
+        /// Revision that is published now.
+        head: u64,
+    },
+    /// A program that does not take the lock replaces the head again and again.
+    #[error("another program replaces the head of the repository again and again, and takes no lock for it")]
+    Moving,
+    /// Objects that the change needs were collected while it was prepared.
+    #[error("{objects} objects that this change needs were collected while it was prepared")]
+    Collected {
+        /// Number of objects.
+        objects: u64,
+    },
     /// The change removes most of the repository, and nothing confirmed that this is meant.
     #[error(
         "this removes {} of the repository's {} entries, which is more than half of them",
@@ -295,9 +319,20 @@ pub enum AdminError {
     /// There is no such profile.
     #[error("there is no profile `{0}`")]
     NoProfile(String),
+    /// The repository's publisher did not allow old revisions to be collected.
+    #[error("the repository `{0}` is not collectable: its head says that all revisions are kept")]
+    NotCollectable(String),
     /// The caller interrupted the operation.
     #[error("interrupted; the last revision is untouched")]
     Interrupted,
+}
+
+/// Formats the first paths of a list.
+fn listed(paths: &[String], count: u64) -> String {
+    let named: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
+    let more = count.saturating_sub(paths.len() as u64);
+    let more = if more > 0 { format!(" and {more} more paths") } else { String::new() };
+    format!("{}{more}", named.join(", "))
 }
 
 fn described(holder: &LockHolder) -> String {

@@ -7,7 +7,7 @@
 //!
 //! A record says: the file that was published at this path had these attributes, and the catalog had this
 //! content for it. It counts only while both are still so, so an outdated record does no harm, and
-//! the file as a whole may be lost at any time.
+//! the file as a whole may be lost at any time. Of two publishers of one target, the later one's records stay.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use esker_store::{Disk, make_dirs, persist, read_file};
 use crate::entry::STORAGE_BITS;
 use crate::error::AdminError;
 use crate::source::Facts;
+use crate::state;
 
 const MAGIC: &[u8; 16] = b"esker-known-1\n\0\0";
 const RECORD_LEN: usize = 80;
@@ -91,6 +92,7 @@ fn content_id(entry: &Entry) -> ContentId {
 /// The records of one target directory.
 pub(crate) struct FileIndex {
     disk: Arc<dyn Disk>,
+    state: PathBuf,
     path: PathBuf,
     bytes: Vec<u8>,
 }
@@ -101,7 +103,7 @@ impl FileIndex {
         let name = ContentHash::of(HashAlgorithm::Sha1, target).hex();
         let path = state.join(FOLDER).join(name);
         let bytes = read_file(&*disk, &path, FILE_MAX).ok().flatten();
-        Self { disk, path, bytes: bytes.and_then(checked).unwrap_or_default() }
+        Self { disk, state: state.to_owned(), path, bytes: bytes.and_then(checked).unwrap_or_default() }
     }
 
     /// Returns true if a file is unchanged since it was published as `entry`, whose path has this key.
@@ -129,6 +131,7 @@ impl FileIndex {
         bytes.extend_from_slice(digest.digest());
         let folder = self.path.parent().unwrap_or(&self.path);
         make_dirs(&*self.disk, folder).map_err(AdminError::file("making folder", folder))?;
+        let _lock = state::lock(&self.state)?;
         persist(&*self.disk, &self.path, &bytes).map_err(AdminError::file("writing", &self.path))
     }
 }

@@ -18,8 +18,8 @@ use crate::path;
 use crate::pipeline::Feeder;
 use crate::progress::Phase;
 use crate::report::Report;
-use crate::repository::Repository;
-use crate::revision::{Context, PublishOptions};
+use crate::repository::{Base, Repository};
+use crate::revision::{Context, PublishOptions, until_kept};
 
 use archive::Archive;
 use collect::{Collected, Collector};
@@ -53,7 +53,7 @@ impl Ingest<'_> {
     /// Returns the report of a planned ingest: reads the archive and stores nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         let context = Context::new(repository, &self.target, now)?;
-        let (_, tag) = context.history(&self.options)?;
+        let tag = context.check_tag(&self.options)?;
         let index = repository.content_index();
         let mut collected = self.collect(&context, &index, true)?;
         let mut report = context.report(collected.differences);
@@ -66,15 +66,23 @@ impl Ingest<'_> {
 
     /// Ingests. If all that is in the archive is published already, there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
-        let context = Context::new(repository, &self.target, now)?;
-        let history = context.history(&self.options)?;
+        if self.archive.as_os_str() == "-" {
+            // The archive can't be read twice.
+            return self.run_on(repository, repository.begin(), now);
+        }
+        until_kept(repository, |base| self.run_on(repository, base, now))
+    }
+
+    fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, AdminError> {
+        let context = Context::on(repository, base, &self.target, now)?;
+        context.check_tag(&self.options)?;
         let index = repository.content_index();
-        let mut collected = self.collect(&context, &index, false)?;
+        let collected = self.collect(&context, &index, false)?;
         context.confirm_shrink(collected.gone(), &mut self.options)?;
         let mut report = context.report(collected.differences);
         report.warnings.extend(collected.warnings());
         report.seconds.store = context.seconds();
-        context.finish(&mut collected.changes, history, &mut self.options, &mut report)?;
+        context.finish(&collected.changes, &mut self.options, &mut report)?;
         report.remembered(index.write());
         report.seconds.total = context.seconds();
         Ok(report)

@@ -15,7 +15,10 @@ mod bundles;
 mod catalogs;
 mod changes;
 mod clusters;
+mod collect;
 mod commit;
+#[allow(dead_code, reason = "collect, which is being built, uses the rest")]
+mod condemned;
 mod content_index;
 mod create;
 mod dirtab;
@@ -25,6 +28,7 @@ mod encode;
 mod entry;
 mod error;
 mod file_index;
+mod hash_lists;
 mod info;
 mod ingest;
 mod kept;
@@ -51,9 +55,13 @@ mod signed;
 mod small_archive;
 mod source;
 mod spool;
+mod state;
 mod takeover;
 
 pub use clusters::{Cluster, clusters, extent};
+pub use collect::{
+    Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
+};
 pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;

@@ -14,6 +14,7 @@ use esker_format::profile::{self, Profile, ProfileError};
 use esker_store::{Disk, make_dirs, persist, read_file};
 
 use crate::error::AdminError;
+use crate::state;
 
 /// The folder of the profiles, in that of the publisher.
 pub(crate) const FOLDER: &str = "profiles";
@@ -114,6 +115,7 @@ impl<'r> Profiles<'r> {
         }
         let folder = self.state.join(FOLDER);
         make_dirs(&*self.disk, &folder).map_err(AdminError::file("making folder", &folder))?;
+        let _lock = state::lock(self.state)?;
         persist(&*self.disk, &path, &added.profile.to_json()).map_err(AdminError::file("writing", &path))
     }
 
@@ -146,12 +148,18 @@ impl<'r> Profiles<'r> {
         text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
-    /// Remembers the triggers for which bundles are, or may have been, written.
+    /// Remembers further triggers, for which bundles are about to be written. Needs the lock of the head.
+    pub(crate) fn remember_also(&self, triggers: &BTreeSet<String>) -> Result<(), AdminError> {
+        self.remember(&self.triggers().union(triggers).cloned().collect())
+    }
+
+    /// Remembers the triggers for which bundles are, or may have been, written. Needs the lock of the head.
     pub(crate) fn remember(&self, triggers: &BTreeSet<String>) -> Result<(), AdminError> {
         if *triggers == self.triggers() {
             return Ok(());
         }
         let path = self.state.join(TRIGGERS);
+        let _lock = state::lock(self.state)?;
         let text = serde_json::to_vec(triggers).expect("a list of texts becomes JSON because it has no keys");
         persist(&*self.disk, &path, &text).map_err(AdminError::file("writing", &path))
     }

@@ -21,8 +21,8 @@ use crate::plan::Plan;
 use crate::progress::Phase;
 use crate::published::{Listed, Published};
 use crate::report::Report;
-use crate::repository::Repository;
-use crate::revision::{Context, PublishOptions};
+use crate::repository::{Base, Repository};
+use crate::revision::{Context, PublishOptions, until_kept};
 use crate::scan::Scan;
 use crate::source::{Facts, Source};
 
@@ -42,8 +42,8 @@ const READERS_MAX: usize = 8;
 impl Publish<'_> {
     /// Returns the report of a planned publish, and changes nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
-        let context = self.context(repository, now)?;
-        let (_, tag) = context.history(&self.options)?;
+        let context = self.context(repository, repository.begin(), now)?;
+        let tag = context.check_tag(&self.options)?;
         let mut plan = self.plan(&context)?;
         let (files, bytes) = (plan.jobs as u64, plan.bytes_to_read);
         // Taken before contents are compared, which counts objects as if they were stored.
@@ -60,8 +60,12 @@ impl Publish<'_> {
 
     /// Publishes. Without a difference there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
-        let context = self.context(repository, now)?;
-        let history = context.history(&self.options)?;
+        until_kept(repository, |base| self.run_on(repository, base, now))
+    }
+
+    fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, AdminError> {
+        let context = self.context(repository, base, now)?;
+        context.check_tag(&self.options)?;
         let mut plan = self.plan(&context)?;
         let scanned = context.seconds();
         context.confirm_shrink(plan.differences.removed.total(), &mut self.options)?;
@@ -71,15 +75,20 @@ impl Publish<'_> {
         let mut report = context.report(plan.differences);
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
-        context.finish(&mut plan.changes, history, &mut self.options, &mut report)?;
+        context.finish(&plan.changes, &mut self.options, &mut report)?;
         report.remembered(index.write());
         report.remembered(context.file_index.write(std::mem::take(&mut plan.records)));
         report.seconds.total = context.seconds();
         Ok(report)
     }
 
-    fn context<'c>(&self, repository: &'c Repository, now: UnixTime) -> Result<Context<'c>, AdminError> {
-        let mut context = Context::new(repository, &self.target, now)?;
+    fn context<'c>(
+        &self,
+        repository: &'c Repository,
+        base: Base,
+        now: UnixTime,
+    ) -> Result<Context<'c>, AdminError> {
+        let mut context = Context::on(repository, base, &self.target, now)?;
         context.dirtab = if context.target.is_empty() {
             Dirtab::of_folder(&self.source)?
         } else {

@@ -21,8 +21,11 @@ use crate::signed::read_object;
 pub(crate) struct Published {
     sink: Arc<dyn Sink>,
     root: (ContentHash, Option<u64>),
-    catalogs: Mutex<HashMap<Vec<u8>, Arc<OldCatalog>>>,
+    catalogs: Arc<Catalogs>,
 }
+
+/// Catalogs that were read, by mountpoint and hash. Revisions of a repository share them.
+type Catalogs = Mutex<HashMap<(Vec<u8>, ContentHash), Arc<OldCatalog>>>;
 
 /// A catalog of the published revision.
 pub(crate) struct OldCatalog {
@@ -45,8 +48,18 @@ fn what(mountpoint: &[u8]) -> String {
 
 impl Published {
     pub(crate) fn new(sink: Arc<dyn Sink>, head: &VerifiedHead) -> Self {
+        Self::with_root(sink, head.root_catalog().hash, head.root_catalog_size())
+    }
+
+    /// Returns the revision with a given root catalog.
+    pub(crate) fn with_root(sink: Arc<dyn Sink>, root: ContentHash, size: Option<u64>) -> Self {
+        Self { sink, root: (root, size), catalogs: Arc::default() }
+    }
+
+    /// Returns another revision of the repository, which shares the catalogs that were read.
+    pub(crate) fn other(&self, head: &VerifiedHead) -> Self {
         let root = (head.root_catalog().hash, head.root_catalog_size());
-        Self { sink, root, catalogs: Mutex::default() }
+        Self { sink: self.sink.clone(), root, catalogs: self.catalogs.clone() }
     }
 
     pub(crate) fn root(&self) -> Result<Arc<OldCatalog>, AdminError> {
@@ -59,7 +72,8 @@ impl Published {
         hash: ContentHash,
         size: Option<u64>,
     ) -> Result<Arc<OldCatalog>, AdminError> {
-        if let Some(known) = self.catalogs.lock().get(mountpoint) {
+        let key = (mountpoint.to_vec(), hash);
+        if let Some(known) = self.catalogs.lock().get(&key) {
             return Ok(known.clone());
         }
         // Two threads may load the same catalog at once; that costs time, never correctness.
@@ -70,7 +84,7 @@ impl Published {
         let nested = catalog.nested().map_err(failed)?;
         let nested = nested.into_iter().map(|nested| (nested.path.clone(), nested)).collect();
         let loaded = Arc::new(OldCatalog { mountpoint: mountpoint.to_vec(), hash, catalog, nested });
-        Ok(self.catalogs.lock().entry(mountpoint.to_vec()).or_insert(loaded).clone())
+        Ok(self.catalogs.lock().entry(key).or_insert(loaded).clone())
     }
 
     fn load_nested(&self, nested: &NestedCatalog) -> Result<Arc<OldCatalog>, AdminError> {

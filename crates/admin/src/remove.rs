@@ -17,8 +17,8 @@ use serde::Serialize;
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
-use crate::repository::{make_state, state_folder};
 use crate::signed::SMALL_FILE_MAX;
+use crate::state;
 
 /// What a removal takes away.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -53,7 +53,7 @@ impl Removal {
         if with_storage {
             let mut names = RealDisk::SERVED.list(root).map_err(AdminError::file("listing", root))?;
             names.sort();
-            let last = state_folder(root);
+            let last = state::folder(root);
             let is_ours = |name: &str| name.starts_with(".cvmfs") || ENTRIES.contains(&name);
             let first = [manifest::PATH, whitelist::PATH].map(|path| root.join(path));
             entries.extend(first.iter().filter(|path| path.symlink_metadata().is_ok()).cloned());
@@ -83,7 +83,7 @@ impl Removal {
             false => None,
         };
         if !self.entries.is_empty() {
-            make_state(&disks, &self.storage)?;
+            state::make(&disks, &self.storage)?;
         }
         for path in &self.entries {
             if stop.load(Ordering::Relaxed) {
@@ -139,7 +139,7 @@ fn check(root: &Path, name: &RepositoryName) -> Result<Option<u64>, AdminError> 
             Ok(head.map(|head| head.revision))
         }
         // A removal was interrupted.
-        None if state_folder(root).is_dir() => Ok(None),
+        None if state::folder(root).is_dir() => Ok(None),
         None => Err(none()),
     }
 }

@@ -99,6 +99,8 @@ pub struct Seconds {
     pub catalogs: f64,
     /// Making everything durable, and signing.
     pub commit: f64,
+    /// Part of it in which no other publisher could commit.
+    pub locked: f64,
     /// All of it.
     pub total: f64,
 }

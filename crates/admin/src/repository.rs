@@ -1,28 +1,31 @@
 //! A repository opened for publishing: its folder, head and signing keys.
+//!
+//! Any number of processes may have it open at once. They exclude each other only while they replace the head
+//! ([`crate::commit`]), and a publisher of CernVM-FS as long as its spool folder is claimed.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_format::hash::ContentHash;
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::VerifiedHead;
 use esker_format::write::keys::Publisher;
-use esker_store::{Disk, FileLock, LocalSink, Sink as _, remove_unfinished};
+use esker_store::{Disk, LocalSink};
 
-use crate::content_index::{self, ContentIndex};
+use crate::condemned::CondemnedFolder;
+use crate::content_index::ContentIndex;
 use crate::disks::Disks;
 use crate::error::AdminError;
-use crate::file_index;
 use crate::key_folder::KeyFolder;
-use crate::profiles::{self, Profiles};
+use crate::profiles::Profiles;
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
+use crate::state;
 
-/// Folder of the publisher's state, below the root of the repository.
-const STATE: &str = ".esker";
 /// Largest size of a database, in bytes, so that a damaged one can't exhaust memory.
 pub(crate) const DATABASE_MAX: u64 = 8 << 30;
 
@@ -39,7 +42,33 @@ pub struct Repository {
     keys: KeyFolder,
     opened: UnixTime,
     state: PathBuf,
-    _lock: FileLock,
+    /// Number of lists of condemned objects before the head was read.
+    collections: u64,
+}
+
+/// Revision that changes are computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Base {
+    pub(crate) revision: u64,
+    pub(crate) root: ContentHash,
+    /// Plain size of the root catalog, if the manifest records it.
+    pub(crate) size: Option<u64>,
+    /// Number of lists of condemned objects when the work on the changes began.
+    pub(crate) collections: u64,
+}
+
+impl Base {
+    fn of(head: &VerifiedHead, collections: u64) -> Self {
+        let (root, size) = (head.root_catalog().hash, head.root_catalog_size());
+        Self { revision: head.revision(), root, size, collections }
+    }
+}
+
+/// The published head: what it says, and its bytes, which have to be there when it is replaced.
+#[derive(Clone)]
+pub(crate) struct ReadHead {
+    pub(crate) verified: VerifiedHead,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl Repository {
@@ -50,7 +79,7 @@ impl Repository {
         if is_repository || is_named { storage.to_owned() } else { storage.join(name.as_str()) }
     }
 
-    /// Opens the repository in a folder for publishing: verifies its head and takes the lock.
+    /// Opens the repository in a folder for publishing: verifies its head.
     pub fn open(
         root: &Path,
         name: &RepositoryName,
@@ -72,23 +101,25 @@ impl Repository {
             return Err(AdminError::NoRepository(root.display().to_string()));
         }
         let sink = Arc::new(LocalSink::on(root, disks.served.clone()));
-        let lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
+        sink.prepare()?;
         let publisher = keys.publisher()?;
-        let head = read_head(&sink, name, &keys, &publisher, now)?;
-        let state = make_state(disks, root)?;
+        let state = state::make(disks, root)?;
+        // Before the head: a later list may have objects on it that this head still names.
+        let collections = CondemnedFolder::new(disks.private.clone(), &state).collections()?;
+        let head = read_head(&sink, name, &keys, &publisher, now)?.verified;
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
         let settings = settings.unwrap_or_default();
         let (name, disks) = (name.clone(), disks.clone());
         let (spool, opened) = (None, now);
-        Ok(Self { name, disks, sink, publisher, settings, head, spool, keys, opened, state, _lock: lock })
+        Ok(Self { name, disks, sink, publisher, settings, head, spool, keys, opened, state, collections })
     }
 
     /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.
     pub fn share_with_spool(&mut self, folder: &Path) -> Result<(), AdminError> {
         self.spool = Spool::claim(self.disks.served.clone(), folder)?;
         if self.spool.is_some() {
-            // Our own lock did not keep the reference from publishing since the head was read.
-            self.head = read_head(&self.sink, &self.name, &self.keys, &self.publisher, self.opened)?;
+            // The reference may have published since the head was read.
+            self.head = self.read_head()?.verified;
         }
         Ok(())
     }
@@ -101,6 +132,28 @@ impl Repository {
     /// Returns the published head.
     pub fn head(&self) -> &VerifiedHead {
         &self.head
+    }
+
+    /// Returns the revision that changes are computed from: the one that was published when this was opened.
+    pub(crate) fn begin(&self) -> Base {
+        Base::of(&self.head, self.collections)
+    }
+
+    /// Returns the revision that is published now, to compute changes anew.
+    pub(crate) fn begin_again(&self) -> Result<Base, AdminError> {
+        // The number comes first, as when the repository is opened.
+        let collections = self.condemned().collections()?;
+        Ok(Base::of(&self.read_head()?.verified, collections))
+    }
+
+    /// Reads and verifies the head that is published now.
+    pub(crate) fn read_head(&self) -> Result<ReadHead, AdminError> {
+        read_head(&self.sink, &self.name, &self.keys, &self.publisher, self.opened)
+    }
+
+    /// Returns the place of the list of condemned objects.
+    pub(crate) fn condemned(&self) -> CondemnedFolder {
+        CondemnedFolder::new(self.disks.private.clone(), &self.state)
     }
 
     /// Returns the settings for publishing.
@@ -136,13 +189,13 @@ fn read_head(
     keys: &KeyFolder,
     publisher: &Publisher,
     now: UnixTime,
-) -> Result<VerifiedHead, AdminError> {
+) -> Result<ReadHead, AdminError> {
     let signed = SignedFiles::read(sink, name)?;
-    let head = signed.verify(name, &keys.public()?, now)?;
+    let verified = signed.verify(name, &keys.public()?, now)?;
     if !signed.lists(name, publisher.certificate())? {
         return Err(AdminError::NotListed(keys.certificate_file()));
     }
-    Ok(head)
+    Ok(ReadHead { verified, bytes: signed.manifest })
 }
 
 pub(crate) fn has_manifest(disk: &dyn Disk, root: &Path) -> Result<bool, AdminError> {
@@ -152,29 +205,4 @@ pub(crate) fn has_manifest(disk: &dyn Disk, root: &Path) -> Result<bool, AdminEr
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(AdminError::file("looking for", &path)(error)),
     }
-}
-
-/// Returns the folder of the publisher's state, which may be missing.
-pub(crate) fn state_folder(root: &Path) -> PathBuf {
-    root.join(STATE)
-}
-
-/// Creates the folder of the publisher's state, and removes unfinished files of an interrupted publish.
-///
-/// Web servers run as other users and need no access to it.
-pub(crate) fn make_state(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
-    let state = state_folder(root);
-    let disk = &*disks.private;
-    disk.make_dir(&state).map_err(AdminError::file("making folder", &state))?;
-    let folders =
-        [file_index::FOLDER, content_index::FOLDER, profiles::FOLDER].map(|folder| state.join(folder));
-    for folder in [state.clone()].into_iter().chain(folders) {
-        match remove_unfinished(disk, &folder, |_| true) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(AdminError::file("removing leftovers in", &folder)(error));
-            }
-            _ => {}
-        }
-    }
-    Ok(state)
 }

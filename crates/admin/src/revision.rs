@@ -9,13 +9,10 @@ use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
-use esker_format::write::history::HistoryDraft;
 use esker_store::Sink;
 
-use crate::balance;
-use crate::catalogs::{Built, CatalogBuilder, Outline};
-use crate::changes::{Changes, NewTree};
-use crate::commit::{Commit, Made, TagRequest};
+use crate::changes::Changes;
+use crate::commit::{self, TagRequest};
 use crate::content_index::ContentIndex;
 use crate::create::DAY;
 use crate::dirtab::Dirtab;
@@ -28,10 +25,10 @@ use crate::path_changes;
 use crate::pipeline::Pipeline;
 use crate::plan::{Comparison, Differences};
 use crate::profiles::NamedProfile;
-use crate::progress::{Counters, Phase, Progress};
+use crate::progress::{Counters, Progress};
 use crate::published::Published;
 use crate::report::Report;
-use crate::repository::Repository;
+use crate::repository::{Base, Repository};
 use crate::shrink::Shrink;
 
 /// Seconds before the expiry of a whitelist from which publishers are warned.
@@ -62,6 +59,8 @@ impl PublishOptions<'_> {
 /// Inputs of a new revision.
 pub(crate) struct Context<'r> {
     pub(crate) repository: &'r Repository,
+    pub(crate) base: Base,
+    /// The revision of the base.
     pub(crate) published: Published,
     pub(crate) file_index: FileIndex,
     pub(crate) dirtab: Dirtab,
@@ -71,6 +70,24 @@ pub(crate) struct Context<'r> {
     pub(crate) now: UnixTime,
     pub(crate) started: Instant,
     empty: Empty,
+}
+
+/// Attempts of a change whose objects are collected while it is prepared.
+const ATTEMPTS: u32 = 3;
+
+/// Computes and publishes a change; again on the newest revision if objects of it were collected meanwhile.
+pub(crate) fn until_kept<T>(
+    repository: &Repository,
+    mut attempt: impl FnMut(Base) -> Result<T, AdminError>,
+) -> Result<T, AdminError> {
+    let mut base = repository.begin();
+    for _ in 1..ATTEMPTS {
+        match attempt(base) {
+            Err(AdminError::Collected { .. }) => base = repository.begin_again()?,
+            other => return other,
+        }
+    }
+    attempt(base)
 }
 
 /// The object of an empty file, which markers of nested catalogs are.
@@ -92,7 +109,18 @@ impl Empty {
 }
 
 impl<'r> Context<'r> {
+    /// Creates the inputs of a change of the revision that was published when the repository was opened.
     pub(crate) fn new(repository: &'r Repository, target: &[u8], now: UnixTime) -> Result<Self, AdminError> {
+        Self::on(repository, repository.begin(), target, now)
+    }
+
+    /// Creates the inputs of a change of a given revision.
+    pub(crate) fn on(
+        repository: &'r Repository,
+        base: Base,
+        target: &[u8],
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
         let started = Instant::now();
         let target = path::normalise(target)?;
         let sink: Arc<dyn Sink> = repository.sink.clone();
@@ -100,8 +128,9 @@ impl<'r> Context<'r> {
             file_index: FileIndex::read(repository.disks.private.clone(), repository.state(), &target),
             empty: Empty::new(repository)?,
             counters: Counters::default(),
-            published: Published::new(sink, &repository.head),
+            published: Published::with_root(sink, base.root, base.size),
             dirtab: Dirtab::default(),
+            base,
             repository,
             target,
             now,
@@ -145,19 +174,13 @@ impl<'r> Context<'r> {
         entry::new_directory(name, self.now, &self.repository.settings)
     }
 
-    /// Returns the timestamp of the new revision: never before the published one, whatever the clock says, since
-    /// clients refuse an older head.
-    fn published_at(&self) -> UnixTime {
-        self.now.max(self.repository.head.timestamp())
-    }
-
     /// Returns a report of the differences and of the objects stored so far.
     pub(crate) fn report(&self, differences: Differences) -> Report {
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
         Report {
-            revision: self.repository.head.revision(),
-            root: self.repository.head.root_catalog().hash.to_string(),
+            revision: self.base.revision,
+            root: self.base.root.to_string(),
             differences,
             files_read: get(&counters.files),
             bytes_read: get(&counters.bytes),
@@ -179,57 +202,26 @@ impl<'r> Context<'r> {
         })
     }
 
-    /// Checks the requested tag before any other work.
-    pub(crate) fn history(
-        &self,
-        options: &PublishOptions<'_>,
-    ) -> Result<(HistoryDraft, Option<String>), AdminError> {
-        Commit::draft_history(self.repository, &options.tag, self.now)
+    /// Checks the requested tag before any other work, and returns its name as it would be now.
+    pub(crate) fn check_tag(&self, options: &PublishOptions<'_>) -> Result<Option<String>, AdminError> {
+        commit::check_tag(self.repository, &options.tag, self.now)
     }
 
     /// Writes catalogs and makes the revision public, if anything changes.
     pub(crate) fn finish(
         &self,
-        changes: &mut Changes,
-        (history, tag): (HistoryDraft, Option<String>),
+        changes: &Changes,
         options: &mut PublishOptions<'_>,
         report: &mut Report,
     ) -> Result<(), AdminError> {
         let profiles = self.repository.profiles();
         options.profiles.iter().try_for_each(|added| profiles.add(added))?;
-        let mut added_bundles = self.add_bundles(changes, &options.profiles, true)?;
-        report.add_bundles(&mut added_bundles);
-        if changes.is_empty() {
-            match tag.filter(|_| options.tag.name.is_some()) {
-                Some(tag) => self.tag_published(history, tag, &options.tag.description, report)?,
-                None => report.warnings.extend(self.message_warning(options)),
-            }
-            report.remembered(profiles.remember(&added_bundles.triggers));
-            return Ok(());
-        }
-        // Recorded before they are public: unrecorded bundles could never be removed.
-        profiles.remember(&added_bundles.all_triggers)?;
-        let begun = self.seconds();
-        (options.progress)(self.counters.progress(Phase::Catalogs, 0, 0, self.started.elapsed()));
-        let outlines = balance::decide(&self.published, changes, &self.comparison())?;
+        commit::commit(self, changes, options, report)
+    }
+
+    /// Stores the object of an empty file.
+    pub(crate) fn put_empty(&self) -> Result<(), AdminError> {
         self.repository.sink.put(&self.empty.name, &self.empty.stored)?;
-        let revision = self.repository.head.revision().saturating_add(1);
-        let ttl = self.published.root()?.catalog.properties().ttl;
-        let ttl = self.repository.settings.ttl.or(ttl).unwrap_or(self.repository.head.ttl());
-        let root = self.write_catalogs(changes, &outlines, (revision, ttl), options.threads, report)?;
-        let written = self.seconds();
-        report.seconds.catalogs = written - begun;
-        options.check_stop()?;
-        (options.progress)(self.counters.progress(Phase::Commit, 0, 0, self.started.elapsed()));
-        let now = self.published_at();
-        let made = Made::Now;
-        let root_object = (root.hash, root.size);
-        let commit = Commit { repository: self.repository, root: root_object, revision, ttl, now, made };
-        commit.publish(history, tag.clone(), &options.tag.description)?;
-        report.seconds.commit = self.seconds() - written;
-        (report.revision, report.root, report.tag) = (revision, root.hash.to_string(), tag);
-        report.published = true;
-        report.remembered(profiles.remember(&added_bundles.triggers));
         Ok(())
     }
 
@@ -265,31 +257,6 @@ impl<'r> Context<'r> {
         Ok(())
     }
 
-    /// Gives the published revision a tag: only the history and the head are written.
-    fn tag_published(
-        &self,
-        history: HistoryDraft,
-        tag: String,
-        description: &str,
-        report: &mut Report,
-    ) -> Result<(), AdminError> {
-        let head = &self.repository.head;
-        let published = self.published.root()?;
-        let size = head.root_catalog_size().unwrap_or(0);
-        let modified = published.catalog.properties().last_modified;
-        let commit = Commit {
-            repository: self.repository,
-            root: (published.hash, size),
-            revision: head.revision(),
-            ttl: head.ttl(),
-            now: self.published_at(),
-            made: Made::Before(modified.unwrap_or(head.timestamp())),
-        };
-        commit.publish(history, Some(tag.clone()), description)?;
-        report.tag = Some(tag);
-        Ok(())
-    }
-
     /// Notes in the report of a dry run which paths would change, and which tag the revision would get.
     pub(crate) fn foresee(
         &self,
@@ -299,7 +266,7 @@ impl<'r> Context<'r> {
         report: &mut Report,
     ) -> Result<(), AdminError> {
         report.changes = Some(path_changes::list(&self.published, changes)?);
-        report.add_bundles(&mut self.add_bundles(changes, &options.profiles, false)?);
+        report.add_bundles(&mut self.add_bundles(&self.published, changes, &options.profiles, false)?);
         let is_tagged = options.tag.name.is_some() || !changes.is_empty();
         report.tag = tag.filter(|_| is_tagged);
         if changes.is_empty() && options.tag.name.is_none() {
@@ -309,36 +276,12 @@ impl<'r> Context<'r> {
     }
 
     /// Warns of a message that is stored nowhere, since there is neither a new revision nor a tag.
-    fn message_warning(&self, options: &PublishOptions<'_>) -> Option<String> {
-        let revision = self.repository.head.revision();
+    pub(crate) fn message_warning(&self, options: &PublishOptions<'_>) -> Option<String> {
+        let revision = self.base.revision;
         (!options.tag.description.is_empty()).then(|| {
             format!(
                 "nothing changed, so the message is not stored; name a tag to describe revision {revision}"
             )
         })
-    }
-
-    fn write_catalogs(
-        &self,
-        changes: &Changes,
-        outlines: &[Outline],
-        (revision, ttl): (u64, u32),
-        threads: usize,
-        report: &mut Report,
-    ) -> Result<Built, AdminError> {
-        let builder = CatalogBuilder {
-            tree: NewTree { published: &self.published, changes },
-            sink: &*self.repository.sink,
-            algorithm: self.repository.head.hash_algorithm(),
-            revision,
-            now: self.published_at(),
-            ttl,
-            built: Default::default(),
-        };
-        let root = builder.run(outlines, threads)?;
-        let built = builder.built.into_inner();
-        report.catalogs_written = built.len() as u64;
-        report.catalog_bytes = built.values().map(|built| built.stored_bytes).sum();
-        Ok(root)
     }
 }

@@ -24,9 +24,10 @@ use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::info::causes;
 use crate::key_folder::KeyFolder;
-use crate::repository::{DATABASE_MAX, has_manifest, make_state};
+use crate::repository::{DATABASE_MAX, has_manifest};
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
+use crate::state;
 
 pub use export::ExportedConfig;
 pub use parameters::{Outcome, ParameterRow};
@@ -109,7 +110,8 @@ impl Takeover {
         let disks = Disks::default();
         let sink = LocalSink::on(&self.told.storage, disks.served.clone());
         let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
-        let state = make_state(&disks, &self.told.storage)?;
+        let state = state::make(&disks, &self.told.storage)?;
+        let _state_lock = state::lock(&state)?;
         let remembered = state.join(SPOOL);
         match &self.told.spool {
             Some(spool) => persist(&*disks.private, &remembered, spool.as_os_str().as_encoded_bytes())
@@ -132,7 +134,7 @@ const SPOOL: &str = "cvmfs_spool";
 pub fn remembered_spool(root: &Path) -> Option<PathBuf> {
     use std::os::unix::ffi::OsStringExt as _;
     use std::os::unix::fs::MetadataExt as _;
-    let path = crate::repository::state_folder(root).join(SPOOL);
+    let path = crate::state::folder(root).join(SPOOL);
     let facts = fs::symlink_metadata(&path).ok()?;
     let me = rustix::process::geteuid().as_raw();
     if !facts.is_file() || facts.len() > 4096 || ![0, me].contains(&facts.uid()) || facts.mode() & 0o022 != 0
@@ -146,7 +148,7 @@ pub fn remembered_spool(root: &Path) -> Option<PathBuf> {
 fn check_reflog(sink: &LocalSink, head: &Manifest, spool: Option<&Path>) -> Vec<String> {
     let bytes = match sink.read(reflog::PATH, DATABASE_MAX) {
         Ok(Some(bytes)) => bytes,
-        Ok(None) => return vec!["there is no reflog; a collection needs one".to_owned()],
+        Ok(None) => return vec!["there is no reflog; a collection makes it anew".to_owned()],
         Err(error) => return vec![causes(&error)],
     };
     let mut found = Vec::new();

@@ -327,6 +327,11 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::Locked { .. } => {
             failure.hint("repeat this when it is done, or with --wait (at most ten minutes: --wait=10m)")
         }
+        AdminError::Conflict { head, .. } => failure.hint(format!(
+            "repeat this to compare with revision {head}, and to replace what it changed there; --dry-run lists the \
+             paths"
+        )),
+        AdminError::Collected { .. } => failure.hint("repeat this: the objects are then stored again"),
         AdminError::Shrinks(_) => {
             failure.hint("if that is meant, repeat this with --allow-shrink; --dry-run lists the paths")
         }

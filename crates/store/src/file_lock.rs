@@ -93,8 +93,8 @@ impl FileLock {
         }
     }
 
-    /// Waits until the lock is free and takes it.
-    pub(crate) fn wait(path: &Path) -> io::Result<Self> {
+    /// Waits until the lock is free and takes it. For locks that are never held long, and whose file stays.
+    pub fn wait(path: &Path) -> io::Result<Self> {
         let file = open(path)?;
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(Self { file })

@@ -37,7 +37,10 @@ mod wait_stats;
 pub use beneath::{Beneath, Links};
 pub use cache::admin::{CachedObject, CheckProgress, DamagedObject, Goal};
 pub use cache::block_cache::{BlockCache, FileBlocks};
-pub use cache::disk::{Disk, FileFacts, RealDisk, make_dirs, persist, read_file, remove_unfinished, replace};
+pub use cache::disk::{
+    Disk, FileFacts, RealDisk, WritePiece, make_dirs, persist, persist_with, read_file, remove_unfinished,
+    replace,
+};
 pub use cache::evict::Freed;
 pub use cache::lower::{Lower, LowerForm, make_alien};
 pub use cache::pins::PinSet;
@@ -66,7 +69,7 @@ pub use servers::{
     Authorities, Dns, Family, InfoHeaders, Login, Order, Proxies, Proxy, ProxyError, Servers, ServersError,
     Timings, without_passwords,
 };
-pub use sink::{LocalSink, Put, Sink};
+pub use sink::{LocalSink, Put, Sink, Swap};
 pub use transport::range_file::RangeFile;
 pub use transport::source::{
     Check, Fetch, FileVersion, MEMORY_MAX, Source, Spool, SpoolAccount, Stored, Validator,

@@ -5,6 +5,7 @@
 //! everything it refers to was flushed.
 
 mod local;
+mod transit;
 
 use esker_format::object::ObjectName;
 
@@ -19,6 +20,16 @@ pub enum Put {
     Stored,
     /// It was there, or is pending.
     Present,
+}
+
+/// Result of replacing a file in the root of a repository that was expected to have a given content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Swap {
+    /// The file had the expected content, and has the new one.
+    Replaced,
+    /// The file has other content than was expected, and keeps it.
+    Moved,
 }
 
 /// A place that a repository is published to. All calls block; objects may be put by many threads at once.
@@ -42,6 +53,9 @@ pub trait Sink: Send + Sync {
 
     /// Replaces a file in the root of the repository, durably and in one step.
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError>;
+
+    /// Replaces a file in the root of the repository if it has the expected content; none if it is to be missing.
+    fn replace_root(&self, name: &str, bytes: &[u8], expected: Option<&[u8]>) -> Result<Swap, StoreError>;
 
     /// Gives a flushed object its alternative name, for repositories whose manifest announces those.
     fn put_alternative(&self, name: &ObjectName) -> Result<(), StoreError>;

@@ -308,6 +308,11 @@ impl Disk for FaultDisk {
         })
     }
 
+    /// A crash may bring the folder back, empty.
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.change(|_| self.inner.remove_dir(path))
+    }
+
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>> {
         self.read(|| self.inner.list(path))
     }

@@ -115,7 +115,7 @@ impl RepositoryInfo {
     /// Adds what only the publisher knows: settings and key files.
     pub fn add_publisher(&mut self, root: &std::path::Path, keys: Option<&crate::key_folder::KeyFolder>) {
         let disks = crate::disks::Disks::default();
-        let path = crate::settings::Settings::path(&crate::repository::state_folder(root));
+        let path = crate::settings::Settings::path(&crate::state::folder(root));
         let head = self.ttl.zip(self.garbage_collectable);
         match crate::settings::Settings::read(&*disks.private, &path) {
             Ok(settings) => self.settings = crate::settings::current(&settings.unwrap_or_default(), head),

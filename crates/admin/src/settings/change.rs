@@ -12,8 +12,9 @@ use super::{Settings, sign_head};
 use crate::create::TTL;
 use crate::disks::Disks;
 use crate::error::AdminError;
-use crate::repository::{Repository, has_manifest, make_state, state_folder};
+use crate::repository::{Repository, has_manifest};
 use crate::signed::SMALL_FILE_MAX;
+use crate::state;
 
 /// Settings to change, by name.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +62,7 @@ impl SettingsChange {
     pub fn list(root: &Path) -> Result<Vec<SettingValue>, AdminError> {
         let disks = Disks::default();
         let terms = terms(&LocalSink::on(root, disks.served.clone()), root)?;
-        let settings = Settings::read(&*disks.private, &Settings::path(&state_folder(root)))?;
+        let settings = Settings::read(&*disks.private, &Settings::path(&state::folder(root)))?;
         Ok(current(&settings.unwrap_or_default(), Some((terms.ttl, terms.garbage_collectable))))
     }
 
@@ -97,7 +98,7 @@ impl SettingsChange {
             // Another process may have changed them before the lock was taken.
             let plan = self.plan(disks, root, terms(&sink, root)?)?;
             if !plan.told.changed.is_empty() {
-                plan.settings.write(&*disks.private, &Settings::path(&make_state(disks, root)?))?;
+                write(disks, &plan.settings, &state::make(disks, root)?)?;
             }
             return Ok(plan.told);
         }
@@ -105,7 +106,7 @@ impl SettingsChange {
         let manifest = repository.head.manifest();
         let terms = Terms { ttl: manifest.ttl, garbage_collectable: manifest.garbage_collectable };
         let plan = self.plan(disks, root, terms)?;
-        plan.settings.write(&*disks.private, &Settings::path(repository.state()))?;
+        write(disks, &plan.settings, repository.state())?;
         if plan.terms != terms {
             sign_head(&repository, now, |manifest| {
                 manifest.garbage_collectable = plan.terms.garbage_collectable;
@@ -115,7 +116,7 @@ impl SettingsChange {
     }
 
     fn plan(&self, disks: &Disks, root: &Path, before: Terms) -> Result<Plan, AdminError> {
-        let path = Settings::path(&state_folder(root));
+        let path = Settings::path(&state::folder(root));
         let old = Settings::read(&*disks.private, &path)?.unwrap_or_default();
         let (mut new, mut terms) = (old, before);
         for (name, value) in &self.values {
@@ -154,6 +155,11 @@ impl SettingsChange {
         let told = SettingsChanged { changed: changed.collect(), signs_head: terms != before };
         Ok(Plan { settings: new, terms, told })
     }
+}
+
+fn write(disks: &Disks, settings: &Settings, state: &Path) -> Result<(), AdminError> {
+    let _lock = state::lock(state)?;
+    settings.write(&*disks.private, &Settings::path(state))
 }
 
 fn find(name: &str) -> Result<&'static NamedSetting, AdminError> {

@@ -43,7 +43,7 @@ impl ExportedConfig {
             name: name.to_string(),
             source: Box::new(error.into()),
         })?;
-        let state = crate::repository::state_folder(root);
+        let state = crate::state::folder(root);
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?.unwrap_or_default();
         let default = PathBuf::from(format!("/var/spool/cvmfs/{name}"));
         let stratum0 = stratum0.map_or_else(|| format!("http://localhost/cvmfs/{name}"), str::to_owned);

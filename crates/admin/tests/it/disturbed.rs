@@ -229,19 +229,6 @@ fn an_interrupt_leaves_the_old_revision() {
     workshop.assert_equal();
 }
 
-#[test]
-fn one_publisher_at_a_time() {
-    let workshop = prepared();
-    let first = workshop.open();
-    let name = RepositoryName::parse(NAME).unwrap();
-    let second = Repository::open(&workshop.root(), &name, workshop.keys(), now());
-    let error = second.map(|_| ()).unwrap_err();
-    let holder = format!("process {} on ", std::process::id());
-    assert!(error.to_string().contains(&holder), "{error}");
-    drop(first);
-    workshop.publish();
-}
-
 /// A file that is written again within the clock's step of being published is read again.
 #[test]
 fn a_quick_second_change_is_not_missed() {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 mod bundles;
+mod collecting;
 mod creation;
 mod disturbed;
 mod faults;
@@ -18,6 +19,7 @@ mod resign;
 mod round_trip;
 mod scene;
 mod settings;
+mod side_by_side;
 mod tags;
 mod takeover;
 mod workshop;

@@ -86,7 +86,7 @@ fn another_repository_is_not_removed() {
     let refused = Removal::plan(&workshop.root(), &other, None, true).unwrap_err();
     assert!(matches!(&refused, AdminError::NotRemoved { .. }), "{refused}");
     let plan = Removal::plan(&workshop.root(), &name(), None, true).unwrap();
-    let _publishing = workshop.open();
+    let _publishing = esker_store::LocalSink::open(workshop.root()).lock().unwrap();
     let refused = plan.run(&AtomicBool::new(false)).unwrap_err();
     assert!(matches!(refused, AdminError::Locked { .. }), "{refused}");
     assert!(workshop.root().join(".cvmfspublished").exists());

@@ -181,7 +181,7 @@ fn unsigned_whitelists_are_not_renewed() {
     assert_eq!(old.whitelist(), sound);
     let nowhere = renew().run(Path::new("/no/such"), &name(), &old.keys(), now()).unwrap_err();
     assert!(matches!(nowhere, AdminError::NoRepository(_)), "{nowhere}");
-    let _publishing = old.open().unwrap();
+    let _publishing = esker_store::LocalSink::open(old.root()).lock().unwrap();
     assert!(matches!(old.sign(&renew()).unwrap_err(), AdminError::Locked { .. }));
 }
 

@@ -110,7 +110,7 @@ fn unknown_names_and_wrong_values_change_nothing() {
     assert_eq!(value(&workshop, "xattrs"), "on");
     let nowhere = change(&[("ttl", Some("1"))]).dry_run(&workshop.root().join("no")).unwrap_err();
     assert!(matches!(nowhere, AdminError::NoRepository(_)), "{nowhere}");
-    let _publishing = workshop.open();
+    let _publishing = esker_store::LocalSink::open(workshop.root()).lock().unwrap();
     let refused = set(&workshop, &[("xattrs", Some("off"))]).unwrap_err();
     assert!(matches!(refused, AdminError::Locked { .. }), "{refused}");
 }

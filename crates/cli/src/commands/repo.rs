@@ -5,6 +5,7 @@ mod list;
 mod remove;
 mod resign;
 mod set;
+mod timer;
 
 use std::path::PathBuf;
 

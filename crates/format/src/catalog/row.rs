@@ -372,6 +372,26 @@ impl Row<'_> {
         if count == 0 { 1 } else { count }
     }
 
+    /// Returns the column of the hardlink group and link count as stored.
+    pub const fn stored_hardlinks(&self) -> u64 {
+        self.parts.hardlinks
+    }
+
+    /// Returns the column of the size as stored, which for devices is the device number.
+    pub const fn stored_size(&self) -> u64 {
+        self.parts.size
+    }
+
+    /// Returns true if the entry has a hash, also one of an unknown algorithm.
+    pub const fn has_hash(&self) -> bool {
+        self.parts.hash.is_some()
+    }
+
+    /// Returns the extended attributes as stored.
+    pub fn stored_xattrs(&self) -> Option<&[u8]> {
+        self.parts.xattr.map(|range| self.slice(range))
+    }
+
     /// Returns the target of a symlink as stored, variables included; empty for other types.
     pub fn symlink(&self) -> &[u8] {
         self.slice(self.parts.symlink)

@@ -55,6 +55,11 @@ impl HistoryDraft {
         &self.tags
     }
 
+    /// Removes the tags for which `keep` returns false.
+    pub fn retain_tags(&mut self, keep: impl FnMut(&Tag) -> bool) {
+        self.tags.retain(keep);
+    }
+
     /// Adds a tag with a name that the publisher chose.
     pub fn add(&mut self, tag: Tag) -> Result<(), TagError> {
         let reserved = [TRUNK, TRUNK_PREVIOUS].contains(&tag.name.as_str());

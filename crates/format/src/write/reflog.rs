@@ -1,5 +1,8 @@
 //! Writes reflogs.
 
+use std::collections::HashSet;
+
+use crate::hash::ContentHash;
 use crate::name::RepositoryName;
 use crate::object::{ObjectKind, ObjectName};
 use crate::reflog::{Reference, Reflog};
@@ -26,10 +29,20 @@ impl ReflogDraft {
         Self { name: reflog.name().clone(), references: reflog.references().to_vec() }
     }
 
+    /// Removes the objects for which `keep` returns false.
+    pub fn retain(&mut self, keep: impl FnMut(&Reference) -> bool) {
+        self.references.retain(keep);
+    }
+
     /// Adds a root object, or updates its time.
     pub fn add(&mut self, object: ObjectName, timestamp: UnixTime) {
         self.references.retain(|known| known.object.hash != object.hash);
         self.references.push(Reference { object, timestamp });
+    }
+
+    /// Removes root objects.
+    pub fn remove(&mut self, hashes: &HashSet<ContentHash>) {
+        self.references.retain(|known| !hashes.contains(&known.object.hash));
     }
 
     /// Returns the bytes of the database; objects that reflogs don't list, such as files, are left out.
@@ -65,7 +78,7 @@ fn reference_row(reference: &Reference) -> Option<Vec<Value<'static>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::{ContentHash, HashAlgorithm};
+    use crate::hash::HashAlgorithm;
 
     #[test]
     fn references_are_read_back() {

@@ -63,6 +63,11 @@ pub trait Disk: Send + Sync {
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Removes an empty folder.
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
     /// Returns the names in a folder.
     fn list(&self, path: &Path) -> io::Result<Vec<OsString>>;
 
@@ -218,11 +223,23 @@ pub(crate) fn read_pieces(
     Ok(())
 }
 
-/// Writes a file durably: a crash leaves the old or the new content, and after the return the new one. The only
-/// function that makes a file durable.
+/// Writes a file durably: a crash leaves the old or the new content, and after the return the new one.
 pub fn persist(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    persist_with(disk, path, |write| write(bytes))
+}
+
+/// Writes part of a file.
+pub type WritePiece<'w> = dyn FnMut(&[u8]) -> io::Result<()> + 'w;
+
+/// Writes a file durably as [`persist`] does, piece by piece, without holding all of it in memory. The only function
+/// that makes a file durable.
+pub fn persist_with(
+    disk: &dyn Disk,
+    path: &Path,
+    content: impl FnOnce(&mut WritePiece<'_>) -> io::Result<()>,
+) -> io::Result<()> {
     let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-    put_in_place(disk, path, bytes, true)?;
+    put_in_place(disk, path, content, true)?;
     disk.sync_dir(folder).map_err(|error| {
         let text = format!("{error}; the new content is there, but may not outlast a loss of power");
         io::Error::new(error.kind(), text)
@@ -231,14 +248,19 @@ pub fn persist(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Writes a file that may be lost or damaged in a crash, but never is half there while nothing crashes.
 pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    put_in_place(disk, path, bytes, false)
+    put_in_place(disk, path, |write| write(bytes), false)
 }
 
-fn put_in_place(disk: &dyn Disk, path: &Path, bytes: &[u8], durably: bool) -> io::Result<()> {
+fn put_in_place(
+    disk: &dyn Disk,
+    path: &Path,
+    content: impl FnOnce(&mut WritePiece<'_>) -> io::Result<()>,
+    durably: bool,
+) -> io::Result<()> {
     let temporary = temporary_name(path)?;
     let written = (|| {
         let file = disk.create(&temporary)?;
-        disk.write(&file, bytes)?;
+        content(&mut |bytes| disk.write(&file, bytes))?;
         if durably {
             disk.sync(&file)?;
         }

@@ -3,12 +3,13 @@
 //! ```text
 //! .cvmfspublished …       root files, each replaced in one step
 //! data/00 … data/ff       objects, each with its name only once its bytes are durable
-//! data/txn/esker-N        objects in transit
-//! data/txn/esker.lock     held by the publisher
+//! data/txn/esker-PID-…/   objects in transit, and a lock that their process holds
+//! data/txn/esker.lock     held by the publisher that replaces root files
 //! ```
 //!
-//! Crash rule: files in `txn` with our prefix, and unfinished root files, are leftovers once the lock is free, and are
-//! removed at the next start. Locking rule: all writing is done under the lock.
+//! Locking rule: objects are stored without a lock, by any number of processes; root files are written under the lock.
+//! Crash rule: folders in `txn` whose lock is free are leftovers, and are removed at the next start; unfinished root
+//! files are leftovers once the lock is free, and are removed when it is taken.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -24,7 +25,8 @@ use crate::cache::disk::{Disk, RealDisk, make_dirs, persist, read_file, read_pie
 use crate::error::{Cause, StoreError};
 use crate::file_lock::{FileLock, Locking};
 
-use super::{Put, Sink};
+use super::transit::{self, Transit};
+use super::{Put, Sink, Swap};
 
 /// Pending objects are made durable when they are this many bytes …
 const BATCH_BYTES: u64 = 256 << 20;
@@ -32,8 +34,9 @@ const BATCH_BYTES: u64 = 256 << 20;
 const BATCH_OBJECTS: usize = 16_384;
 /// Up to this many files are synced one by one; above, the whole file system is, which then is cheaper.
 const SYNC_SINGLY: usize = 48;
-const PREFIX: &str = "esker-";
 const LOCK: &str = "esker.lock";
+/// More than any root file has that is compared before it is replaced.
+const ROOT_FILE_MAX: u64 = 1 << 20;
 
 /// A repository in a local folder, to publish to.
 pub struct LocalSink {
@@ -48,6 +51,8 @@ pub struct LocalSink {
 
 #[derive(Default)]
 struct Pending {
+    /// Folder of the objects; none before the first.
+    transit: Option<Transit>,
     next: u64,
     bytes: u64,
     batch: Vec<(ObjectName, PathBuf)>,
@@ -84,11 +89,17 @@ impl LocalSink {
         Ok(())
     }
 
-    /// Claims the repository for one publisher until the lock is dropped, and removes leftovers of an interrupted one.
+    /// Prepares the repository for storing objects: removes what processes left that have ended.
+    pub fn prepare(&self) -> Result<(), StoreError> {
+        self.check_owner()?;
+        let folder = self.transit();
+        transit::remove_leftovers(&*self.disk, &folder)
+            .map_err(|source| self.failed("removing leftovers in", &folder, source))
+    }
+
+    /// Takes the lock that is needed to write root files, and removes unfinished ones of an interrupted publisher.
     pub fn lock(&self) -> Result<Locking, StoreError> {
-        if rustix::process::geteuid().is_root() {
-            self.check_links()?;
-        }
+        self.check_owner()?;
         let folder = self.transit();
         self.disk.make_dir(&folder).map_err(|source| self.failed("making folder", &folder, source))?;
         let path = folder.join(LOCK);
@@ -96,14 +107,22 @@ impl LocalSink {
         if let Locking::Held(_) = locking {
             return Ok(locking);
         }
+        // Versions before 0.3 stored objects under the lock, in files of the folder itself.
         let names = self.disk.list(&folder).map_err(|source| self.failed("listing", &folder, source))?;
-        for name in names.iter().filter(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes())) {
-            let path = folder.join(name);
-            self.disk.remove(&path).map_err(|source| self.failed("removing leftover", &path, source))?;
+        for name in names {
+            let path = folder.join(&name);
+            let ours = name.as_encoded_bytes().starts_with(transit::PREFIX.as_bytes());
+            if ours && self.disk.facts(&path).is_ok_and(|facts| facts.regular) {
+                self.disk.remove(&path).map_err(|source| self.failed("removing leftover", &path, source))?;
+            }
         }
         remove_unfinished(&*self.disk, &self.root, |_| true)
             .map_err(|source| self.failed("removing leftovers in", &self.root, source))?;
         Ok(locking)
+    }
+
+    fn check_owner(&self) -> Result<(), StoreError> {
+        if rustix::process::geteuid().is_root() { self.check_links() } else { Ok(()) }
     }
 
     /// Refuses links out of the repository that root did not make: the owner of the repository could make root write
@@ -131,8 +150,26 @@ impl LocalSink {
         self.root.join("data/txn")
     }
 
+    /// Returns the folder of this process for objects in transit; makes it for the first object.
+    fn transit_folder<'p>(&self, pending: &'p mut Pending) -> Result<&'p Transit, StoreError> {
+        let transit = match pending.transit.take() {
+            Some(transit) => transit,
+            None => {
+                let all = self.transit();
+                Transit::make(self.disk.clone(), &all)
+                    .map_err(|source| self.failed("making a folder in", &all, source))?
+            }
+        };
+        Ok(pending.transit.insert(transit))
+    }
+
     fn failed(&self, doing: &'static str, path: &Path, source: io::Error) -> StoreError {
         StoreError::new("the storage", Cause::Disk { doing, path: path.to_owned(), source })
+    }
+
+    /// Returns whether an object has its name, whatever its bytes are.
+    pub fn is_there(&self, name: &ObjectName) -> Result<bool, StoreError> {
+        Ok(self.len_of(name)?.is_some())
     }
 
     /// Returns the length of a named object.
@@ -266,7 +303,14 @@ impl Sink for LocalSink {
                 return Ok(Put::Present);
             }
             pending.next += 1;
-            self.transit().join(format!("{PREFIX}{}", pending.next))
+            let number = pending.next;
+            match self.transit_folder(&mut pending) {
+                Ok(transit) => transit.file(number),
+                Err(error) => {
+                    pending.on_the_way.remove(name);
+                    return Err(error);
+                }
+            }
         };
         if let Err(error) = self.write_transit(&path, stored) {
             self.pending.lock().on_the_way.remove(name);
@@ -309,6 +353,15 @@ impl Sink for LocalSink {
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let path = self.root.join(name);
         persist(&*self.disk, &path, bytes).map_err(|source| self.failed("writing", &path, source))
+    }
+
+    fn replace_root(&self, name: &str, bytes: &[u8], expected: Option<&[u8]>) -> Result<Swap, StoreError> {
+        let path = self.root.join(name);
+        let found = read_file(&*self.disk, &path, ROOT_FILE_MAX);
+        if found.map_err(|source| self.failed("reading", &path, source))?.as_deref() != expected {
+            return Ok(Swap::Moved);
+        }
+        self.put_root(name, bytes).map(|()| Swap::Replaced)
     }
 
     fn put_alternative(&self, name: &ObjectName) -> Result<(), StoreError> {

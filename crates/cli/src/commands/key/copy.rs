@@ -10,7 +10,7 @@ use crate::settings::Settings;
 
 /// Copies keys into the keys folder, after checking that they belong together. Other keys are never replaced.
 ///
-/// Example: esker key import sw.example.org /media/stick/keys
+/// Example: esker key import sw.example.org keys-for-clients
 #[derive(clap::Args, Debug)]
 pub(super) struct ImportArgs {
     /// Name of the repository

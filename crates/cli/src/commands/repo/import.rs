@@ -14,7 +14,7 @@ use crate::settings::Settings;
 /// Prints a table of parameters. The storage stays where it is, CernVM-FS's spool folder is honoured by each publish, and
 /// `cvmfs_server` can go on with the repository at any time. Keys, whitelist and reflog are checked.
 ///
-/// Example: esker repo import sw.example.org --dry-run
+/// Example: esker repo import sw.example.org --config conf/server.conf --dry-run
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Name of the repository

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 /// Works with missing keys and an expired whitelist. Files that are no part of a repository stay, and links are not
 /// followed. Without a terminal it needs --yes.
 ///
-/// Example: esker repo remove old.example.org --dry-run
+/// Example: esker repo remove sw.example.org --dry-run
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Name of the repository

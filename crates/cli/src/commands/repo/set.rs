@@ -10,7 +10,7 @@ use crate::settings::Settings;
 ///
 /// The next publish uses them. A change of garbage_collectable signs the head again at once.
 ///
-/// Example: esker repo set sw.example.org compression=none
+/// Example: esker repo set sw.example.org automatic_tags_for=30
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Name of the repository

@@ -81,19 +81,77 @@ fn nothing_is_seen_before_it_is_flushed() {
     assert_eq!(fs::read(sink.root().join(name.path())).unwrap(), b"object");
 }
 
+fn in_transit(sink: &LocalSink) -> Vec<std::path::PathBuf> {
+    let found = fs::read_dir(sink.root().join("data/txn")).unwrap().map(|file| file.unwrap().path());
+    found.filter(|path| path.is_dir()).collect()
+}
+
 #[test]
-fn one_lock_and_no_leftovers() {
+fn a_second_publisher_does_not_get_the_lock() {
     let (_folder, sink) = sink();
-    sink.put(&name_of(b"lost", ObjectKind::File), b"lost").unwrap();
     let other = LocalSink::open(sink.root());
     let held = other.lock().unwrap();
-    let left: Vec<_> =
-        fs::read_dir(sink.root().join("data/txn")).unwrap().map(|file| file.unwrap().file_name()).collect();
-    assert_eq!(left, [LOCK], "what an interrupted publisher left is gone");
     let me = std::process::id();
     assert!(matches!(sink.lock().unwrap(), Locking::Held(holder) if holder.pid == Some(me)));
     drop(held);
     assert!(matches!(sink.lock().unwrap(), Locking::Taken(_)));
+}
+
+#[test]
+fn leftovers_of_a_dead_process_are_removed_and_those_of_a_live_one_stay() {
+    let (_folder, sink) = sink();
+    sink.put(&name_of(b"object", ObjectKind::File), b"object").unwrap();
+    let [live] = &in_transit(&sink)[..] else { panic!("one folder") };
+    // A process that ended keeps no lock, and perhaps did not even make the file.
+    let dead = ["esker-1-0123456789abcdef", "esker-2-0123456789abcdef"].map(|name| live.with_file_name(name));
+    dead.iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    fs::write(dead[0].join("1"), b"lost").unwrap();
+    fs::write(dead[0].join("lock"), b"1").unwrap();
+    let old = live.with_file_name("esker-3");
+    fs::write(&old, b"of an earlier version").unwrap();
+    let other = LocalSink::open(sink.root());
+    other.prepare().unwrap();
+    assert_eq!(in_transit(&sink), [live.clone()]);
+    assert!(old.exists(), "an earlier version may be running");
+    drop(other.lock().unwrap());
+    assert!(!old.exists());
+    sink.flush().unwrap();
+    assert!(sink.has(&name_of(b"object", ObjectKind::File), 6).unwrap());
+    drop(sink);
+    assert!(!live.exists(), "a process that ends removes its folder");
+}
+
+#[test]
+fn processes_that_make_and_remove_folders_at_once_keep_their_objects() {
+    let (_folder, sink) = sink();
+    let work = |number: usize| {
+        for round in 0..50 {
+            let own = LocalSink::open(sink.root());
+            let bytes = format!("{number} {round}");
+            let name = name_of(bytes.as_bytes(), ObjectKind::File);
+            own.prepare().unwrap();
+            own.put(&name, bytes.as_bytes()).unwrap();
+            own.prepare().unwrap();
+            own.flush().unwrap();
+            assert_eq!(own.read(&name.path(), 100).unwrap().as_deref(), Some(bytes.as_bytes()));
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|number| drop(scope.spawn(move || work(number)))));
+    assert!(in_transit(&sink).is_empty());
+}
+
+#[test]
+fn a_root_file_is_replaced_only_if_it_has_the_expected_content() {
+    let (_folder, sink) = sink();
+    let swap = |bytes: &[u8], expected: Option<&[u8]>| sink.replace_root("head", bytes, expected).unwrap();
+    assert_eq!(swap(b"first", Some(b"none")), Swap::Moved);
+    assert_eq!(sink.read("head", 10).unwrap(), None);
+    assert_eq!(swap(b"first", None), Swap::Replaced);
+    assert_eq!(swap(b"second", None), Swap::Moved);
+    assert_eq!(swap(b"second", Some(b"other")), Swap::Moved);
+    assert_eq!(sink.read("head", 10).unwrap().as_deref(), Some(&b"first"[..]));
+    assert_eq!(swap(b"second", Some(b"first")), Swap::Replaced);
+    assert_eq!(sink.read("head", 10).unwrap().as_deref(), Some(&b"second"[..]));
 }
 
 #[test]
@@ -151,7 +209,7 @@ fn a_lost_batch_ends_it() {
     let (_folder, sink) = sink();
     let (lost, later) = (name_of(b"lost", ObjectKind::File), name_of(b"later", ObjectKind::File));
     sink.put(&lost, b"lost").unwrap();
-    fs::remove_file(sink.root().join("data/txn/esker-1")).unwrap();
+    fs::remove_file(in_transit(&sink)[0].join("1")).unwrap();
     assert!(sink.flush().is_err());
     assert!(sink.flush().is_err());
     assert!(sink.put(&later, b"later").is_err());

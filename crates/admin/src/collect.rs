@@ -1,0 +1,126 @@
+//! Deletes the objects that only dropped revisions name.
+//!
+//! ```text
+//! prune tags ─► mark: lists of kept roots, lists of dropped roots ─► condemn: list on disk, reflog, head
+//!                                                                     └─ grace time ─► sweep: delete, remove the list
+//! ```
+//!
+//! Every step can be repeated: whatever ends a collect, the next one goes on. Nothing is deleted that is not on the list
+//! of condemned objects, and what the kept revisions of that moment name is taken off it first.
+
+mod act;
+mod condemn;
+mod largest;
+mod marks;
+mod orphans;
+mod plan;
+mod reflog;
+mod revisions;
+mod status_file;
+mod sweep;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::Serialize;
+
+pub use plan::{CollectPlan, DroppedRevision, KeptRevision, Waiting};
+pub use sweep::Deleted;
+
+/// Default seconds for which revisions before the head are kept.
+pub(crate) const KEEP_SECONDS: i64 = 3 * crate::create::DAY;
+/// Default seconds for which automatic tags are kept.
+pub(crate) const AUTOMATIC_TAG_SECONDS: i64 = 30 * crate::create::DAY;
+/// Default seconds between condemning an object and deleting it.
+pub(crate) const GRACE_SECONDS: i64 = 3600;
+/// Least age of an object without a revision before it counts as left over: a publish in flight has stored objects that
+/// no revision names yet.
+pub(crate) const ORPHAN_SECONDS: i64 = crate::create::DAY;
+
+/// Which revisions are kept besides the head and the tagged ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Those that are younger than this many seconds, and the one before the oldest of them.
+    Age(i64),
+    /// This many before the head.
+    Last(u64),
+    /// None.
+    Tags,
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        Self::Age(KEEP_SECONDS)
+    }
+}
+
+/// Phase of a collect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CollectProgress {
+    /// Reads the catalogs of this many revisions.
+    Mark {
+        /// Kept revisions.
+        kept: u64,
+        /// Dropped revisions.
+        dropped: u64,
+    },
+    /// Deletes objects.
+    Delete {
+        /// Objects deleted so far.
+        done: u64,
+        /// Objects to delete.
+        total: u64,
+    },
+}
+
+/// How a repository is collected.
+pub struct Collect<'c> {
+    /// Which revisions are kept.
+    pub keep: Keep,
+    /// Seconds after which automatic tags are removed; none keeps them.
+    pub automatic_tags: Option<i64>,
+    /// Seconds between condemning an object and deleting it; 0 deletes at once.
+    pub grace: i64,
+    /// Whether objects that no revision names are collected too, once they are this many seconds old.
+    pub orphans: Option<i64>,
+    /// Number of threads.
+    pub threads: usize,
+    /// Records that are sorted in memory, 25 bytes each.
+    pub buffer: usize,
+    /// Set to stop early.
+    pub stop: Arc<AtomicBool>,
+    /// Told now and then how far it is.
+    pub progress: &'c (dyn Fn(CollectProgress) + Sync),
+}
+
+impl<'c> Collect<'c> {
+    /// Returns the defaults.
+    pub fn new(progress: &'c (dyn Fn(CollectProgress) + Sync)) -> Self {
+        Self {
+            keep: Keep::default(),
+            automatic_tags: Some(AUTOMATIC_TAG_SECONDS),
+            grace: GRACE_SECONDS,
+            orphans: None,
+            threads: 1,
+            buffer: crate::hash_lists::sorter::RECORDS,
+            stop: Arc::new(AtomicBool::new(false)),
+            progress,
+        }
+    }
+
+    /// Returns the least age of objects that no revision names, for `orphans`.
+    pub fn orphan_age(&self) -> i64 {
+        self.grace.max(ORPHAN_SECONDS)
+    }
+}
+
+/// Result of a collect.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Collected {
+    /// What was decided.
+    pub plan: CollectPlan,
+    /// Deleted objects that an earlier collect or this one had condemned.
+    pub deleted: Deleted,
+    /// Objects that wait for their deletion, and until when.
+    pub waiting: Option<Waiting>,
+}

@@ -1,0 +1,54 @@
+//! `.cvmfs_status.json`, which tells monitors when a repository was last collected or checked.
+
+use esker_format::time::UnixTime;
+use esker_store::{LocalSink, Sink as _};
+use serde_json::{Map, Value};
+
+use crate::error::AdminError;
+use crate::signed::SMALL_FILE_MAX;
+
+const PATH: &str = ".cvmfs_status.json";
+
+/// Sets fields of the file; the others stay, and a file that can't be read is replaced.
+pub(crate) fn set(sink: &LocalSink, fields: &[(&str, &str)]) -> Result<(), AdminError> {
+    let stored = sink.read(PATH, SMALL_FILE_MAX)?.unwrap_or_default();
+    let mut status: Map<String, Value> = serde_json::from_slice(&stored).unwrap_or_default();
+    for (name, value) in fields {
+        status.insert((*name).to_owned(), Value::String((*value).to_owned()));
+    }
+    let mut text = serde_json::to_vec_pretty(&status).expect("a map becomes JSON because its keys are text");
+    text.push(b'\n');
+    Ok(sink.put_root(PATH, &text)?)
+}
+
+/// Returns a time as `date --utc` prints it: `Fri Oct 18 08:01:07 UTC 2024`.
+pub(crate) fn date(time: UnixTime) -> String {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let compact = time.to_compact();
+    let part = |from: usize, to: usize| compact.get(from..to).unwrap_or_default();
+    let month = part(4, 6).parse::<usize>().unwrap_or(1).saturating_sub(1);
+    let day = part(6, 8).trim_start_matches('0');
+    let weekday = usize::try_from(time.0.div_euclid(86_400).rem_euclid(7)).unwrap_or_default();
+    format!(
+        "{} {} {day:>2} {}:{}:{} UTC {}",
+        DAYS.get(weekday).unwrap_or(&"Thu"),
+        MONTHS.get(month).unwrap_or(&"Jan"),
+        part(8, 10),
+        part(10, 12),
+        part(12, 14),
+        part(0, 4)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_look_as_those_of_date() {
+        assert_eq!(date(UnixTime(1_729_238_467)), "Fri Oct 18 08:01:07 UTC 2024");
+        assert_eq!(date(UnixTime(0)), "Thu Jan  1 00:00:00 UTC 1970");
+    }
+}

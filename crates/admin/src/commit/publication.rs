@@ -1,0 +1,118 @@
+//! Writes history, reflog, and last of all the signed head.
+
+use std::collections::HashSet;
+
+use esker_format::hash::ContentHash;
+use esker_format::manifest::{self, Manifest};
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::reflog::{self, Reflog};
+use esker_format::time::UnixTime;
+use esker_format::write::head::sign_manifest;
+use esker_format::write::history::HistoryDraft;
+use esker_format::write::reflog::ReflogDraft;
+use esker_store::{Sink as _, Swap};
+
+use crate::encode::Encoder;
+use crate::error::AdminError;
+use crate::kept;
+use crate::repository::DATABASE_MAX;
+
+use super::HeadLock;
+
+/// What the next head says.
+pub(crate) struct Next {
+    /// Hash and plain size of the root catalog.
+    pub(crate) root: (ContentHash, u64),
+    pub(crate) revision: u64,
+    pub(crate) ttl: u32,
+    /// Time of the signature.
+    pub(crate) timestamp: UnixTime,
+    /// The history; none keeps the published one.
+    pub(crate) history: Option<HistoryDraft>,
+    /// Root objects that are removed from the reflog.
+    pub(crate) forgotten: HashSet<ContentHash>,
+}
+
+impl HeadLock<'_> {
+    /// Stores the remaining objects and replaces the head, if it still is the one that was read under the lock. All
+    /// objects that the next head leads to have to be put.
+    pub(crate) fn publish(&self, next: Next) -> Result<Swap, AdminError> {
+        self.publish_changed(next, &|_| ())
+    }
+
+    /// The same with further changes of the manifest.
+    pub(crate) fn publish_changed(
+        &self,
+        next: Next,
+        change: &dyn Fn(&mut Manifest),
+    ) -> Result<Swap, AdminError> {
+        let repository = self.repository;
+        let sink = &*repository.sink;
+        let head = &self.head().verified;
+        let mut encoder = Encoder::for_metadata();
+        let algorithm = head.hash_algorithm();
+        let mut room = Vec::new();
+        let mut put = |plain: &[u8], kind| -> Result<ObjectName, AdminError> {
+            let stored = encoder.encode(plain, &mut room)?;
+            let name = ObjectName::new(ContentHash::of(algorithm, stored), kind);
+            sink.put(&name, stored)?;
+            Ok(name)
+        };
+        let history = match next.history {
+            Some(draft) => Some(put(&draft.finish(), ObjectKind::History)?),
+            None => head.history(),
+        };
+        let certificate = match kept::certificate(sink, head, repository.publisher.certificate())? {
+            Some(published) => published,
+            None => put(repository.publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?,
+        };
+        let metainfo = kept::metainfo(sink, head)?;
+        sink.flush()?;
+        let root = ObjectName::new(next.root.0, ObjectKind::Catalog);
+        let objects: Vec<ObjectName> =
+            [root, certificate].into_iter().chain(history).chain(metainfo).collect();
+        if head.alternative_paths() {
+            objects.iter().try_for_each(|object| sink.put_alternative(object))?;
+        }
+        let reflog = self.reflog(&objects, &next.forgotten, next.timestamp)?;
+        sink.put_root(reflog::PATH, &reflog)?;
+        let reflog = ContentHash::of(algorithm, &reflog);
+        if let Some(spool) = &repository.spool {
+            spool.remember_reflog(&reflog)?;
+        }
+        let mut manifest = Manifest {
+            root_catalog: next.root.0,
+            root_catalog_size: next.root.1,
+            ttl: next.ttl,
+            revision: next.revision,
+            certificate: Some(certificate.hash),
+            history: history.map(|object| object.hash),
+            timestamp: next.timestamp,
+            reflog: Some(reflog),
+            metainfo: metainfo.map(|object| object.hash),
+            micro_catalog: None,
+            ..head.manifest().clone()
+        };
+        change(&mut manifest);
+        let signed = sign_manifest(&manifest, repository.publisher.key()).map_err(AdminError::Signing)?;
+        Ok(sink.replace_root(manifest::PATH, &signed, Some(&self.head().bytes))?)
+    }
+
+    fn reflog(
+        &self,
+        objects: &[ObjectName],
+        forgotten: &HashSet<ContentHash>,
+        time: UnixTime,
+    ) -> Result<Vec<u8>, AdminError> {
+        let repository = self.repository;
+        let mut draft = match repository.sink.read(reflog::PATH, DATABASE_MAX)? {
+            Some(bytes) => ReflogDraft::continuing(&Reflog::parse(&bytes).map_err(AdminError::Reflog)?),
+            None => ReflogDraft::new(repository.name.clone()),
+        };
+        draft.remove(forgotten);
+        for object in objects {
+            draft.add(*object, time);
+        }
+        Ok(draft.finish())
+    }
+}

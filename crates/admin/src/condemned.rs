@@ -1,0 +1,354 @@
+//! Objects that a collect is about to delete.
+//!
+//! ```text
+//! condemned/list      magic (16)  time (8)  count (8)  records, sorted (22 each)  SHA-1 of all before (20)
+//!                     record: algorithm (1)  digest (20)  kind (1)
+//! condemned/progress  SHA-1 of the list (20)  state (1)  objects done (8), as JSON
+//! condemned/revived   SHA-1 of the list, names of the objects that were taken off it, as JSON
+//! collections         number of lists there have been, as text
+//! ```
+//!
+//! A collect writes the list durably (state waiting), waits for the grace time, and deletes (state deleting) in batches,
+//! each under the commit lock. A publisher counts a listed object as absent. At its commit, under the same lock, it
+//! takes every object that its revision names off the list, and makes sure that it is there: the batch may have been
+//! deleted already. A number that counts the lists tells a publisher that a list came and went while it worked.
+//!
+//! All functions that write need the commit lock; reading needs none.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_format::hash::{ContentHash, HashAlgorithm, Hasher};
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::time::UnixTime;
+use esker_store::{Disk, make_dirs, persist, persist_with, read_file};
+use serde::{Deserialize, Serialize};
+
+use crate::error::AdminError;
+use crate::state;
+
+const MAGIC: &[u8; 16] = b"esker-condemn-1\n";
+/// Magic, time and count.
+const HEADER_LEN: usize = 32;
+const RECORD_LEN: usize = 22;
+const DIGEST_LEN: usize = 20;
+/// The folder of the files, in that of the publisher.
+pub(crate) const FOLDER: &str = "condemned";
+const LIST: &str = "list";
+const PROGRESS: &str = "progress";
+const REVIVED: &str = "revived";
+const COLLECTIONS: &str = "collections";
+/// More than the names of ten million revived objects.
+const REVIVED_MAX: u64 = 1 << 30;
+const SMALL_MAX: u64 = 1 << 16;
+/// Records that are written and read at once.
+const RECORDS_AT_ONCE: usize = 4096;
+
+/// State of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// Nothing of it is deleted before the grace time is over.
+    Waiting,
+    /// Its objects are being deleted.
+    Deleting,
+}
+
+/// Place of the lists of one repository.
+#[derive(Clone)]
+pub(crate) struct CondemnedFolder {
+    disk: Arc<dyn Disk>,
+    state: PathBuf,
+}
+
+/// The list of a repository.
+pub(crate) struct Condemned {
+    folder: CondemnedFolder,
+    file: File,
+    id: String,
+    since: UnixTime,
+    count: u64,
+    progress: Progress,
+    revived: BTreeSet<ObjectName>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Progress {
+    list: String,
+    state: State,
+    done: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Revived {
+    list: String,
+    objects: Vec<String>,
+}
+
+/// Objects of a list to delete next.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    /// The objects, without those that were revived.
+    pub(crate) objects: Vec<ObjectName>,
+    /// Value for [`Condemned::advance`] once they are deleted.
+    pub(crate) done: u64,
+}
+
+impl CondemnedFolder {
+    /// Creates the place in a publisher's state folder, without reading it.
+    pub(crate) fn new(disk: Arc<dyn Disk>, state: &Path) -> Self {
+        Self { disk, state: state.to_owned() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.state.join(FOLDER).join(name)
+    }
+
+    /// Returns how many lists there have been.
+    pub(crate) fn collections(&self) -> Result<u64, AdminError> {
+        let path = self.state.join(COLLECTIONS);
+        let text = read_file(&*self.disk, &path, SMALL_MAX).map_err(AdminError::file("reading", &path))?;
+        let Some(text) = text else { return Ok(0) };
+        let number = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
+        number.ok_or_else(|| unreadable(&path))
+    }
+
+    /// Reads the list; none if there is none. Its objects stay on the disk.
+    pub(crate) fn read(&self) -> Result<Option<Condemned>, AdminError> {
+        let path = self.path(LIST);
+        let failed = || AdminError::file("reading", &path);
+        let file = match self.disk.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(failed())?,
+        };
+        let len = file.metadata().map_err(failed())?.len();
+        let mut header = [0; HEADER_LEN];
+        let mut id = [0; DIGEST_LEN];
+        let end = len.checked_sub(DIGEST_LEN as u64).ok_or_else(|| unreadable(&path))?;
+        self.disk.read_exact_at(&file, &mut header, 0).map_err(failed())?;
+        self.disk.read_exact_at(&file, &mut id, end).map_err(failed())?;
+        let number = |at: usize| {
+            let bytes = header[at..at + 8].try_into().expect("a slice of eight bytes has eight bytes");
+            i64::from_le_bytes(bytes)
+        };
+        let (since, count) = (UnixTime(number(16)), number(24).cast_unsigned());
+        let records = count.checked_mul(RECORD_LEN as u64).and_then(|len| len.checked_add(HEADER_LEN as u64));
+        if header[..16] != MAGIC[..] || records != Some(end) {
+            return Err(unreadable(&path));
+        }
+        let id = ContentHash::new(HashAlgorithm::Sha1, id).hex();
+        let begin = Progress { list: id.clone(), state: State::Waiting, done: 0 };
+        // What was noted for an earlier list does not count.
+        let progress = self.note::<Progress>(PROGRESS)?.filter(|progress| progress.list == id);
+        let revived = self.note::<Revived>(REVIVED)?.filter(|revived| revived.list == id);
+        let revived = revived.map(|revived| revived.objects).unwrap_or_default();
+        let revived = revived.iter().filter_map(|name| ObjectName::parse(name)).collect();
+        let progress = progress.unwrap_or(begin);
+        Ok(Some(Condemned { folder: self.clone(), file, id, since, count, progress, revived }))
+    }
+
+    /// Writes a list in the state waiting. The objects come in their order, each once.
+    pub(crate) fn write(
+        &self,
+        since: UnixTime,
+        count: u64,
+        objects: &mut dyn Iterator<Item = Result<ObjectName, AdminError>>,
+    ) -> Result<(), AdminError> {
+        let folder = self.state.join(FOLDER);
+        make_dirs(&*self.disk, &folder).map_err(AdminError::file("making folder", &folder))?;
+        let _lock = state::lock(&self.state)?;
+        // Counted first: a publisher that sees the old number has begun before the list.
+        let path = self.state.join(COLLECTIONS);
+        let number = self.collections()?.saturating_add(1).to_string();
+        persist(&*self.disk, &path, number.as_bytes()).map_err(AdminError::file("writing", &path))?;
+        let path = self.path(LIST);
+        let mut failed = None;
+        let written = persist_with(&*self.disk, &path, |write| {
+            let mut digest = Hasher::new(HashAlgorithm::Sha1);
+            let mut put = |bytes: &[u8]| {
+                digest.update(bytes);
+                write(bytes)
+            };
+            let header = [&MAGIC[..], &since.0.to_le_bytes(), &count.to_le_bytes()].concat();
+            put(&header)?;
+            let mut last = None;
+            let mut left = count;
+            let mut room = Vec::with_capacity(RECORDS_AT_ONCE * RECORD_LEN);
+            for object in objects {
+                let object = match object {
+                    Ok(object) => object,
+                    Err(error) => {
+                        failed = Some(error);
+                        return Err(io::ErrorKind::Other.into());
+                    }
+                };
+                if last.is_some_and(|last| last >= object) || left == 0 {
+                    return Err(io::Error::other(
+                        "the objects are out of order, or more than were announced",
+                    ));
+                }
+                (last, left) = (Some(object), left - 1);
+                encode(&object, &mut room);
+                if room.len() >= RECORDS_AT_ONCE * RECORD_LEN {
+                    put(&room)?;
+                    room.clear();
+                }
+            }
+            if left > 0 {
+                return Err(io::Error::other("there are fewer objects than were announced"));
+            }
+            put(&room)?;
+            let digest = digest.finish();
+            write(digest.digest())
+        });
+        match failed {
+            Some(error) => Err(error),
+            None => written.map_err(AdminError::file("writing", &path)),
+        }
+    }
+
+    fn note<T: for<'a> Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, AdminError> {
+        let path = self.path(name);
+        let text = read_file(&*self.disk, &path, REVIVED_MAX).map_err(AdminError::file("reading", &path))?;
+        text.map(|text| serde_json::from_slice(&text).map_err(|_| unreadable(&path))).transpose()
+    }
+
+    fn write_note<T: Serialize>(&self, name: &str, note: &T) -> Result<(), AdminError> {
+        let path = self.path(name);
+        let text = serde_json::to_vec(note).expect("a note becomes JSON because its keys are text");
+        let _lock = state::lock(&self.state)?;
+        persist(&*self.disk, &path, &text).map_err(AdminError::file("writing", &path))
+    }
+}
+
+impl Condemned {
+    /// Returns the time at which the list was written.
+    pub(crate) fn since(&self) -> UnixTime {
+        self.since
+    }
+
+    /// Returns the number of objects that were put on the list.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the state of the list.
+    pub(crate) fn state(&self) -> State {
+        self.progress.state
+    }
+
+    /// Returns whether an object is on the list and was not revived.
+    pub(crate) fn contains(&self, object: &ObjectName) -> Result<bool, AdminError> {
+        if self.revived.contains(object) {
+            return Ok(false);
+        }
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.records(middle, 1)?.first() {
+                Some(found) if found < object => low = middle + 1,
+                Some(found) if found > object => high = middle,
+                found => return Ok(found.is_some()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes objects off the list, durably; those that are not on it are fine.
+    pub(crate) fn revive(&mut self, objects: &[ObjectName]) -> Result<(), AdminError> {
+        let before = self.revived.len();
+        for object in objects {
+            if self.contains(object)? {
+                self.revived.insert(*object);
+            }
+        }
+        if self.revived.len() == before {
+            return Ok(());
+        }
+        let objects = self.revived.iter().map(ToString::to_string).collect();
+        self.folder.write_note(REVIVED, &Revived { list: self.id.clone(), objects })
+    }
+
+    /// Notes durably that deletion begins.
+    pub(crate) fn begin_deleting(&mut self) -> Result<(), AdminError> {
+        self.set_progress(State::Deleting, self.progress.done)
+    }
+
+    /// Returns the next objects to delete, at most `max` records further; none at the end of the list.
+    pub(crate) fn batch(&self, max: u64) -> Result<Option<Batch>, AdminError> {
+        let done = self.progress.done.min(self.count);
+        let records = self.records(done, max.min(self.count - done))?;
+        let done = done + records.len() as u64;
+        let is_revived = |object: &ObjectName| self.revived.contains(object);
+        let objects = records.iter().filter(|object| !is_revived(object)).copied().collect();
+        Ok((!records.is_empty()).then_some(Batch { objects, done }))
+    }
+
+    /// Notes durably that a batch is deleted.
+    pub(crate) fn advance(&mut self, batch: &Batch) -> Result<(), AdminError> {
+        self.set_progress(State::Deleting, batch.done)
+    }
+
+    /// Removes the list once everything on it is deleted, or when the collect is given up.
+    pub(crate) fn remove(self) -> Result<(), AdminError> {
+        let _lock = state::lock(&self.folder.state)?;
+        let folder = self.folder.state.join(FOLDER);
+        // The list goes first: without it the notes mean nothing.
+        for name in [LIST, PROGRESS, REVIVED] {
+            let path = folder.join(name);
+            match self.folder.disk.remove(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(AdminError::file("removing", &path)(error));
+                }
+                _ => {}
+            }
+            if name == LIST {
+                let synced = self.folder.disk.sync_dir(&folder);
+                synced.map_err(AdminError::file("writing folder", &folder))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_progress(&mut self, state: State, done: u64) -> Result<(), AdminError> {
+        let progress = Progress { list: self.id.clone(), state, done };
+        self.folder.write_note(PROGRESS, &progress)?;
+        self.progress = progress;
+        Ok(())
+    }
+
+    fn records(&self, first: u64, number: u64) -> Result<Vec<ObjectName>, AdminError> {
+        let path = self.folder.path(LIST);
+        let len = usize::try_from(number).ok().and_then(|number| number.checked_mul(RECORD_LEN));
+        let mut bytes = vec![0; len.ok_or_else(|| unreadable(&path))?];
+        let at = HEADER_LEN as u64 + first * RECORD_LEN as u64;
+        let read = self.folder.disk.read_exact_at(&self.file, &mut bytes, at);
+        read.map_err(AdminError::file("reading", &path))?;
+        let (records, _) = bytes.as_chunks::<RECORD_LEN>();
+        records.iter().map(decode).collect::<Option<_>>().ok_or_else(|| unreadable(&path))
+    }
+}
+
+fn encode(object: &ObjectName, out: &mut Vec<u8>) {
+    out.push(object.hash.algorithm().to_flag());
+    out.extend_from_slice(object.hash.digest());
+    let kind = ObjectKind::ALL.iter().position(|kind| *kind == object.kind).unwrap_or_default();
+    out.push(u8::try_from(kind).unwrap_or_default());
+}
+
+fn decode(record: &[u8; RECORD_LEN]) -> Option<ObjectName> {
+    let [algorithm, digest @ .., kind] = record;
+    let hash = ContentHash::new(HashAlgorithm::from_flag(*algorithm)?, *digest);
+    Some(ObjectName::new(hash, *ObjectKind::ALL.get(usize::from(*kind))?))
+}
+
+fn unreadable(path: &Path) -> AdminError {
+    let text = "it is damaged; remove the folder `condemned`, and collect again";
+    AdminError::file("reading", path)(io::Error::new(io::ErrorKind::InvalidData, text))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,54 @@
+//! The folder of the publisher's state, `.esker` below the root of the repository, and the lock for writing to it.
+//!
+//! Any number of processes publish at once, so each file in the folder is replaced in one step under the lock, which is
+//! held for that step only. Whoever holds the lock may remove unfinished files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use esker_store::{FileLock, Locking, remove_unfinished};
+
+use crate::condemned;
+use crate::content_index;
+use crate::disks::Disks;
+use crate::error::AdminError;
+use crate::file_index;
+use crate::profiles;
+
+/// Folder of the publisher's state, below the root of the repository.
+const STATE: &str = ".esker";
+const LOCK: &str = "lock";
+
+/// Returns the folder, which may be missing.
+pub(crate) fn folder(root: &Path) -> PathBuf {
+    root.join(STATE)
+}
+
+/// Makes the folder, and removes unfinished files of an interrupted publish.
+///
+/// Web servers run as other users and need no access to it.
+pub(crate) fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
+    let state = folder(root);
+    let disk = &*disks.private;
+    disk.make_dir(&state).map_err(AdminError::file("making folder", &state))?;
+    let path = state.join(LOCK);
+    let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
+    // Another process writes now; the next start removes leftovers.
+    let Locking::Taken(_lock) = locking else { return Ok(state) };
+    let below = [file_index::FOLDER, content_index::FOLDER, profiles::FOLDER, condemned::FOLDER];
+    for folder in [state.clone()].into_iter().chain(below.map(|folder| state.join(folder))) {
+        match remove_unfinished(disk, &folder, |_| true) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(AdminError::file("removing leftovers in", &folder)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(state)
+}
+
+/// Takes the lock for writing a file in the folder; other processes hold it for one file only.
+pub(crate) fn lock(state: &Path) -> Result<FileLock, AdminError> {
+    let path = state.join(LOCK);
+    FileLock::wait(&path).map_err(AdminError::file("locking", &path))
+}
