@@ -58,7 +58,7 @@ impl NewRepository {
         Self {
             name,
             algorithm: HashAlgorithm::Sha1,
-            settings: Settings::default(),
+            settings: Settings::of_new_repository(),
             ttl: TTL,
             garbage_collectable: true,
             whitelist_days: WHITELIST_DAYS,

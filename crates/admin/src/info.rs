@@ -22,7 +22,7 @@ use esker_store::LocalSink;
 
 use crate::create::{DAY, MASTER_REPLICA};
 use crate::error::AdminError;
-use crate::signed::{SMALL_FILE_MAX, SignedFiles, is_of, open_object};
+use crate::signed::{SMALL_FILE_MAX, SignedFiles, decoded_object, is_of};
 
 pub use list::{ListedRepository, list_repositories};
 pub use report::{CertificateInfo, Problem, RepositoryInfo, WhitelistInfo};
@@ -139,7 +139,7 @@ impl Reader<'_> {
             Ok(None) => return self.problem(part, format!("object {object} is missing")),
             Err(error) => return self.problem(part, error),
         };
-        match open_object(&stored, &object, None, limit, part) {
+        match decoded_object(&stored, &object, None, limit, part) {
             Ok(plain) => Some(plain),
             Err(error) => self.problem(part, causes(&error)),
         }

@@ -79,6 +79,9 @@ impl Default for Settings {
     }
 }
 
+/// Days for which a new repository keeps automatic tags: each publish makes one.
+const AUTOMATIC_TAGS_DAYS: u32 = 30;
+
 /// The settings as a file holds them.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -112,6 +115,11 @@ enum StoredCompression {
 }
 
 impl Settings {
+    /// Returns the settings of a new repository; the default ones are of a repository without a settings file.
+    pub fn of_new_repository() -> Self {
+        Self { automatic_tags_for: Some(AUTOMATIC_TAGS_DAYS), ..Self::default() }
+    }
+
     /// Returns the path of the settings in the publisher's state folder.
     pub(crate) fn path(state: &Path) -> PathBuf {
         state.join("settings.json")

@@ -104,11 +104,11 @@ pub(crate) fn read_object(
 ) -> Result<Vec<u8>, AdminError> {
     let missing = || AdminError::Missing { what: what.to_owned(), object: name.to_string() };
     let stored = sink.read(&name.path(), limit)?.ok_or_else(missing)?;
-    open_object(&stored, name, size, limit, what)
+    decoded_object(&stored, name, size, limit, what)
 }
 
-/// Returns the plain bytes of a stored object, checked against its name.
-pub(crate) fn open_object(
+/// Returns the plain bytes of such an object, checked against its name.
+pub(crate) fn decoded_object(
     stored: &[u8],
     name: &ObjectName,
     size: Option<u64>,

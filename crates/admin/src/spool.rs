@@ -29,7 +29,8 @@ const OURS: &[u8] = b"esker is publishing\n";
 const UNNAMED: &str = "esker.in_transaction";
 /// File that every publisher locks.
 const PUBLISHING: &str = "is_publishing.lock";
-const REFLOG_CHECKSUM: &str = "reflog.chksum";
+/// File with the checksum of the reflog.
+pub(crate) const REFLOG_CHECKSUM: &str = "reflog.chksum";
 
 impl Spool {
     /// Claims a spool folder; none if there is none.

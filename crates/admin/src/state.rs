@@ -19,7 +19,7 @@ use crate::profiles;
 const STATE: &str = ".esker";
 const LOCK: &str = "lock";
 
-/// Returns the folder, which may be missing.
+/// Returns the folder of a repository, which may not exist.
 pub(crate) fn folder(root: &Path) -> PathBuf {
     root.join(STATE)
 }

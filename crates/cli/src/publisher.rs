@@ -77,7 +77,7 @@ impl PublisherArgs {
     }
 
     /// Returns the folder of repositories.
-    pub(crate) fn storage(&self, settings: &Settings) -> Result<PathBuf, Failure> {
+    pub(crate) fn storage_folder(&self, settings: &Settings) -> Result<PathBuf, Failure> {
         self.storage.as_deref().map_or(Ok(()), |storage| refuse_address("--storage", storage))?;
         settings.storage(self.storage.as_deref())
     }
@@ -93,9 +93,17 @@ impl PublisherArgs {
         KeyFolder::new(folder, name).with_passphrases(passphrase::source(settings))
     }
 
+    /// Returns the repository in a folder.
+    pub(crate) fn place_at(&self, name: &str, root: &Path, settings: &Settings) -> Result<Place, Failure> {
+        let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
+        let keys = self.keys(&name, settings)?;
+        let spool = settings.spool(&name, root).or_else(|| remembered_spool(root));
+        Ok(Place { name, root: root.to_owned(), keys, spool })
+    }
+
     pub(crate) fn place(&self, name: &str, settings: &Settings) -> Result<Place, Failure> {
         let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
-        let root = Repository::locate(&self.storage(settings)?, &name);
+        let root = Repository::locate(&self.storage_folder(settings)?, &name);
         let keys = self.keys(&name, settings)?;
         keys.exposed().iter().for_each(|key| warn_of_key(key));
         let spool = settings.spool(&name, &root).or_else(|| remembered_spool(&root));
@@ -112,6 +120,11 @@ pub(crate) fn warn_of_key(key: &Path) {
 }
 
 impl Place {
+    /// Returns the folder of CernVM-FS's state, if it may publish to the repository too.
+    pub(crate) fn spool_folder(&self) -> Option<&Path> {
+        self.spool.as_deref()
+    }
+
     /// True if the repository is there, and this user has its publisher's certificate and public key.
     pub(crate) fn is_ours(&self) -> bool {
         let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
@@ -290,7 +303,11 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::NotOnWhitelist(_)
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
+        | AdminError::NoSuchPath(_)
+        | AdminError::NoRevision { .. }
         | AdminError::Tag(_)
+        | AdminError::NoTag(_)
+        | AdminError::NotCollectable(_)
         | AdminError::MessageWithoutTag
         | AdminError::Dirtab { .. } => Kind::Usage,
         AdminError::Untrusted { .. }

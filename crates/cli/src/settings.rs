@@ -135,6 +135,14 @@ impl Settings {
         folder_or_default(named, self.storage.as_ref(), "--storage")
     }
 
+    /// Returns the file that remembers how far a check of all bytes was: in the publisher's state if it may be written.
+    pub(crate) fn check_resume(&self, name: &RepositoryName, root: &Path) -> Option<PathBuf> {
+        let own = root.join(".esker");
+        let is_ours = rustix::fs::access(&own, rustix::fs::Access::WRITE_OK).is_ok();
+        let folder = if is_ours { Some(own) } else { self.storage.clone().filter(|folder| folder.is_dir()) };
+        folder.map(|folder| folder.join(format!("check-{name}.json")))
+    }
+
     /// Returns the spool folder of CernVM-FS for a repository in CernVM-FS's own storage.
     pub(crate) fn spool(&self, name: &RepositoryName, storage: &Path) -> Option<PathBuf> {
         let own = storage == Path::new(ROOT_STORAGE).join(name.as_str());

@@ -66,6 +66,11 @@ impl<'r> HashLists<'r> {
         Ok(list)
     }
 
+    /// Returns true if the list of a catalog is kept already, or none is kept.
+    pub(crate) fn has(&self, catalog: &ContentHash) -> bool {
+        self.path(catalog).is_none_or(|path| self.disk.facts(&path).is_ok())
+    }
+
     /// Stores a list. Losing one costs time only, so a failure is no error.
     pub(crate) fn keep(&self, catalog: &ContentHash, list: &HashList) {
         let Some(path) = self.path(catalog) else { return };

@@ -130,7 +130,7 @@ impl SettingsChange {
             match (named.place, value) {
                 (Place::File { set, .. }, Some(text)) => set(&mut new, text.trim()).map_err(refused)?,
                 (Place::File { get, set }, None) => {
-                    set(&mut new, &get(&Settings::default())).map_err(refused)?
+                    set(&mut new, &get(&Settings::of_new_repository())).map_err(refused)?
                 }
                 (Place::Ttl, text) => {
                     let ttl = text.as_ref().map_or(Ok(TTL), |text| number(text.trim(), 1..=u32::MAX));

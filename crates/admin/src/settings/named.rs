@@ -254,7 +254,7 @@ fn short_size(bytes: u32) -> String {
 
 /// Returns the values of all settings; `head` has the TTL and whether the repository is collectable, if it can be read.
 pub(crate) fn current(settings: &Settings, head: Option<(u32, bool)>) -> Vec<SettingValue> {
-    let usual = Settings::default();
+    let usual = Settings::of_new_repository();
     let of = |named: &NamedSetting| {
         let (value, default) = match named.place {
             Place::File { get, .. } => (Some(get(settings)), Some(get(&usual))),

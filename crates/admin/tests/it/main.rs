@@ -3,7 +3,9 @@
 
 mod bundles;
 mod collecting;
+mod corpus;
 mod creation;
+mod diffing;
 mod disturbed;
 mod faults;
 mod fixtures;
@@ -20,6 +22,8 @@ mod round_trip;
 mod scene;
 mod settings;
 mod side_by_side;
+mod snapshots;
 mod tags;
 mod takeover;
+mod time_travel;
 mod workshop;

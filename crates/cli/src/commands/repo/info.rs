@@ -72,7 +72,7 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
         (root.clone(), name_of(&root))
     } else {
         let name = RepositoryName::parse(&args.place).map_err(|error| Failure::usage(error.to_string()))?;
-        (Repository::locate(&args.publisher.storage(settings)?, &name), Some(name))
+        (Repository::locate(&args.publisher.storage_folder(settings)?, &name), Some(name))
     };
     if !root.is_dir() {
         return Err(Failure::usage(format!("there is no repository in {}", root.display()))
