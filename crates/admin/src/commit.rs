@@ -49,7 +49,7 @@ pub struct TagRequest {
 }
 
 /// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
-const ATTEMPTS: u32 = 5;
+pub(crate) const ATTEMPTS: u32 = 5;
 
 /// Publishes changes that were computed from the base of the context. Changes that other publishers made meanwhile stay;
 /// a path that both changed is a conflict.

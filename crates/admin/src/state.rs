@@ -27,7 +27,7 @@ pub(crate) fn folder(root: &Path) -> PathBuf {
 ///
 /// Web servers run as other users and need no access to it.
 pub(crate) fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
-    let state = root.join(STATE);
+    let state = folder(root);
     let disk = &*disks.private;
     disk.make_dir(&state).map_err(AdminError::file("making folder", &state))?;
     let path = state.join(LOCK);
