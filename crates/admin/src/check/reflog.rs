@@ -8,8 +8,8 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 use esker_store::{LocalSink, Sink as _};
 
-use super::CheckPlace;
 use super::finding::{Finding, FindingKind, Findings};
+use super::options::CheckPlace;
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
 use crate::spool::REFLOG_CHECKSUM;

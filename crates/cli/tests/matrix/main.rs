@@ -7,6 +7,7 @@
 mod broker;
 mod browsing;
 mod caring;
+mod collecting;
 mod comparing;
 mod configuring;
 mod container_images;
