@@ -46,6 +46,8 @@ pub(crate) struct CatalogBuilder<'r> {
     pub(crate) algorithm: HashAlgorithm,
     /// The number of the new revision.
     pub(crate) revision: u64,
+    /// Root catalog of the revision before, if it isn't that of the tree.
+    pub(crate) replaces: Option<ContentHash>,
     pub(crate) now: UnixTime,
     pub(crate) ttl: u32,
     /// The catalogs written so far, by mountpoint.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use esker_format::catalog::NestedCatalog;
 use esker_format::write::catalog::Entry;
 
 use crate::error::AdminError;
@@ -25,6 +26,8 @@ pub(crate) struct DirectoryChange {
 pub(crate) struct Changes {
     /// The entry of the root of the repository.
     pub(crate) root: Option<Entry>,
+    /// New bind mountpoints by path.
+    binds: BTreeMap<Vec<u8>, NestedCatalog>,
     directories: BTreeMap<Vec<u8>, DirectoryChange>,
 }
 
@@ -35,6 +38,16 @@ impl Changes {
             self.touch(&path::join(directory, &entry.name));
         }
         self.change(directory).entries.insert(entry.name.clone(), Some(entry));
+    }
+
+    /// Adds or replaces what a bind mountpoint shows; its entry is put separately.
+    pub(crate) fn bind(&mut self, mountpoint: NestedCatalog) {
+        self.binds.insert(mountpoint.path.clone(), mountpoint);
+    }
+
+    /// Returns what a new or changed bind mountpoint shows.
+    pub(crate) fn bound(&self, path: &[u8]) -> Option<&NestedCatalog> {
+        self.binds.get(path)
     }
 
     /// Removes an entry, and whatever is below it.

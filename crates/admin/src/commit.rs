@@ -9,6 +9,7 @@
 //! The lock is held for a short time: what is large is stored before. If another publisher replaced the head meanwhile,
 //! the catalogs that the changes touch are written once more under the lock, so no publisher waits for ever.
 
+mod exclusive;
 mod lock;
 mod prepared;
 mod publication;
@@ -23,6 +24,7 @@ use esker_format::write::history::HistoryDraft;
 use esker_store::Swap;
 
 use crate::changes::Changes;
+use crate::create::DAY;
 use crate::error::AdminError;
 use crate::progress::Phase;
 use crate::report::Report;
@@ -30,8 +32,10 @@ use crate::repository::{DATABASE_MAX, Repository};
 use crate::revision::{Context, PublishOptions};
 use crate::signed::read_object;
 
+pub(crate) use exclusive::exclusively;
 pub(crate) use lock::HeadLock;
 use prepared::Prepared;
+pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;
 
 /// The name that a revision gets besides the automatic ones.
@@ -119,6 +123,9 @@ fn publish(
     if let Some(name) = &name {
         let description = options.tag.description.clone();
         history.add(Tag { name: name.clone(), description, ..head.clone() })?;
+    }
+    if let Some(days) = context.repository.settings.automatic_tags_for {
+        history.remove_automatic(UnixTime(written.now.0.saturating_sub(i64::from(days) * DAY)));
     }
     history.advance(&head);
     let next = Next {
@@ -218,7 +225,10 @@ pub(crate) fn check_tag(
 }
 
 /// Reads a history to continue it; an empty one if there is none.
-fn read_history(repository: &Repository, object: Option<ObjectName>) -> Result<HistoryDraft, AdminError> {
+pub(crate) fn read_history(
+    repository: &Repository,
+    object: Option<ObjectName>,
+) -> Result<HistoryDraft, AdminError> {
     let Some(object) = object else { return Ok(HistoryDraft::new(repository.name.clone())) };
     let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
     let history = History::parse(&bytes).map_err(AdminError::History)?;

@@ -49,6 +49,8 @@ pub const WHITELIST_DAYS: u32 = 30;
 /// The most: a hundred years. From the year 10000 on no reader understands when it ends.
 pub const WHITELIST_DAYS_MAX: u32 = 36_500;
 const CERTIFICATE_DAYS: u32 = 365;
+/// Days for which a new repository keeps automatic tags: each publish makes one.
+const AUTOMATIC_TAGS_DAYS: u32 = 30;
 pub(crate) const DAY: i64 = 86_400;
 
 impl NewRepository {
@@ -57,7 +59,7 @@ impl NewRepository {
         Self {
             name,
             algorithm: HashAlgorithm::Sha1,
-            settings: Settings::default(),
+            settings: Settings { automatic_tags_for: Some(AUTOMATIC_TAGS_DAYS), ..Settings::default() },
             ttl: TTL,
             garbage_collectable: true,
             whitelist_days: WHITELIST_DAYS,

@@ -225,6 +225,23 @@ pub enum AdminError {
         /// Why not.
         reason: &'static str,
     },
+    /// Neither of the compared revisions has this path.
+    #[error("neither revision has `{0}`")]
+    NoSuchPath(String),
+    /// A revision can't be found.
+    #[error("there is no revision `{name}`: {reason}")]
+    NoRevision {
+        /// Its name, as it was given.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
+    /// No revision is marked as the one before.
+    #[error("there is nothing to undo: the newest revision is the first one, or a rollback itself")]
+    NothingToUndo {
+        /// Number of the revision that the newest one replaced, if it is known.
+        before: Option<u64>,
+    },
     /// The rules for nested catalogs make no sense.
     #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
     Dirtab {

@@ -36,6 +36,8 @@ pub struct Repository {
     pub(crate) sink: Arc<LocalSink>,
     pub(crate) publisher: Publisher,
     pub(crate) settings: Settings,
+    /// False if the folder has no settings, since another program made the repository.
+    pub(crate) has_settings: bool,
     pub(crate) head: VerifiedHead,
     /// Spool of CernVM-FS, if it publishes to the repository too.
     pub(crate) spool: Option<Spool>,
@@ -108,10 +110,24 @@ impl Repository {
         let collections = CondemnedFolder::new(disks.private.clone(), &state).collections()?;
         let head = read_head(&sink, name, &keys, &publisher, now)?.verified;
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
+        let has_settings = settings.is_some();
         let settings = settings.unwrap_or_default();
         let (name, disks) = (name.clone(), disks.clone());
         let (spool, opened) = (None, now);
-        Ok(Self { name, disks, sink, publisher, settings, head, spool, keys, opened, state, collections })
+        Ok(Self {
+            name,
+            disks,
+            sink,
+            publisher,
+            settings,
+            has_settings,
+            head,
+            spool,
+            keys,
+            opened,
+            state,
+            collections,
+        })
     }
 
     /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.

@@ -30,6 +30,10 @@ pub struct Settings {
     pub automatic_tags: bool,
     /// When catalogs are split and joined; none leaves that to markers and rules.
     pub balance: Option<Balance>,
+    /// Days after which automatic tags are removed at a publish; none keeps them.
+    pub automatic_tags_for: Option<u32>,
+    /// Whether `/.cvmfs/snapshots` shows the tagged revisions.
+    pub virtual_snapshots: bool,
 }
 
 /// When catalogs are split and joined without being asked to.
@@ -57,6 +61,8 @@ impl Default for Settings {
             xattrs: true,
             automatic_tags: true,
             balance: Some(Balance::default()),
+            automatic_tags_for: None,
+            virtual_snapshots: false,
         }
     }
 }
@@ -72,6 +78,15 @@ struct Stored {
     xattrs: bool,
     automatic_tags: bool,
     balance: Option<Balance>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    automatic_tags_for: Option<u32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    virtual_snapshots: bool,
+}
+
+/// Returns true for a setting that versions without it would have, so that they go on reading the file.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -107,6 +122,8 @@ impl Settings {
             xattrs: stored.xattrs,
             automatic_tags: stored.automatic_tags,
             balance: stored.balance,
+            automatic_tags_for: stored.automatic_tags_for,
+            virtual_snapshots: stored.virtual_snapshots,
         }))
     }
 
@@ -124,6 +141,8 @@ impl Settings {
             xattrs: self.xattrs,
             automatic_tags: self.automatic_tags,
             balance: self.balance,
+            automatic_tags_for: self.automatic_tags_for,
+            virtual_snapshots: self.virtual_snapshots,
         };
         let text =
             serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");

@@ -318,15 +318,10 @@ impl PlaceArgs {
         let url = std::str::from_utf8(url)
             .map_err(|_| Failure::usage(format!("{} is not the address of a repository", lossy(url))))?;
         let pin = self.pin.pin();
-        Ok(match url.split_once('@').filter(|(name, _)| is_name(name)) {
-            None => Located { repository: url, path, pin },
-            Some(_) if pin.is_some() => {
-                return Err(Failure::usage(format!(
-                    "two revisions are named: {url} names one, and an option another"
-                )));
-            }
-            Some((_, "")) => return Err(Failure::usage(format!("{url} has no tag after the @"))),
-            Some((name, tag)) => Located { repository: name, path, pin: Some(Pin::Tag(tag.to_owned())) },
+        Ok(match split_tag(url)? {
+            (url, None) => Located { repository: url, path, pin },
+            (_, Some(_)) if pin.is_some() => return Err(two_revisions(url)),
+            (repository, Some(tag)) => Located { repository, path, pin: Some(Pin::Tag(tag.to_owned())) },
         })
     }
 }
@@ -419,6 +414,30 @@ pub(crate) fn hurry(servers: &mut Servers, args: &RepositoryArgs) {
 /// True if this is a name, and not a URL or a path.
 pub(crate) fn is_name(text: &str) -> bool {
     !text.contains('/') && RepositoryName::parse(text).is_ok()
+}
+
+/// Splits `NAME@TAG` and `URL/NAME@TAG`; names of repositories have no `@` in them.
+pub(crate) fn split_tag(text: &str) -> Result<(&str, Option<&str>), Failure> {
+    let of_name = text.split_once('@').filter(|(name, _)| is_name(name));
+    let of_url = || {
+        let (server, last) = text.rsplit_once('/')?;
+        // A host may follow a user's name and an `@`.
+        let has_path = server
+            .split_once("://")
+            .map_or(server.starts_with('/') || server.is_empty(), |(_, rest)| !rest.is_empty());
+        let (name, tag) = last.split_once('@').filter(|(name, _)| has_path && is_name(name))?;
+        Some((&text[..server.len() + 1 + name.len()], tag))
+    };
+    match of_name.or_else(of_url) {
+        None => Ok((text, None)),
+        Some((_, "")) => Err(Failure::usage(format!("{text} has no tag after the @"))),
+        Some((repository, tag)) => Ok((repository, Some(tag))),
+    }
+}
+
+/// Returns the failure for a tag in the name of a repository beside an option.
+pub(crate) fn two_revisions(place: &str) -> Failure {
+    Failure::usage(format!("two revisions are named: {place} names one, and an option another"))
 }
 
 /// Splits `URL:/path`; the path is `None` where there is only a URL.
@@ -563,6 +582,9 @@ mod tests {
         assert_eq!(locate(&["a.test@v1", "/x"]), place("a.test", "/x", tag("v1")));
         assert_eq!(locate(&["a.test:/x@y"]), place("a.test", "/x@y", None));
         assert_eq!(locate(&["http://u@h/a.test:/x"]), place("http://u@h/a.test", "/x", None));
+        assert_eq!(locate(&["http://u@h/a.test@v1:/x"]), place("http://u@h/a.test", "/x", tag("v1")));
+        assert_eq!(locate(&["/srv/a.test@v1:/x"]), place("/srv/a.test", "/x", tag("v1")));
+        assert_eq!(locate(&["http://u@h.org:/x"]), place("http://u@h.org", "/x", None));
         assert!(locate(&["a.test@v1:/x", "--tag", "v2"]).is_err_and(|said| said.contains("two revisions")));
         assert!(locate(&["a.test@:/x"]).is_err_and(|said| said.contains("no tag")));
     }

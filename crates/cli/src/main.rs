@@ -28,6 +28,7 @@ mod progress;
 mod publisher;
 mod recorder;
 mod resolve;
+mod revision_source;
 mod run_mounted;
 mod settings;
 mod setup;
@@ -78,6 +79,11 @@ enum Command {
     Repo(commands::repo::Args),
     Publish(commands::publish::Args),
     Ingest(commands::ingest::Args),
+    Diff(commands::diff::Args),
+    Log(commands::log::Args),
+    Tag(commands::tag::Args),
+    Rollback(commands::rollback::Args),
+    Undo(commands::rollback::UndoArgs),
     Collect(commands::collect::Args),
     Check(commands::check::Args),
     Profile(commands::profile::Args),
@@ -139,6 +145,11 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Repo(args) => commands::repo::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
         Command::Ingest(args) => commands::ingest::run(args, &settings),
+        Command::Diff(args) => commands::diff::run(&args, &settings),
+        Command::Log(args) => commands::log::run(&args, &settings),
+        Command::Tag(args) => commands::tag::run(args, &settings),
+        Command::Rollback(args) => commands::rollback::run(&args, &settings),
+        Command::Undo(args) => commands::rollback::undo(&args, &settings),
         Command::Collect(args) => commands::collect::run(&args, &settings),
         Command::Check(args) => commands::check::run(&args, &settings),
         Command::Image(args) => commands::image::run(args, &settings),

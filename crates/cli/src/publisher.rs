@@ -268,6 +268,8 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::Settings { .. }
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
+        | AdminError::NoSuchPath(_)
+        | AdminError::NoRevision { .. }
         | AdminError::Tag(_)
         | AdminError::NoTag(_)
         | AdminError::NotCollectable(_)

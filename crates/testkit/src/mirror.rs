@@ -148,6 +148,11 @@ impl Mirror {
         self.shared.link.narrow(bytes_per_second);
     }
 
+    /// Returns the number of bytes of bodies sent so far.
+    pub fn sent(&self) -> u64 {
+        self.shared.link.sent()
+    }
+
     /// Sends one response after the other from now on, in the order of arrival.
     pub fn one_at_a_time(&self) {
         self.shared.link.one_at_a_time();

@@ -27,6 +27,11 @@ pub(crate) struct Outline {
 }
 
 impl Outline {
+    /// Returns the outline of a root catalog whose directories don't matter.
+    pub(crate) fn root() -> Self {
+        Self { mountpoint: Vec::new(), directories: Vec::new(), automatic: false }
+    }
+
     /// Returns the number of entries that the catalog will have, its root included.
     pub(crate) fn entries(&self) -> u64 {
         1 + self.directories.iter().map(|directory| directory.entries).sum::<u64>()

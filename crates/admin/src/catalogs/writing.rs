@@ -126,7 +126,10 @@ impl<'b, 'r> Writer<'b, 'r> {
                     waiting.push((path.clone(), walk.rows.len()));
                 }
             } else if entry.is_directory() {
-                let bind = tree.published.nested_at(&path)?;
+                let bind = match tree.changes.bound(&path) {
+                    Some(bound) => Some(bound.clone()),
+                    None => tree.published.nested_at(&path)?,
+                };
                 walk.nested.extend(bind.map(|bind| (path.clone(), bind)));
             }
             walk.rows.push((PathKey::of(&path), parent, entry));
@@ -185,7 +188,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         CatalogHeader {
             revision: if is_root { builder.revision } else { before.saturating_add(1) },
             last_modified: builder.now,
-            previous: old.map(|old| old.hash),
+            previous: builder.replaces.filter(|_| is_root).or(old.map(|old| old.hash)),
             root_prefix: mountpoint.to_vec(),
             ttl: is_root.then_some(builder.ttl),
             volatile: properties.is_some_and(|properties| properties.volatile),

@@ -65,12 +65,12 @@ impl HeadLock<'_> {
     }
 
     /// Returns whether a head that was read before is still the published one.
-    pub(super) fn is_of(&self, head: &ReadHead) -> bool {
+    pub(crate) fn is_of(&self, head: &ReadHead) -> bool {
         self.head.bytes == head.bytes
     }
 
     /// Returns whether objects may be, or become, missing that were there when work on a base began.
-    pub(super) fn may_miss_objects_of(&self, base: &Base) -> bool {
+    pub(crate) fn may_miss_objects_of(&self, base: &Base) -> bool {
         self.condemned.is_some() || self.collections != base.collections
     }
 

@@ -86,7 +86,8 @@ fn write(
     let now = context.now.max(head.verified.timestamp());
     let tree = NewTree { published, changes };
     let algorithm = head.verified.hash_algorithm();
-    let builder = CatalogBuilder { tree, sink, algorithm, revision, now, ttl, built: Default::default() };
+    let (replaces, built) = Default::default();
+    let builder = CatalogBuilder { tree, sink, algorithm, revision, replaces, now, ttl, built };
     let root = builder.run(&outlines, threads)?;
     sink.flush()?;
     let built = builder.built.into_inner();
@@ -97,7 +98,7 @@ fn write(
 }
 
 /// Returns the objects of an entry that are stored in the repository.
-fn objects_of(entry: &Entry) -> impl Iterator<Item = ObjectName> {
+pub(crate) fn objects_of(entry: &Entry) -> impl Iterator<Item = ObjectName> {
     let stored = entry.is_file() && !entry.flags.has(Flags::EXTERNAL);
     let whole = entry.hash.map(|hash| ObjectName::new(hash, ObjectKind::File));
     let chunks = entry.chunks.iter().map(|chunk| ObjectName::new(chunk.hash, ObjectKind::Chunk));

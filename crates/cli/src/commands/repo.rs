@@ -177,7 +177,7 @@ fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
         },
         deflate: args.deflate.into(),
         chunks: chunk_sizes(&args.chunks)?,
-        ..PublishSettings::default()
+        ..new.settings
     };
     new.ttl = args.ttl;
     new.whitelist_days = args.whitelist_days;

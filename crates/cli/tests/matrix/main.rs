@@ -52,6 +52,7 @@ mod sys;
 mod test_env;
 mod test_user;
 mod tiers;
+mod time_travel;
 mod units;
 mod usage;
 mod waiting;

@@ -5,8 +5,10 @@ mod evil;
 mod hostile;
 mod readers;
 
+use std::collections::VecDeque;
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -120,17 +122,41 @@ struct Samples {
     longest_pause: Duration,
 }
 
+/// The last samples in words, to tell a stalled machine or server from a stalled client.
+#[derive(Default)]
+struct Recent(Mutex<VecDeque<String>>);
+
+impl Recent {
+    const KEPT: usize = 80;
+
+    fn add(&self, line: String) {
+        let mut lines = self.0.lock().expect("lines");
+        lines.push_back(line);
+        if lines.len() > Self::KEPT {
+            lines.pop_front();
+        }
+    }
+
+    fn text(&self) -> String {
+        self.0.lock().expect("lines").iter().map(|line| format!("{line}\n")).collect()
+    }
+}
+
 /// Measures the objects of the cache, every half second until the end.
-fn watch(broker: &NodeBroker, over: &Receiver<()>) -> Samples {
+fn watch(broker: &NodeBroker, mirror: &Mirror, recent: &Recent, over: &Receiver<()>) -> Samples {
     let mut samples = Samples::default();
     let mut last = Instant::now();
+    let begun = last;
     loop {
         let taken = broker.taken();
         assert!(taken <= BOUND, "the objects take {taken} bytes, more than {BOUND}");
         samples.count += 1;
         samples.peak = samples.peak.max(taken);
-        samples.longest_pause = samples.longest_pause.max(last.elapsed());
+        let pause = last.elapsed();
+        samples.longest_pause = samples.longest_pause.max(pause);
         last = Instant::now();
+        let sent = mirror.sent() >> 10;
+        recent.add(format!("{:?}: pause {pause:?}, {sent} KiB sent, cache {} KiB", last - begun, taken >> 10));
         match over.recv_timeout(Duration::from_millis(500)) {
             Err(RecvTimeoutError::Timeout) => {}
             _ => return samples,
@@ -177,6 +203,7 @@ fn soak_hostile_neighbours() {
     let readers = Readers::new(world.mountpoint(), files);
     let hostile = Hostile::new(HOSTILE.map(user), &world, &readers, (&broker, &evil));
     let (mut filled, mut requests) = (0u64, 0);
+    let recent = &Recent::default();
     let mut soak = Soak::begin("hostile_neighbours");
     let samples = std::thread::scope(|scope| {
         let stop = Stop::of(&readers, || {
@@ -184,10 +211,10 @@ fn soak_hostile_neighbours() {
             held_back.iter().for_each(|held| held.lift());
         });
         let (over, watched) = channel::<()>();
-        let (broker, readers, hostile) = (&broker, &readers, &hostile);
+        let (broker, readers, hostile, mirror) = (&broker, &readers, &hostile, &world.mirror);
         let watcher = scope.spawn(move || {
             let failed = Stop::of(readers, || {});
-            let seen = watch(broker, &watched);
+            let seen = watch(broker, mirror, recent, &watched);
             failed.not();
             seen
         });
@@ -195,9 +222,10 @@ fn soak_hostile_neighbours() {
             let (random, mounted) = (Random(soak.seed() ^ (number as u64 + 1) << 32), &mounted);
             scope.spawn(move || {
                 let failed = Stop::of(readers, || {});
-                user(uid).does(|| {
-                    readers.read_on(random, &|| format!("{:#}\n{}", mounted.status(), broker.said()))
-                });
+                let found = user(uid).does(|| readers.read_on(random));
+                if let Err(finding) = found {
+                    panic!("{finding}\n{}{}\n{:#}", recent.text(), broker.said(), mounted.status());
+                }
                 failed.not();
             });
         }

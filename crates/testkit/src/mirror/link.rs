@@ -1,6 +1,7 @@
 //! A slow link to the mirror, which all its connections share.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ pub(crate) struct Link {
     speed: Mutex<Speed>,
     /// Held while a response is sent, by a mirror that sends one after the other.
     turn: Mutex<()>,
+    /// Bytes of bodies that were sent.
+    sent: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -43,8 +46,14 @@ impl Link {
         for piece in body.chunks(PIECE) {
             std::thread::sleep(self.wait_for(piece.len()));
             to.write_all(piece)?;
+            self.sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Returns the number of bytes of bodies sent so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// Reserves the link for `bytes` behind earlier reservations; returns the time until they are sent.

@@ -67,22 +67,24 @@ impl Readers {
         self.done.lock().expect("no reader failed").clone()
     }
 
-    /// Reads files until told to stop; a wrong read is a finding, with the details of `more`.
-    pub(super) fn read_on(&self, mut random: Random, more: &dyn Fn() -> String) {
+    /// Reads files until told to stop; returns a failed or wrong read as the error.
+    pub(super) fn read_on(&self, mut random: Random) -> Result<(), String> {
         while self.goes_on() {
             let file = &self.files[random.below(self.files.len())];
             let since = Instant::now();
             let read = read_anew(&self.mount.join(&file.path));
             let took = since.elapsed();
-            let bytes =
-                read.unwrap_or_else(|error| panic!("{}, after {took:?}: {error}\n{}", file.path, more()));
-            assert!(object::sha256(&bytes) == file.sum, "{} has wrong bytes", file.path);
+            let bytes = read.map_err(|error| format!("{}, after {took:?}: {error}", file.path))?;
+            if object::sha256(&bytes) != file.sum {
+                return Err(format!("{} has wrong bytes", file.path));
+            }
             let mut done = self.done.lock().expect("the count");
             done.reads += 1;
             done.bytes += bytes.len() as u64;
             done.slowest = done.slowest.max(took);
             self.more.notify_all();
         }
+        Ok(())
     }
 
     /// Waits for `more` honest reads; false if the test is over.
