@@ -190,7 +190,7 @@ impl Run<'_> {
         for _ in 0..ATTEMPTS {
             let mut history = lock.history()?;
             let expired: Vec<String> =
-                history.remove_automatic(before).into_iter().map(|tag| tag.name).collect();
+                history.remove_automatic(before).into_iter().rev().map(|tag| tag.name).collect();
             if expired.is_empty() {
                 return Ok(expired);
             }
