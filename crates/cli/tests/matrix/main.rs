@@ -8,6 +8,7 @@ mod administration;
 mod broker;
 mod browsing;
 mod caring;
+mod collecting;
 mod comparing;
 mod configuring;
 mod container_images;
