@@ -10,6 +10,7 @@
 //! the catalogs that the changes touch are written once more under the lock, so no publisher waits for ever.
 
 mod exclusive;
+mod kept_history;
 mod lock;
 mod prepared;
 mod publication;
@@ -18,8 +19,7 @@ mod rebase;
 use std::collections::HashSet;
 
 use esker_format::hash::ContentHash;
-use esker_format::history::{DEFAULT_BRANCH, History, Tag};
-use esker_format::object::ObjectName;
+use esker_format::history::{DEFAULT_BRANCH, Tag};
 use esker_format::time::UnixTime;
 use esker_format::write::history::HistoryDraft;
 use esker_store::Swap;
@@ -29,11 +29,12 @@ use crate::create::DAY;
 use crate::error::AdminError;
 use crate::progress::Phase;
 use crate::report::Report;
-use crate::repository::{Base, DATABASE_MAX, Repository};
+use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions};
-use crate::signed::read_object;
 
+pub(crate) use exclusive::ATTEMPTS;
 pub(crate) use exclusive::exclusively;
+pub(crate) use kept_history::read_history;
 pub(crate) use lock::HeadLock;
 use prepared::Prepared;
 pub(crate) use prepared::objects_of;
@@ -47,9 +48,6 @@ pub struct TagRequest {
     /// Description of the tag.
     pub description: String,
 }
-
-/// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
-pub(crate) const ATTEMPTS: u32 = 5;
 
 /// Publishes changes that were computed from the base of the context. Changes that other publishers made meanwhile stay;
 /// a path that both changed is a conflict.
@@ -238,15 +236,4 @@ pub(crate) fn check_tag(
         draft.clone().add(probe)?;
     }
     Ok(name)
-}
-
-/// Reads a history to continue it; an empty one if there is none.
-pub(crate) fn read_history(
-    repository: &Repository,
-    object: Option<ObjectName>,
-) -> Result<HistoryDraft, AdminError> {
-    let Some(object) = object else { return Ok(HistoryDraft::new(repository.name.clone())) };
-    let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
-    let history = History::parse(&bytes).map_err(AdminError::History)?;
-    Ok(HistoryDraft::continuing(&history, object.hash))
 }

@@ -13,8 +13,8 @@ use crate::condemned::Condemned;
 use crate::error::AdminError;
 use crate::repository::{Base, ReadHead, Repository};
 
+use super::kept_history::read_history;
 use super::publication::Next;
-use super::read_history;
 
 /// First pause between two attempts to take the lock, and the longest one.
 const PAUSE: Duration = Duration::from_millis(1);
