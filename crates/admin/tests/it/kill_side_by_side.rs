@@ -111,7 +111,8 @@ impl Disk for Dots {
     }
 }
 
-/// Publishes, and says the revision that was made.
+/// Publishes, and says the revision that was made; or collects.
+#[allow(clippy::print_stderr, reason = "the killer reads it")]
 fn publish_until_killed(root: &Path) {
     let variable = |name| PathBuf::from(std::env::var_os(name).unwrap());
     let name = RepositoryName::parse(NAME).unwrap();
