@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 mod balance;
+mod base;
 mod bundles;
 mod catalogs;
 mod changes;
@@ -30,12 +31,16 @@ mod entry_diff;
 mod error;
 mod file_content;
 mod file_index;
+mod filter;
 mod hash_lists;
+mod info;
 mod ingest;
 mod kept;
 mod key_folder;
+mod keys;
 mod log;
 mod object_source;
+mod overlay;
 mod path;
 mod path_changes;
 mod pipeline;
@@ -47,6 +52,7 @@ mod published;
 mod recent_objects;
 mod reflog;
 mod reindex;
+mod remove;
 mod report;
 mod repository;
 mod resign;
@@ -64,8 +70,10 @@ mod source;
 mod spool;
 mod state;
 mod tags;
+mod takeover;
 mod tree_diff;
 
+pub use base::BaseRevision;
 pub use check::{
     Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
     MirrorFolder, MirrorServer, Repair, Repaired,
@@ -81,24 +89,37 @@ pub use encode::{Deflate, Encoder};
 pub use entry_diff::Attributes;
 pub use error::AdminError;
 pub use file_content::file_content;
-pub use ingest::{Ingest, Owner};
-pub use key_folder::{KeyFolder, is_exposed};
+pub use filter::{Filter, OwnerMap};
+pub use info::{
+    CertificateInfo, InfoContext, ListedRepository, Problem, RepositoryFiles, RepositoryInfo, WhitelistInfo,
+    list_repositories,
+};
+pub use ingest::{Ingest, Owner, Staged};
+pub use key_folder::{Copied, KeyCopy, KeyFile, KeyFolder, PassphraseFor, Passphrases, is_exposed};
+pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
 pub use log::{Log, LogEnd, LogEntry};
 pub use object_source::{ObjectSource, WantedObject};
+pub use overlay::{PublishUpper, Upper};
 pub use path_changes::{ChangeKind, PathChange};
 pub use plan::{Differences, KindCounts};
 pub use profiles::{NamedProfile, Profiles};
 pub use progress::{Phase, Progress};
 pub use publish::Publish;
 pub use reindex::Reindexed;
+pub use remove::Removal;
 pub use report::{BundleCounts, Report, Seconds};
 pub use repository::Repository;
 pub use resign::{Resign, Resigned};
 pub use revision::PublishOptions;
 pub use revisions::{Earlier, Revision, Revisions};
 pub use rollback::{Rollback, RollbackReport};
-pub use settings::{Balance, Settings};
+pub use settings::{
+    Balance, ChangedSetting, NAMED, NamedSetting, SettingValue, Settings, SettingsChange, SettingsChanged,
+};
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
 pub use tags::{TagChange, TagInfo, TagReport};
+pub use takeover::{
+    ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, remembered_spool,
+};
 pub use tree_diff::{DiffCounts, DiffVisitor, PathDiff, TreeDiff};

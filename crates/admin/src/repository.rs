@@ -97,7 +97,7 @@ impl Repository {
         Self::open_on(&Disks::default(), root, name, keys, now)
     }
 
-    /// The same on disks of the caller's.
+    /// Variant of the function above that works on disks given by the caller.
     pub fn open_on(
         disks: &Disks,
         root: &Path,
@@ -195,7 +195,7 @@ impl Repository {
         &self.settings
     }
 
-    /// Changes how this publish is done, without keeping it.
+    /// Returns the settings for changes that apply to this publish only.
     pub fn settings_mut(&mut self) -> &mut Settings {
         &mut self.settings
     }
@@ -216,7 +216,7 @@ impl Repository {
     }
 }
 
-/// Reads the head, which has to be signed by a publisher that clients believe, as we have to be.
+/// Reads and verifies the head, whose publisher must be on the whitelist.
 fn read_head(
     sink: &LocalSink,
     name: &RepositoryName,

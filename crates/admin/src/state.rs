@@ -14,9 +14,8 @@ use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::file_index;
 use crate::profiles;
+use crate::settings::STATE;
 
-/// Folder of the publisher's state, below the root of the repository.
-const STATE: &str = ".esker";
 const LOCK: &str = "lock";
 
 /// Returns the folder of a repository, which may not exist.
@@ -28,7 +27,7 @@ pub(crate) fn folder(root: &Path) -> PathBuf {
 ///
 /// Web servers run as other users and need no access to it.
 pub(crate) fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
-    let state = root.join(STATE);
+    let state = folder(root);
     let disk = &*disks.private;
     disk.make_dir(&state).map_err(AdminError::file("making folder", &state))?;
     let path = state.join(LOCK);

@@ -1,4 +1,4 @@
-//! One file a command: its arguments, whose comments are the help, and one function.
+//! Lists the commands: one file each, with its arguments, whose comments are the help, and one function.
 
 pub(crate) mod broker;
 pub(crate) mod cache;
@@ -14,6 +14,7 @@ pub(crate) mod doctor;
 pub(crate) mod find;
 pub(crate) mod image;
 pub(crate) mod ingest;
+pub(crate) mod key;
 pub(crate) mod log;
 pub(crate) mod ls;
 pub(crate) mod manual;
@@ -30,4 +31,5 @@ pub(crate) mod setup;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod tag;
+pub(crate) mod transaction;
 pub(crate) mod umount;

@@ -35,6 +35,7 @@ mod setup;
 mod signals;
 mod suggest;
 mod tiers;
+mod transaction;
 mod tuning;
 mod walk;
 
@@ -77,6 +78,7 @@ enum Command {
     Setup(commands::setup::Args),
     Compare(commands::compare::Args),
     Repo(commands::repo::Args),
+    Key(commands::key::Args),
     Publish(commands::publish::Args),
     Ingest(commands::ingest::Args),
     Diff(commands::diff::Args),
@@ -86,6 +88,7 @@ enum Command {
     Undo(commands::rollback::UndoArgs),
     Collect(commands::collect::Args),
     Check(commands::check::Args),
+    Transaction(commands::transaction::Args),
     Profile(commands::profile::Args),
     Image(commands::image::Args),
     Completions(commands::completions::Args),
@@ -96,7 +99,7 @@ enum Command {
     Replay(commands::replay::Args),
 }
 
-/// Runs a command; `line` has its arguments after the program's name.
+/// Runs a command; `line` has the arguments after the program's name.
 fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     // The child of `run` must not change state that the command will inherit.
     if let Command::Child(args) = command {
@@ -116,13 +119,15 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         _ => {}
     }
     // Files that a user's command makes are not ours.
-    if !matches!(command, Command::Run(_) | Command::Profile(_)) {
+    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_)) {
         privileges::mend_umask();
     }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
+        Command::Ingest(args) => return commands::ingest::run(args, &settings, files),
+        Command::Transaction(args) => return commands::transaction::run(args, &settings, files),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
         Command::Child(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
             unreachable!("handled above")
@@ -143,8 +148,8 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Setup(args) => commands::setup::run(&args, &settings),
         Command::Compare(args) => commands::compare::run(&args),
         Command::Repo(args) => commands::repo::run(args, &settings),
+        Command::Key(args) => commands::key::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
-        Command::Ingest(args) => commands::ingest::run(args, &settings),
         Command::Diff(args) => commands::diff::run(&args, &settings),
         Command::Log(args) => commands::log::run(&args, &settings),
         Command::Tag(args) => commands::tag::run(args, &settings),

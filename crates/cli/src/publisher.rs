@@ -1,8 +1,12 @@
 //! Common parts of the publisher's commands: folders of repositories and keys, output, failures.
 
+mod ask;
+mod hooks;
 mod interrupt;
 mod lock;
+mod passphrase;
 mod profile_file;
+mod remote_files;
 mod report;
 mod shrink;
 mod storage;
@@ -14,7 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, Deflate, KeyFolder, Progress, PublishOptions, Report, Repository, Shrink, TagRequest,
+    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, Report, Repository, Shrink,
+    TagRequest, remembered_spool,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
@@ -26,9 +31,13 @@ use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
+pub(crate) use ask::confirm;
+pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
+pub(crate) use report::list_changes;
+pub(crate) use remote_files::RemoteFiles;
 pub(crate) use storage::refuse_address;
 
 /// Options for the storage and the keys of a repository.
@@ -43,9 +52,14 @@ pub(crate) struct PublisherArgs {
     /// ~/.config/esker/keys]
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
+
+    /// Command that signs in place of NAME.key: gets the bytes to sign on standard input, writes the signature [default:
+    /// the one in NAME.key.signer in the keys folder, if there is no key]
+    #[arg(long, value_name = "CMD")]
+    signer: Option<String>,
 }
 
-/// A repository of ours, by name.
+/// A repository of this publisher, by name.
 pub(crate) struct Place {
     pub(crate) name: RepositoryName,
     pub(crate) root: PathBuf,
@@ -55,9 +69,19 @@ pub(crate) struct Place {
 }
 
 impl PublisherArgs {
+    /// Returns the options for a repository in a known folder.
+    pub(crate) fn of(storage: &Path, keys: &Path) -> Self {
+        Self { storage: Some(storage.to_owned()), keys: Some(keys.to_owned()), signer: None }
+    }
+
     /// True if the storage or the keys are named.
     pub(crate) fn is_given(&self) -> bool {
         self.storage.is_some() || self.keys.is_some()
+    }
+
+    /// True if the storage is named.
+    pub(crate) fn is_storage_given(&self) -> bool {
+        self.storage.is_some()
     }
 
     /// Returns the folder of repositories.
@@ -66,26 +90,36 @@ impl PublisherArgs {
         settings.storage(self.storage.as_deref())
     }
 
+    /// Returns the keys of a repository.
+    pub(crate) fn keys(&self, name: &RepositoryName, settings: &Settings) -> Result<KeyFolder, Failure> {
+        let folder = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, name);
+        Ok(folder.with_signer(self.signer.clone()).with_passphrases(passphrase::source(settings)))
+    }
+
+    /// Returns the keys of a repository in another folder.
+    pub(crate) fn keys_in(&self, folder: &Path, name: &RepositoryName, settings: &Settings) -> KeyFolder {
+        KeyFolder::new(folder, name).with_passphrases(passphrase::source(settings))
+    }
+
     /// Returns the repository in a folder.
     pub(crate) fn place_at(&self, name: &str, root: &Path, settings: &Settings) -> Result<Place, Failure> {
         let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
-        let keys = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, &name);
-        let spool = settings.spool(&name, root);
+        let keys = self.keys(&name, settings)?;
+        let spool = settings.spool(&name, root).or_else(|| remembered_spool(root));
         Ok(Place { name, root: root.to_owned(), keys, spool })
     }
 
     pub(crate) fn place(&self, name: &str, settings: &Settings) -> Result<Place, Failure> {
         let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
-        self.storage.as_deref().map_or(Ok(()), |storage| refuse_address("--storage", storage))?;
-        let root = Repository::locate(&settings.storage(self.storage.as_deref())?, &name);
-        let keys = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, &name);
+        let root = Repository::locate(&self.storage_folder(settings)?, &name);
+        let keys = self.keys(&name, settings)?;
         keys.exposed().iter().for_each(|key| warn_of_key(key));
-        let spool = settings.spool(&name, &root);
+        let spool = settings.spool(&name, &root).or_else(|| remembered_spool(&root));
         Ok(Place { name, root, keys, spool })
     }
 }
 
-/// Warns of a private key that others can read.
+/// Warns if other users can read a private key.
 pub(crate) fn warn_of_key(key: &Path) {
     let key = key.display();
     warn(Some(&format!(
@@ -99,7 +133,7 @@ impl Place {
         self.spool.as_deref()
     }
 
-    /// True if the repository is there, and this user has its publisher's certificate and public key.
+    /// Returns true if the repository exists and this user has its publisher's certificate and public key.
     pub(crate) fn is_ours(&self) -> bool {
         let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
         self.root.join(manifest::PATH).exists() && keys.iter().all(|key| key.exists())
@@ -121,7 +155,7 @@ impl Place {
         Ok(repository)
     }
 
-    fn try_open(&self) -> Result<Repository, AdminError> {
+    pub(crate) fn try_open(&self) -> Result<Repository, AdminError> {
         let mut repository = Repository::open(&self.root, &self.name, self.keys.clone(), now())?;
         if let Some(spool) = &self.spool {
             repository.share_with_spool(spool)?;
@@ -141,6 +175,19 @@ pub(crate) struct HowArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
 
+    /// File with rules in the syntax of .gitignore, beside `.eskerignore` in the root of the source: ignored paths stay as they
+    /// are published
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ignore: Vec<PathBuf>,
+
+    /// File that maps users of the source to published ones: lines of an old and a new number, `*` for all others
+    #[arg(long, value_name = "FILE")]
+    pub(crate) uid_map: Option<PathBuf>,
+
+    /// The same for groups
+    #[arg(long, value_name = "FILE")]
+    pub(crate) gid_map: Option<PathBuf>,
+
     /// Profile to add to the repository: its bundles are written in this and each later revision
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Vec<PathBuf>,
@@ -156,8 +203,8 @@ pub(crate) struct HowArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 
-    /// Encoder for zlib: stock, as CernVM-FS, or fast, whose objects `cvmfs_fsck` reports as corrupt [default: as set
-    /// by `repo create`]
+    /// Encoder for zlib: stock writes what CernVM-FS writes; fast takes less time, but `cvmfs_fsck` reports its
+    /// objects as corrupt [default: as set by `repo create`]
     ///
     /// See `esker repo create --help`.
     #[arg(long, value_name = "stock|fast")]
@@ -204,6 +251,24 @@ impl HowArgs {
         work: impl FnOnce(PublishOptions<'_>) -> Result<Report, AdminError>,
         what: &str,
     ) -> Result<(), Failure> {
+        if !self.dry_run {
+            Hooked::Publish.before(&place.root, place.name.as_str())?;
+        }
+        let report = self.work(place, interrupt, work, what)?;
+        if !self.dry_run {
+            Hooked::Publish.after(&place.root, place.name.as_str());
+        }
+        report::print(&report, self.dry_run, self.json)
+    }
+
+    /// Does `work` and shows its progress.
+    pub(crate) fn work<T>(
+        &self,
+        place: &Place,
+        interrupt: &Interrupt,
+        work: impl FnOnce(PublishOptions<'_>) -> Result<T, AdminError>,
+        what: &str,
+    ) -> Result<T, Failure> {
         let meter = RefCell::new(ProgressMeter::new(self.quiet));
         let mut progress = |progress| meter.borrow_mut().show(progress);
         let mut confirm_shrink = |shrink: Shrink| {
@@ -212,8 +277,7 @@ impl HowArgs {
         };
         let done = work(self.how(interrupt, &mut progress, &mut confirm_shrink)?);
         drop(meter);
-        let report = done.map_err(|error| of_admin(&format!("{} {what}", place.name), &error))?;
-        report::print(&report, self.dry_run, self.json)
+        done.map_err(|error| of_admin(&format!("{} {what}", place.name), &error))
     }
 
     fn how<'p>(
@@ -229,9 +293,27 @@ impl HowArgs {
             threads: self.threads(),
             stop: interrupt.flag(),
             profiles,
+            filter: self.filter()?,
             progress,
             confirm_shrink,
         })
+    }
+
+    /// Reads the rules of what is left out, and the maps of owners.
+    pub(crate) fn filter(&self) -> Result<Filter, Failure> {
+        let read =
+            |path: &Path| std::fs::read(path).context(Kind::Usage, format!("can't read {}", path.display()));
+        let used = |error: AdminError| of_admin("can't use a file", &error);
+        let mut filter = Filter::default();
+        for path in &self.ignore {
+            filter.ignore(&read(path)?, path).map_err(used)?;
+        }
+        let map = |path: &Option<PathBuf>| match path {
+            Some(path) => OwnerMap::parse(&read(path)?, path).map_err(used),
+            None => Ok(OwnerMap::default()),
+        };
+        (filter.uids, filter.gids) = (map(&self.uid_map)?, map(&self.gid_map)?);
+        Ok(filter)
     }
 
     fn threads(&self) -> usize {
@@ -255,7 +337,7 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Makes the failure of a publisher's command.
+/// Converts the failure of a publisher's command.
 pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
     let kind = match error {
         AdminError::Storage(error) => return of_store(what, error),
@@ -270,7 +352,18 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::StillNeeded { .. }
         | AdminError::NotListed(_)
         | AdminError::Target { .. }
+        | AdminError::Outside { .. }
+        | AdminError::Rules { .. }
         | AdminError::Settings { .. }
+        | AdminError::Setting { .. }
+        | AdminError::UnknownSetting { .. }
+        | AdminError::NotRemoved { .. }
+        | AdminError::ServerConf { .. }
+        | AdminError::Passphrase { .. }
+        | AdminError::KeyConflict { .. }
+        | AdminError::SignRequest(_)
+        | AdminError::Rotation(_)
+        | AdminError::NotOnWhitelist(_)
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
         | AdminError::NoSuchPath(_)
@@ -326,6 +419,10 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::NotListed(_) => {
             failure.hint("the owner of the master key puts it there with `esker repo resign NAME`")
         }
+        AdminError::UnknownSetting { .. } => failure.hint("`esker repo set NAME --list` lists the settings"),
+        AdminError::Passphrase { .. } => failure
+            .hint("run this on a terminal, or name a file with the passphrase in ESKER_KEY_PASSPHRASE_FILE"),
+        AdminError::NotOnWhitelist(_) => failure.hint("`esker key list NAME` lists the certificates"),
         AdminError::NoProfile(_) => failure.hint("`esker profile list NAME` lists them"),
         _ => failure,
     }

@@ -14,7 +14,7 @@ use crate::published::OldCatalog;
 
 use super::{Built, CatalogBuilder};
 
-/// One thread's means to write catalogs.
+/// State of one thread that writes catalogs.
 pub(super) struct Writer<'b, 'r> {
     builder: &'b CatalogBuilder<'r>,
     encoder: Encoder,

@@ -22,7 +22,7 @@ pub(crate) struct LockArgs {
     wait: Option<Patience>,
 }
 
-/// Time limit; `None` waits for ever.
+/// Time limit; `None` for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Patience(Option<Duration>);
 
@@ -36,7 +36,7 @@ impl LockArgs {
         self.wait.map(|Patience(limit)| limit)
     }
 
-    /// Calls `attempt` until another publisher no longer keeps it from succeeding, or the time is over.
+    /// Repeats `attempt` while another publisher holds the lock, up to the time limit.
     pub(crate) fn when_free<T>(
         &self,
         interrupt: &Interrupt,
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read() {
+    fn durations_are_parsed() {
         assert_eq!(patience(""), Ok(Patience(None)));
         assert_eq!(patience("90s"), Ok(Patience(Some(Duration::from_secs(90)))));
         assert!(patience("soon").is_err());

@@ -4,9 +4,11 @@
 //! otherwise; nothing is skipped silently, and nothing stays mounted.
 #![allow(clippy::print_stdout, reason = "measurements, and who is left out")]
 
+mod administration;
 mod broker;
 mod browsing;
 mod caring;
+mod collecting;
 mod comparing;
 mod configuring;
 mod container_images;
@@ -35,10 +37,11 @@ mod publication;
 mod publishing;
 mod push;
 mod reading;
+mod release_week;
 mod remote_images;
+mod replays;
 mod revisions;
 mod running;
-mod scouts;
 mod serve;
 mod served;
 mod server_kill;
@@ -52,6 +55,7 @@ mod test_env;
 mod test_user;
 mod tiers;
 mod time_travel;
+mod transactions;
 mod units;
 mod usage;
 mod waiting;

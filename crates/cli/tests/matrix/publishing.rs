@@ -109,7 +109,7 @@ fn a_published_tree_mounts_as_it_was() {
 
 /// Publishing again makes a revision only of a difference, and reports it beforehand.
 #[test]
-fn revisions_are_made_of_differences() {
+fn a_new_revision_stores_only_differences() {
     let workshop = Workshop::new(TestUser::ordinary());
     let output = workshop.esker(&["repo", "create", NAME, "--json"]);
     let made: Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -461,7 +461,7 @@ fn remote_storage_is_refused() {
 
 /// Variant symlinks show nothing of the environment of root's mount, which all users see; a user's own mount uses it.
 #[test]
-fn variables_of_roots_mount_are_those_of_the_configuration() {
+fn variables_in_roots_mount_are_those_of_the_configuration() {
     for person in TestUser::all() {
         let workshop = Workshop::with(person, |top| {
             fs::create_dir(top).expect("a folder");
