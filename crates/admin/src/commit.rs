@@ -49,6 +49,9 @@ pub struct TagRequest {
     pub description: String,
 }
 
+/// Attempts to write the catalogs for a head that stays until the lock is taken, so that little is done under the lock.
+const EARLY_ATTEMPTS: u32 = 3;
+
 /// Publishes changes that were computed from the base of the context. Changes that other publishers made meanwhile stay;
 /// a path that both changed is a conflict.
 ///
@@ -66,6 +69,14 @@ pub(crate) fn commit(
     options.check_stop()?;
     let written = context.seconds();
     (options.progress)(context.counters.progress(Phase::Commit, 0, 0, context.started.elapsed()));
+    for _ in 0..EARLY_ATTEMPTS {
+        let head = repository.read_head()?;
+        if head.bytes == prepared.head.bytes {
+            break;
+        }
+        prepared = Prepared::new(context, changes, head, options)?;
+        options.check_stop()?;
+    }
     let mut lock = repository.lock_head(&options.stop)?;
     let locked = context.seconds();
     for _ in 0..ATTEMPTS {

@@ -11,7 +11,7 @@ use super::lock::HeadLock;
 use super::publication::Next;
 
 /// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
-pub(super) const ATTEMPTS: u32 = 5;
+pub(crate) const ATTEMPTS: u32 = 5;
 
 /// Takes the lock, computes the next head and publishes it; again if a program replaced the head without the lock.
 /// Without a next head nothing is published.
