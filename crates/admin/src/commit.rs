@@ -9,7 +9,6 @@
 //! The lock is held for a short time: what is large is stored before. If another publisher replaced the head meanwhile,
 //! the catalogs that the changes touch are written once more under the lock, so no publisher waits for ever.
 
-mod exclusive;
 mod lock;
 mod prepared;
 mod publication;
@@ -32,7 +31,6 @@ use crate::repository::{DATABASE_MAX, Repository};
 use crate::revision::{Context, PublishOptions};
 use crate::signed::read_object;
 
-pub(crate) use exclusive::exclusively;
 pub(crate) use lock::HeadLock;
 use prepared::Prepared;
 pub(crate) use prepared::objects_of;
@@ -48,7 +46,7 @@ pub struct TagRequest {
 }
 
 /// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
-const ATTEMPTS: u32 = 5;
+pub(crate) const ATTEMPTS: u32 = 5;
 
 /// Publishes changes that were computed from the base of the context. Changes that other publishers made meanwhile stay;
 /// a path that both changed is a conflict.
