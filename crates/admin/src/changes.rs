@@ -15,7 +15,7 @@ use crate::published::Published;
 pub(crate) struct DirectoryChange {
     /// True if no published entry of this directory remains.
     pub(crate) fresh: bool,
-    /// The directory itself changes, or its place among the catalogs may.
+    /// True if the directory itself or its assignment to a catalog may change.
     touched: bool,
     /// New and changed entries by name; `None` for removed ones.
     pub(crate) entries: BTreeMap<Vec<u8>, Option<Entry>>,
@@ -50,14 +50,14 @@ impl Changes {
         self.binds.get(path)
     }
 
-    /// Removes an entry, and whatever is below it.
+    /// Removes an entry and everything below it.
     pub(crate) fn remove(&mut self, directory: &[u8], name: &[u8]) {
         let removed = path::join(directory, name);
         self.forget_below(&removed);
         self.change(directory).entries.insert(name.to_vec(), None);
     }
 
-    /// Takes a change back.
+    /// Reverts a change.
     pub(crate) fn revert(&mut self, directory: &[u8], name: &[u8]) {
         let Some(change) = self.directories.get_mut(directory) else { return };
         let reverted = change.entries.remove(name).flatten();
@@ -107,7 +107,7 @@ impl Changes {
         self.root.is_none() && self.directories.is_empty()
     }
 
-    /// Tells whether anything in a directory or below it changes.
+    /// Returns true if anything in a directory or below it changes.
     pub(crate) fn affects(&self, directory: &[u8]) -> bool {
         if directory.is_empty() {
             return !self.is_empty();
@@ -163,6 +163,18 @@ impl NewTree<'_> {
             };
         }
         Ok(entries.into_values().collect())
+    }
+
+    /// Lists all directories, parents before their children.
+    pub(crate) fn directories(&self) -> Result<Vec<Vec<u8>>, AdminError> {
+        let mut all = vec![Vec::new()];
+        let mut next = 0;
+        while let Some(directory) = all.get(next).cloned() {
+            let below = self.list(&directory)?.into_iter().filter(Entry::is_directory);
+            all.extend(below.map(|entry| path::join(&directory, &entry.name)));
+            next += 1;
+        }
+        Ok(all)
     }
 
     /// Returns the entry of a path, no parent of which may be removed.

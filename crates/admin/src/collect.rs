@@ -9,12 +9,10 @@
 //! of condemned objects, and what the kept revisions of that moment name is taken off it first.
 
 mod act;
-mod condemn;
 mod largest;
 mod marks;
 mod orphans;
 mod plan;
-mod reflog;
 mod revisions;
 mod status_file;
 mod sweep;

@@ -16,6 +16,7 @@ mod rebase;
 
 use std::collections::HashSet;
 
+use esker_format::hash::ContentHash;
 use esker_format::history::{DEFAULT_BRANCH, History, Tag};
 use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
@@ -27,7 +28,7 @@ use crate::create::DAY;
 use crate::error::AdminError;
 use crate::progress::Phase;
 use crate::report::Report;
-use crate::repository::{DATABASE_MAX, Repository};
+use crate::repository::{Base, DATABASE_MAX, Repository};
 use crate::revision::{Context, PublishOptions};
 use crate::signed::read_object;
 
@@ -36,10 +37,10 @@ use prepared::Prepared;
 pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;
 
-/// The name that a revision gets besides the automatic ones.
+/// Tag for a revision, beside the automatic tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TagRequest {
-    /// Its name; none for an automatic one.
+    /// Name of the tag; none for an automatic one.
     pub name: Option<String>,
     /// Description of the tag.
     pub description: String,
@@ -85,6 +86,21 @@ pub(crate) fn commit(
         lock.read_again()?;
     }
     Err(AdminError::Moving)
+}
+
+/// Stores the catalogs of changes without publishing them. Returns the revision that they are made of, and the root catalog
+/// with its size; none if nothing changes.
+pub(crate) fn stage(
+    context: &Context<'_>,
+    changes: &Changes,
+    options: &mut PublishOptions<'_>,
+) -> Result<Option<(Base, ContentHash, u64)>, AdminError> {
+    let prepared = Prepared::new(context, changes, context.repository.read_head()?, options)?;
+    options.check_stop()?;
+    let head = &prepared.head.verified;
+    let (revision, root, size) = (head.revision(), head.root_catalog().hash, head.root_catalog_size());
+    let base = Base { revision, root, size, ..context.base };
+    Ok(prepared.written.map(|written| (base, written.root.hash, written.root.size)))
 }
 
 /// Publishes a prepared revision, or only the tag if it is none.

@@ -1,4 +1,4 @@
-//! Makes a repository: keys, whitelist, and a first revision with an empty root.
+//! Creates a repository: keys, whitelist, and a first revision with an empty root.
 
 use std::path::Path;
 
@@ -28,25 +28,26 @@ use crate::state;
 /// Properties of a repository to create.
 #[derive(Clone, Debug)]
 pub struct NewRepository {
-    /// Its name.
+    /// Name of the repository.
     pub name: RepositoryName,
-    /// The algorithm of its hashes, for ever.
+    /// Hash algorithm, which can't be changed later.
     pub algorithm: HashAlgorithm,
-    /// How it is published.
+    /// Settings for publishing.
     pub settings: Settings,
-    /// How long clients may wait before they ask for a newer revision, in seconds.
+    /// Seconds after which clients check for a newer revision.
     pub ttl: u32,
     /// Whether old revisions may be collected.
     pub garbage_collectable: bool,
-    /// How many days its whitelist is valid.
+    /// Days for which the whitelist is valid.
     pub whitelist_days: u32,
 }
 
-/// Seconds that clients wait in a repository that says nothing else.
+/// Default interval in seconds at which clients check for a newer revision.
 pub const TTL: u32 = 240;
-/// Days that a whitelist is valid, and that a certificate is.
+/// Default validity of whitelists in days.
 pub const WHITELIST_DAYS: u32 = 30;
-/// The most: a hundred years. From the year 10000 on no reader understands when it ends.
+/// Maximum validity of a whitelist in days: a hundred years. From the year 10000 on no reader understands when
+/// it ends.
 pub const WHITELIST_DAYS_MAX: u32 = 36_500;
 const CERTIFICATE_DAYS: u32 = 365;
 /// Days for which a new repository keeps automatic tags: each publish makes one.
@@ -71,7 +72,7 @@ impl NewRepository {
         self.create_on(&Disks::default(), root, keys, now)
     }
 
-    /// The same on disks of the caller's.
+    /// Variant of the function above that works on disks given by the caller.
     pub fn create_on(
         &self,
         disks: &Disks,
@@ -154,10 +155,10 @@ impl NewRepository {
     }
 }
 
-/// Its existence lets others replicate the repository.
+/// Name of the marker file that allows others to replicate the repository.
 const MASTER_REPLICA: &str = ".cvmfs_master_replica";
 
-/// The description that a repository starts with: the fields that are conventional, all empty.
+/// Initial metainfo of a repository: the conventional fields, all empty.
 const METAINFO: &str = r#"{
   "administrator": "",
   "email": "",

@@ -11,6 +11,8 @@ use std::time::Instant;
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
+use crate::base::BaseRevision;
+use crate::commit;
 use crate::content_index::ContentIndex;
 use crate::dry::DrySink;
 use crate::error::AdminError;
@@ -28,32 +30,44 @@ use collect::{Collected, Collector};
 /// Owner of the ingested entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// The user, if not the one in the archive.
+    /// User that replaces the owner in the archive.
     pub uid: Option<u32>,
-    /// The group, if not the one in the archive.
+    /// Group that replaces the one in the archive.
     pub gid: Option<u32>,
+}
+
+/// An ingest that is stored and not published.
+#[derive(Clone, Debug)]
+pub struct Staged {
+    /// The unpublished revision.
+    pub base: BaseRevision,
+    /// The published revision that it was made of.
+    pub origin: BaseRevision,
+    /// Problems of the archive.
+    pub warnings: Vec<String>,
 }
 
 /// Description of an ingest.
 pub struct Ingest<'r> {
-    /// The archive: tar, as it is or compressed. `-` is standard input.
+    /// Archive to read: tar, plain or compressed; `-` is standard input.
     pub archive: PathBuf,
     /// The directory of the repository that it is unpacked into; empty or `/` for the root.
     pub target: Vec<u8>,
-    /// Paths in the repository that go first, with all below them.
+    /// Paths in the repository to delete first, with everything below them.
     pub delete: Vec<Vec<u8>>,
     /// Owner of the added entries.
     pub owner: Owner,
     /// Whether the target becomes the root of a nested catalog.
     pub nested: bool,
-    /// How it is done.
+    /// Options of the publish.
     pub options: PublishOptions<'r>,
 }
 
 impl Ingest<'_> {
     /// Returns the report of a planned ingest: reads the archive and stores nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
-        let context = Context::new(repository, &self.target, now)?;
+        let mut context = Context::new(repository, &self.target, now)?;
+        context.filter.clone_from(&self.options.filter);
         let tag = context.check_tag(&self.options)?;
         let index = repository.content_index();
         let mut collected = self.collect(&context, &index, true)?;
@@ -65,7 +79,7 @@ impl Ingest<'_> {
         Ok(report)
     }
 
-    /// Ingests. If all that is in the archive is published already, there is no new revision.
+    /// Ingests the archive. Without a difference to the published content there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         if self.archive.as_os_str() == "-" {
             // The archive can't be read twice.
@@ -74,8 +88,29 @@ impl Ingest<'_> {
         until_kept(repository, |base| self.run_on(repository, base, now))
     }
 
+    /// Stores the archive and the catalogs that have it, and publishes neither. Returns the unpublished revision, and the
+    /// published one that it was made of; without a difference they are the same.
+    pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, AdminError> {
+        let mut context = Context::new(repository, &self.target, now)?;
+        context.filter.clone_from(&self.options.filter);
+        context.check_tag(&self.options)?;
+        let index = repository.content_index();
+        let collected = self.collect(&context, &index, false)?;
+        context.confirm_shrink(collected.gone(), &mut self.options)?;
+        let mut warnings = collected.warnings();
+        let staged = commit::stage(&context, &collected.changes, &mut self.options)?;
+        warnings.extend(index.write().err().map(|error| error.to_string()));
+        let (origin, root, size) = match staged {
+            Some((base, root, size)) => (base, root, Some(size)),
+            None => (context.base, context.base.root, context.base.size),
+        };
+        let origin = BaseRevision::from(origin);
+        Ok(Staged { base: BaseRevision { root, size, ..origin.clone() }, origin, warnings })
+    }
+
     fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, AdminError> {
-        let context = Context::on(repository, base, &self.target, now)?;
+        let mut context = Context::on(repository, base, &self.target, now)?;
+        context.filter.clone_from(&self.options.filter);
         context.check_tag(&self.options)?;
         let index = repository.content_index();
         let collected = self.collect(&context, &index, false)?;
@@ -129,10 +164,10 @@ impl Collected {
     }
 }
 
-/// Most paths of one list that are named in warnings.
+/// Maximum number of paths of one list in a warning.
 const NAMED_MAX: usize = 20;
 
-/// Warns of paths that were to be deleted and are not there.
+/// Warns about paths to delete that do not exist.
 fn not_deleted(missing: &[Vec<u8>]) -> Vec<String> {
     let warning = |path: &Vec<u8>| format!("{} was not deleted: there is no such path", path::shown(path));
     let mut warnings: Vec<String> = missing.iter().take(NAMED_MAX).map(warning).collect();
@@ -147,6 +182,6 @@ pub(crate) struct Member {
     /// The path in the repository.
     pub(crate) path: Vec<u8>,
     pub(crate) entry: Entry,
-    /// How many of its extended attributes catalogs can't hold.
+    /// Number of extended attributes that catalogs can't represent.
     pub(crate) xattrs_left_out: u64,
 }

@@ -23,7 +23,7 @@ use crate::error::AdminError;
 #[derive(Clone, Debug)]
 pub struct KeyFolder {
     folder: PathBuf,
-    /// Where the master key is, if that is another folder.
+    /// Folder of the master key, if it differs from that of the other keys.
     master_folder: Option<PathBuf>,
     name: RepositoryName,
 }
@@ -41,10 +41,15 @@ impl KeyFolder {
         Self { folder: folder.into(), master_folder: None, name: name.clone() }
     }
 
-    /// The same with the master key in a folder of its own.
+    /// Returns the same folder with another folder for the master key.
     #[must_use]
     pub fn with_master_in(self, folder: impl Into<PathBuf>) -> Self {
         Self { master_folder: Some(folder.into()), ..self }
+    }
+
+    /// Returns the folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Returns the existing private keys that other users can read or write, or that belong neither to this user nor

@@ -11,9 +11,11 @@
 #![deny(unsafe_code)]
 
 mod balance;
+mod base;
 mod bundles;
 mod catalogs;
 mod changes;
+mod check;
 mod clusters;
 mod collect;
 mod commit;
@@ -30,12 +32,14 @@ mod error;
 mod exclusive;
 mod file_content;
 mod file_index;
+mod filter;
 mod hash_lists;
 mod ingest;
 mod kept;
 mod key_folder;
 mod log;
 mod object_source;
+mod overlay;
 mod path;
 mod path_changes;
 mod pipeline;
@@ -45,6 +49,7 @@ mod progress;
 mod publish;
 mod published;
 mod recent_objects;
+mod reflog;
 mod reindex;
 mod report;
 mod repository;
@@ -65,6 +70,11 @@ mod state;
 mod tags;
 mod tree_diff;
 
+pub use base::BaseRevision;
+pub use check::{
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
+    MirrorFolder, MirrorServer, Repair, Repaired,
+};
 pub use clusters::{Cluster, clusters, extent};
 pub use collect::{
     Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
@@ -76,10 +86,12 @@ pub use encode::{Deflate, Encoder};
 pub use entry_diff::Attributes;
 pub use error::AdminError;
 pub use file_content::file_content;
-pub use ingest::{Ingest, Owner};
+pub use filter::{Filter, OwnerMap};
+pub use ingest::{Ingest, Owner, Staged};
 pub use key_folder::{KeyFolder, is_exposed};
 pub use log::{Log, LogEnd, LogEntry};
 pub use object_source::{ObjectSource, WantedObject};
+pub use overlay::{PublishUpper, Upper};
 pub use path_changes::{ChangeKind, PathChange};
 pub use plan::{Differences, KindCounts};
 pub use profiles::{NamedProfile, Profiles};

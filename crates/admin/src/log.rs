@@ -48,7 +48,7 @@ pub struct LogEntry {
 pub enum LogEnd {
     /// All revisions are listed.
     First,
-    /// There may be more than requested.
+    /// The log ended at the requested number of entries; there may be more.
     Limit,
     /// Earlier revisions are not there any more; this is the root catalog that is missing.
     Missing(String),

@@ -27,7 +27,7 @@ pub struct WantedObject<'a> {
 
 /// A place that objects of a repository are read from.
 pub trait ObjectSource: Send + Sync {
-    /// Returns the plain bytes of an object, which are those of its name; a missing one is
+    /// Returns the plain bytes of an object, verified against its name; the error for a missing object is
     /// [`AdminError::Missing`].
     fn object(&self, wanted: &WantedObject<'_>) -> Result<Vec<u8>, AdminError>;
 }

@@ -1,4 +1,4 @@
-//! Publishing: the repository, or a subtree of it, becomes equal to a folder.
+//! Publishes a folder: makes the repository, or a subtree of it, equal to the folder.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -29,15 +29,15 @@ use crate::source::{Facts, Source};
 
 /// Description of a publish.
 pub struct Publish<'r> {
-    /// The folder that the repository becomes equal to.
+    /// Source folder.
     pub source: PathBuf,
     /// The directory of the repository that does; empty or `/` for all of it.
     pub target: Vec<u8>,
-    /// How it is done.
+    /// Options of the publish.
     pub options: PublishOptions<'r>,
 }
 
-/// The most threads that read; more would only make a disk seek.
+/// Maximum number of threads that read; more only make a disk seek.
 const READERS_MAX: usize = 8;
 
 impl Publish<'_> {
@@ -59,7 +59,7 @@ impl Publish<'_> {
         Ok(report)
     }
 
-    /// Publishes. Without a difference there is no new revision.
+    /// Publishes the source. Without a difference there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         until_kept(repository, |base| self.run_on(repository, base, now))
     }
@@ -91,10 +91,12 @@ impl Publish<'_> {
         now: UnixTime,
     ) -> Result<Context<'c>, AdminError> {
         let mut context = Context::on(repository, base, &self.target, now)?;
+        context.filter.clone_from(&self.options.filter);
+        context.filter.ignore_of(&self.source)?;
         context.dirtab = if context.target.is_empty() {
             Dirtab::of_folder(&self.source)?
         } else {
-            Dirtab::of_published(repository, &context.published)?
+            Dirtab::of_published(&*repository.sink, &context.published)?
         };
         Ok(context)
     }
@@ -151,7 +153,7 @@ impl Publish<'_> {
     }
 }
 
-/// Compares the directory that becomes the source itself, and makes those above it.
+/// Compares the target directory with the source, and creates its parents.
 fn plan_top(
     context: &Context<'_>,
     source: &Source,
@@ -161,6 +163,7 @@ fn plan_top(
 ) -> Result<(), AdminError> {
     let settings = &context.repository.settings;
     let mut top = entry::of_facts(facts, settings);
+    context.filter.own(&mut top);
     if settings.xattrs {
         let folder = source.open_directory(b"")?;
         let xattrs = crate::source::read_xattrs(&folder, b".");
@@ -186,15 +189,16 @@ fn plan_top(
 }
 
 fn make_parents(context: &Context<'_>, parent: &[u8], plan: &mut Plan) -> Result<(), AdminError> {
+    let mut above = context.published.entry(b"")?;
     for ancestor in path::ancestry(parent).skip(1) {
         match context.published.entry(ancestor)? {
-            Some(entry) if entry.is_directory() => {}
+            Some(entry) if entry.is_directory() => above = Some(entry),
             Some(_) => {
                 let reason = "a part of it is published, but is no directory";
                 return Err(AdminError::Target { path: path::shown(&context.target), reason });
             }
             None => {
-                let made = context.new_directory(ancestor);
+                let made = context.new_directory(ancestor, above.as_ref());
                 plan.differences.added.add(&made);
                 if let Some((above, _)) = path::split(ancestor) {
                     plan.changes.put(above, made);
@@ -205,7 +209,7 @@ fn make_parents(context: &Context<'_>, parent: &[u8], plan: &mut Plan) -> Result
     Ok(())
 }
 
-/// Gives every entry that waited for it its content, and takes back changes that turn out to be none.
+/// Sets the content of entries whose files were read, and reverts changes without a difference.
 fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Result<(), AdminError> {
     let mut listed = Listed::default();
     for waiting in std::mem::take(&mut plan.waiting) {
@@ -234,7 +238,7 @@ fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Resu
 }
 
 impl Dirtab {
-    fn of_folder(source: &Path) -> Result<Self, AdminError> {
+    pub(crate) fn of_folder(source: &Path) -> Result<Self, AdminError> {
         use std::os::unix::ffi::OsStrExt as _;
         let path = source.join(std::ffi::OsStr::from_bytes(dirtab::NAME));
         match std::fs::read(&path) {
@@ -244,10 +248,10 @@ impl Dirtab {
         }
     }
 
-    pub(crate) fn of_published(repository: &Repository, published: &Published) -> Result<Self, AdminError> {
+    pub(crate) fn of_published(sink: &dyn Sink, published: &Published) -> Result<Self, AdminError> {
         let Some(entry) = published.entry(&path::join(b"", dirtab::NAME))? else {
             return Ok(Self::default());
         };
-        Self::parse(&crate::published::read_small_file(&*repository.sink, &entry, ".cvmfsdirtab")?)
+        Self::parse(&crate::published::read_small_file(sink, &entry, ".cvmfsdirtab")?)
     }
 }

@@ -7,7 +7,7 @@ use esker_format::catalog::{
     Catalog, CatalogError, Counters, Flags, NestedCatalog, PathKey, Row, Statistics,
 };
 use esker_format::compress::decompress;
-use esker_format::hash::ContentHash;
+use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::trust::VerifiedHead;
 use esker_format::write::catalog::Entry;
@@ -126,6 +126,16 @@ impl Published {
         Self { objects: self.objects.clone(), root, catalogs: self.catalogs.clone() }
     }
 
+    /// Returns the hash of the root catalog.
+    pub(crate) fn root_hash(&self) -> ContentHash {
+        self.root.0
+    }
+
+    /// Returns the hash algorithm of the root catalog's name.
+    pub(crate) fn algorithm(&self) -> HashAlgorithm {
+        self.root.0.algorithm()
+    }
+
     pub(crate) fn root(&self) -> Result<Arc<OldCatalog>, AdminError> {
         self.load(b"", self.root.0, self.root.1)
     }
@@ -149,7 +159,7 @@ impl Published {
         self.load(&nested.path, hash_of(nested)?, nested.size)
     }
 
-    /// Returns the catalog that lists a directory, or would list it if it existed.
+    /// Returns the catalog that lists a directory, or that would list a missing one.
     pub(crate) fn owner(&self, directory: &[u8]) -> Result<Arc<OldCatalog>, AdminError> {
         let mut owner = self.root()?;
         for ancestor in path::ancestry(directory).skip(1) {
@@ -234,7 +244,7 @@ pub(crate) fn number_groups(entries: &mut [Entry]) {
     }
 }
 
-/// Finds entries in directory order, and lists each directory once.
+/// Finds entries and caches the listing of the current directory.
 #[derive(Default)]
 pub(crate) struct Listed {
     directory: Option<Vec<u8>>,
@@ -258,7 +268,7 @@ impl Listed {
     }
 }
 
-/// Returns the content of a small file that controls publishing, such as `.cvmfsdirtab`.
+/// Returns the content of a small published file that controls publishing, such as `.cvmfsdirtab`.
 pub(crate) fn read_small_file(sink: &dyn Sink, entry: &Entry, what: &str) -> Result<Vec<u8>, AdminError> {
     const LIMIT: u64 = 16 << 20;
     let missing = || AdminError::Missing { what: what.to_owned(), object: "as one object".to_owned() };

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest;
@@ -46,7 +47,12 @@ pub struct Repository {
     state: PathBuf,
     /// Number of lists of condemned objects before the head was read.
     collections: u64,
+    /// Longest wait for the lock of the head; none waits without limit.
+    pub(crate) lock_wait: Option<Duration>,
 }
+
+/// Longest wait for the lock of the head, which other publishers hold for a short time only.
+const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// Revision that changes are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +97,7 @@ impl Repository {
         Self::open_on(&Disks::default(), root, name, keys, now)
     }
 
-    /// The same on disks of the caller's.
+    /// Variant of the function above that works on disks given by the caller.
     pub fn open_on(
         disks: &Disks,
         root: &Path,
@@ -113,7 +119,7 @@ impl Repository {
         let has_settings = settings.is_some();
         let settings = settings.unwrap_or_default();
         let (name, disks) = (name.clone(), disks.clone());
-        let (spool, opened) = (None, now);
+        let (spool, opened, lock_wait) = (None, now, Some(LOCK_WAIT));
         Ok(Self {
             name,
             disks,
@@ -127,6 +133,7 @@ impl Repository {
             opened,
             state,
             collections,
+            lock_wait,
         })
     }
 
@@ -138,6 +145,11 @@ impl Repository {
             self.head = self.read_head()?.verified;
         }
         Ok(())
+    }
+
+    /// Sets how long a commit waits for the commits of other publishers; none for no limit.
+    pub fn wait_for_lock(&mut self, limit: Option<Duration>) {
+        self.lock_wait = limit;
     }
 
     /// Returns the name of the repository.
@@ -162,6 +174,12 @@ impl Repository {
         Ok(Base::of(&self.read_head()?.verified, collections))
     }
 
+    /// Returns whether objects may have been collected since work on a base began.
+    pub(crate) fn collected_since(&self, base: &Base) -> Result<bool, AdminError> {
+        let condemned = self.condemned();
+        Ok(condemned.read()?.is_some() || condemned.collections()? != base.collections)
+    }
+
     /// Reads and verifies the head that is published now.
     pub(crate) fn read_head(&self) -> Result<ReadHead, AdminError> {
         read_head(&self.sink, &self.name, &self.keys, &self.publisher, self.opened)
@@ -177,7 +195,7 @@ impl Repository {
         &self.settings
     }
 
-    /// Changes how this publish is done, without keeping it.
+    /// Returns the settings for changes that apply to this publish only.
     pub fn settings_mut(&mut self) -> &mut Settings {
         &mut self.settings
     }
@@ -198,7 +216,7 @@ impl Repository {
     }
 }
 
-/// Reads the head, which has to be signed by a publisher that clients believe, as we have to be.
+/// Reads and verifies the head, whose publisher must be on the whitelist.
 fn read_head(
     sink: &LocalSink,
     name: &RepositoryName,

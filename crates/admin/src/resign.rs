@@ -21,29 +21,29 @@ use crate::key_folder::{KeyFolder, read_private_key};
 use crate::repository::has_manifest;
 use crate::signed::{SignedFiles, is_of};
 
-/// How the whitelist is to be signed.
+/// Options for a new signature of the whitelist.
 #[derive(Clone, Debug)]
 pub struct Resign {
-    /// How many days it is to be valid.
+    /// Days for which the new whitelist is valid.
     pub days: u32,
     /// The master key, if it is not in the folder of the other keys.
     pub master: Option<PathBuf>,
-    /// Whether all certificates go but the one in the folder of the keys.
+    /// True if only the certificate in the keys folder stays on the whitelist.
     pub only_own: bool,
 }
 
-/// A whitelist that was signed, or would be.
+/// A whitelist that was signed, or that a dry run would sign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Resigned {
-    /// Until when the one before was valid, in seconds since 1970.
+    /// End of the old whitelist's validity, in seconds since 1970.
     pub expired: i64,
-    /// Until when this one is.
+    /// End of the new whitelist's validity, in seconds since 1970.
     pub expires: i64,
-    /// The certificates on it that were on the one before.
+    /// Certificates on both whitelists.
     pub kept: Vec<String>,
-    /// The certificate that is new on it.
+    /// Certificate that is new on the whitelist.
     pub added: Option<String>,
-    /// The certificates that are no longer on it.
+    /// Certificates removed from the whitelist.
     pub dropped: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ impl Resign {
         self.run_on(&Disks::default(), root, name, keys, now)
     }
 
-    /// The same on disks of the caller's.
+    /// Variant of the function above that works on disks given by the caller.
     pub fn run_on(
         &self,
         disks: &Disks,
@@ -75,7 +75,7 @@ impl Resign {
         Ok(resigned)
     }
 
-    /// Returns the whitelist that would be signed, and writes nothing.
+    /// Returns the whitelist that would be signed; writes nothing.
     pub fn dry_run(
         &self,
         root: &Path,

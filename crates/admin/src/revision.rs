@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use esker_format::catalog::Flags;
-use esker_format::hash::ContentHash;
+use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
@@ -20,6 +20,7 @@ use crate::encode::Encoder;
 use crate::entry;
 use crate::error::AdminError;
 use crate::file_index::FileIndex;
+use crate::filter::Filter;
 use crate::path;
 use crate::path_changes;
 use crate::pipeline::Pipeline;
@@ -29,12 +30,13 @@ use crate::progress::{Counters, Progress};
 use crate::published::Published;
 use crate::report::Report;
 use crate::repository::{Base, Repository};
+use crate::settings::Settings;
 use crate::shrink::Shrink;
 
 /// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;
 
-/// How a revision is made.
+/// Options for a new revision.
 pub struct PublishOptions<'r> {
     /// The tag of the new revision.
     pub tag: TagRequest,
@@ -42,11 +44,13 @@ pub struct PublishOptions<'r> {
     pub threads: usize,
     /// Set to stop the publish early.
     pub stop: Arc<AtomicBool>,
-    /// Profiles to keep with those that the publisher has, for this and every later revision.
+    /// Profiles to store for this and all later revisions.
     pub profiles: Vec<NamedProfile>,
-    /// Told now and then how far it is.
+    /// What is left out, and whom the rest belongs to.
+    pub filter: Filter,
+    /// Callback for progress.
     pub progress: &'r mut dyn FnMut(Progress),
-    /// Asked whether a change that removes most of the repository is meant; `false` ends the publish.
+    /// Callback that confirms a change that removes most of the repository; `false` ends the publish.
     pub confirm_shrink: &'r mut dyn FnMut(Shrink) -> bool,
 }
 
@@ -64,6 +68,7 @@ pub(crate) struct Context<'r> {
     pub(crate) published: Published,
     pub(crate) file_index: FileIndex,
     pub(crate) dirtab: Dirtab,
+    pub(crate) filter: Filter,
     pub(crate) counters: Counters,
     /// The directory of the repository that changes.
     pub(crate) target: Vec<u8>,
@@ -83,28 +88,34 @@ pub(crate) fn until_kept<T>(
     let mut base = repository.begin();
     for _ in 1..ATTEMPTS {
         match attempt(base) {
-            Err(AdminError::Collected { .. }) => base = repository.begin_again()?,
+            Err(AdminError::Collected { .. }) => {}
+            // A catalog of the base, which is no longer kept.
+            Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => {}
             other => return other,
         }
+        base = repository.begin_again()?;
     }
     attempt(base)
 }
 
 /// The object of an empty file, which markers of nested catalogs are.
-struct Empty {
+pub(crate) struct Empty {
     name: ObjectName,
     stored: Vec<u8>,
     flags: Flags,
 }
 
 impl Empty {
-    fn new(repository: &Repository) -> Result<Self, AdminError> {
-        let settings = &repository.settings;
-        let algorithm = repository.head.hash_algorithm();
+    pub(crate) fn new(settings: &Settings, algorithm: HashAlgorithm) -> Result<Self, AdminError> {
         let mut room = Vec::new();
         let stored = Encoder::new(settings.compression, settings.deflate)?.encode(b"", &mut room)?.to_vec();
         let name = ObjectName::new(ContentHash::of(algorithm, &stored), ObjectKind::File);
         Ok(Self { name, stored, flags: Flags(Flags::storage(algorithm, settings.compression)) })
+    }
+
+    /// Returns the name of the object, and the flags that say how it is stored.
+    pub(crate) fn content(&self) -> (ContentHash, Flags) {
+        (self.name.hash, self.flags)
     }
 }
 
@@ -123,16 +134,28 @@ impl<'r> Context<'r> {
     ) -> Result<Self, AdminError> {
         let started = Instant::now();
         let target = path::normalise(target)?;
+        let file_index = FileIndex::read(repository.disks.private.clone(), repository.state(), &target);
+        Ok(Self { target, file_index, started, ..Self::without_index(repository, base, now)? })
+    }
+
+    /// The same for a publisher whose source is no folder that stays.
+    pub(crate) fn without_index(
+        repository: &'r Repository,
+        base: Base,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        let started = Instant::now();
         let sink: Arc<dyn Sink> = repository.sink.clone();
         Ok(Self {
-            file_index: FileIndex::read(repository.disks.private.clone(), repository.state(), &target),
-            empty: Empty::new(repository)?,
+            file_index: FileIndex::none(repository.disks.private.clone()),
+            empty: Empty::new(&repository.settings, repository.head.hash_algorithm())?,
             counters: Counters::default(),
             published: Published::with_root(sink, base.root, base.size),
             dirtab: Dirtab::default(),
+            filter: Filter::default(),
             base,
             repository,
-            target,
+            target: Vec::new(),
             now,
             started,
         })
@@ -143,7 +166,8 @@ impl<'r> Context<'r> {
             settings: &self.repository.settings,
             file_index: &self.file_index,
             dirtab: &self.dirtab,
-            empty: (self.empty.name.hash, self.empty.flags),
+            filter: &self.filter,
+            empty: self.empty.content(),
         }
     }
 
@@ -168,10 +192,17 @@ impl<'r> Context<'r> {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Returns a new directory on the path to the target.
-    pub(crate) fn new_directory(&self, path: &[u8]) -> Entry {
+    /// Returns a new directory on the path to the target, with the owner of the directory that it is made below.
+    pub(crate) fn new_directory(&self, path: &[u8], above: Option<&Entry>) -> Entry {
         let name = path::split(path).map(|(_, name)| name).unwrap_or_default();
-        entry::new_directory(name, self.now, &self.repository.settings)
+        let made = entry::new_directory(name, self.now, &self.repository.settings);
+        // Some programs write -1 for an unknown owner, whom no kernel accepts.
+        let known = |id: &u32| *id != u32::MAX;
+        Entry {
+            uid: above.map(|above| above.uid).filter(known).unwrap_or(made.uid),
+            gid: above.map(|above| above.gid).filter(known).unwrap_or(made.gid),
+            ..made
+        }
     }
 
     /// Returns a report of the differences and of the objects stored so far.
@@ -193,7 +224,7 @@ impl<'r> Context<'r> {
         }
     }
 
-    /// Returns a warning if the whitelist expires soon, after which clients refuse the repository.
+    /// Returns a warning if the whitelist expires soon. Clients refuse a repository whose whitelist expired.
     fn expiry_warning(&self) -> Option<String> {
         let expires = self.repository.head.whitelist_expires();
         let soon = expires.0.saturating_sub(self.now.0) < WARN_BEFORE;
@@ -225,7 +256,7 @@ impl<'r> Context<'r> {
         Ok(())
     }
 
-    /// Returns the shrink that removing so many entries is, if it is one.
+    /// Returns a shrink if the removal of so many entries counts as one.
     pub(crate) fn shrink(&self, removed: u64) -> Result<Option<Shrink>, AdminError> {
         // Few removals need no count of the whole repository.
         if removed < Shrink::REMOVED_MIN {
@@ -257,7 +288,7 @@ impl<'r> Context<'r> {
         Ok(())
     }
 
-    /// Notes in the report of a dry run which paths would change, and which tag the revision would get.
+    /// Adds the paths and the tag of a planned revision to the report of a dry run.
     pub(crate) fn foresee(
         &self,
         changes: &mut Changes,
@@ -275,7 +306,7 @@ impl<'r> Context<'r> {
         Ok(())
     }
 
-    /// Warns of a message that is stored nowhere, since there is neither a new revision nor a tag.
+    /// Returns a warning if a message is not stored, because there is neither a new revision nor a tag.
     pub(crate) fn message_warning(&self, options: &PublishOptions<'_>) -> Option<String> {
         let revision = self.base.revision;
         (!options.tag.description.is_empty()).then(|| {

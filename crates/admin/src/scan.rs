@@ -34,7 +34,7 @@ struct Step {
 #[derive(Default)]
 struct Queue {
     steps: Vec<Step>,
-    /// Steps that are queued or being worked on; the walk is over when there are none.
+    /// Number of steps queued or in progress; the scan ends when it is zero.
     open: usize,
     plan: Plan,
     error: Option<AdminError>,
@@ -47,7 +47,7 @@ impl Queue {
 }
 
 impl Scan<'_> {
-    /// Walks with this many threads; `tick` is called now and then.
+    /// Scans the source with this many threads; `tick` is called at intervals.
     pub(crate) fn run(
         &self,
         threads: usize,
@@ -113,10 +113,17 @@ impl Scan<'_> {
         let directory = [self.target, &step.relative].concat();
         let folder = self.source.open_directory(&step.relative)?;
         let now = now();
-        let entries = self.source.list(&folder, &step.relative)?;
+        let mut entries = self.source.list(&folder, &step.relative)?;
+        let filter = self.comparison.filter;
+        entries.retain(|entry| {
+            let path = path::join(&step.relative, &entry.name);
+            !filter.ignores(&path, entry.facts.is_directory())
+        });
         self.refuse(&directory, step, &entries)?;
         self.counters.scanned.fetch_add(entries.len() as u64, Ordering::Relaxed);
-        let old = if step.existed { self.published.list(&directory)? } else { Vec::new() };
+        let mut old = if step.existed { self.published.list(&directory)? } else { Vec::new() };
+        // Ignored paths stay as they are published.
+        old.retain(|entry| !filter.ignores(&path::join(&step.relative, &entry.name), entry.is_directory()));
         let directories: Vec<(Vec<u8>, Facts)> = entries
             .iter()
             .filter(|entry| entry.facts.is_directory())

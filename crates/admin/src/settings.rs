@@ -1,4 +1,4 @@
-//! Settings for publishing that a repository keeps.
+//! Stores the publishing settings of a repository.
 
 use std::path::{Path, PathBuf};
 
@@ -7,20 +7,23 @@ use esker_format::compress::Compression;
 use esker_store::{Disk, persist, read_file};
 use serde::{Deserialize, Serialize};
 
+use crate::disks::Disks;
 use crate::encode::Deflate;
 use crate::error::AdminError;
 
-/// Far more than settings take.
+/// Folder of the publisher's state, below the root of the repository.
+pub(crate) const STATE: &str = ".esker";
+/// Maximum size of the settings file in bytes.
 const FILE_MAX: u64 = 1 << 16;
 
-/// How content is stored, and which metadata is recorded.
+/// Settings for the encoding of content and the recorded metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The compression of files; catalogs and the like always are zlib streams.
     pub compression: Compression,
     /// The zlib encoder.
     pub deflate: Deflate,
-    /// Where large files are cut.
+    /// Sizes of chunks.
     pub chunks: ChunkSizes,
     /// Whether nanoseconds of modification times are recorded.
     pub nanoseconds: bool,
@@ -36,12 +39,12 @@ pub struct Settings {
     pub virtual_snapshots: bool,
 }
 
-/// When catalogs are split and joined without being asked to.
+/// Limits for the automatic split and merge of catalogs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Balance {
     /// A catalog with more entries is split.
     pub max: u64,
-    /// A catalog that was split off and has fewer entries is joined to its parent again.
+    /// Minimum number of entries; a smaller automatic catalog is merged into its parent.
     pub min: u64,
 }
 
@@ -67,7 +70,7 @@ impl Default for Settings {
     }
 }
 
-/// The settings as a file holds them.
+/// Settings as they are stored in the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -103,7 +106,12 @@ impl Settings {
         state.join("settings.json")
     }
 
-    /// Reads settings; none if there is no file.
+    /// Reads the settings of the repository in a folder; none if it has no state of a publisher.
+    pub(crate) fn read_of(disks: &Disks, root: &Path) -> Result<Option<Self>, AdminError> {
+        Self::read(&*disks.private, &Self::path(&root.join(STATE)))
+    }
+
+    /// Reads the settings; none if the file is missing.
     pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, AdminError> {
         let text = read_file(disk, path, FILE_MAX).map_err(AdminError::file("reading", path))?;
         let Some(text) = text else { return Ok(None) };

@@ -15,10 +15,10 @@ use esker_store::Sink;
 
 use crate::error::AdminError;
 
-/// More than any manifest, whitelist or certificate has.
+/// Maximum size in bytes of a manifest, whitelist or certificate.
 pub(crate) const SMALL_FILE_MAX: u64 = 1 << 20;
 
-/// Signed files that prove a head.
+/// Signed files of a head: manifest, whitelist and certificate.
 pub(crate) struct SignedFiles {
     pub(crate) manifest: Vec<u8>,
     pub(crate) whitelist: Vec<u8>,
@@ -73,12 +73,12 @@ impl SignedFiles {
     }
 }
 
-/// Tells whether a fingerprint is that of a certificate.
+/// Returns true if a fingerprint is that of a certificate.
 pub(crate) fn is_of(fingerprint: &ContentHash, certificate: &Certificate) -> bool {
     certificate.fingerprint(fingerprint.algorithm()) == *fingerprint
 }
 
-/// Reads an object that is no file of users: always compressed, checked against its name.
+/// Reads and verifies an object that is always compressed, such as a catalog or certificate.
 pub(crate) fn read_object(
     sink: &dyn Sink,
     name: &ObjectName,
@@ -86,14 +86,24 @@ pub(crate) fn read_object(
     limit: u64,
     what: &str,
 ) -> Result<Vec<u8>, AdminError> {
+    let missing = || AdminError::Missing { what: what.to_owned(), object: name.to_string() };
+    let stored = sink.read(&name.path(), limit)?.ok_or_else(missing)?;
+    decoded_object(&stored, name, size, limit, what)
+}
+
+/// Returns the plain bytes of such an object, checked against its name.
+pub(crate) fn decoded_object(
+    stored: &[u8],
+    name: &ObjectName,
+    size: Option<u64>,
+    limit: u64,
+    what: &str,
+) -> Result<Vec<u8>, AdminError> {
     let object = || name.to_string();
-    let stored = sink
-        .read(&name.path(), limit)?
-        .ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: object() })?;
-    if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
+    if ContentHash::of(name.hash.algorithm(), stored) != name.hash {
         return Err(AdminError::Corrupt { what: what.to_owned(), object: object() });
     }
-    let compression = Compression::recognise(&stored).unwrap_or(Compression::Zlib);
-    decompress(&stored, compression, size, limit)
+    let compression = Compression::recognise(stored).unwrap_or(Compression::Zlib);
+    decompress(stored, compression, size, limit)
         .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
 }

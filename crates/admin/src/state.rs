@@ -14,10 +14,14 @@ use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::file_index;
 use crate::profiles;
+use crate::settings::STATE;
 
-/// Folder of the publisher's state, below the root of the repository.
-const STATE: &str = ".esker";
 const LOCK: &str = "lock";
+
+/// Returns the folder of a repository, which may not exist.
+pub(crate) fn folder(root: &Path) -> PathBuf {
+    root.join(STATE)
+}
 
 /// Makes the folder, and removes unfinished files of an interrupted publish.
 ///

@@ -32,7 +32,8 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) public_key: Vec<PathBuf>,
 
-    /// Further server of the repository, tried when those before it fail; with a NAME, replaces the configured servers
+    /// Additional server of the repository, tried after the servers before it have failed; with a NAME, replaces
+    /// the configured servers
     #[arg(long, value_name = "URL")]
     pub(crate) server: Vec<String>,
 
@@ -45,7 +46,7 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) ca: Vec<PathBuf>,
 
-    /// Server for external data, which is requested by the path of its file
+    /// Server for external data: files are requested by their path in the repository
     #[arg(long, value_name = "URL")]
     pub(crate) external: Vec<String>,
 
@@ -104,7 +105,7 @@ pub(crate) struct RepositoryArgs {
     #[arg(long)]
     pub(crate) offline: bool,
 
-    /// Accept a repository that was created again and is older than the revision seen before
+    /// Accept a recreated repository whose revision is older than the last accepted one
     #[arg(long)]
     pub(crate) forget_history: bool,
 
@@ -176,7 +177,7 @@ pub(crate) struct PinArgs {
 }
 
 impl PinArgs {
-    /// Returns the pinned revision, if one was named.
+    /// Returns the pinned revision, if the options name one.
     pub(crate) fn pin(&self) -> Option<Pin> {
         let tag = self.tag.clone().map(Pin::Tag);
         tag.or(self.date.map(Pin::Date)).or(self.root_hash.map(Pin::Root))
@@ -205,7 +206,7 @@ pub(crate) struct ViewArgs {
     #[command(flatten)]
     pin: PinArgs,
 
-    /// Stay at the current revision; programs start faster, because the kernel can answer more by itself
+    /// Stay at the current revision; programs start faster, because the kernel can cache more
     #[arg(long)]
     pub(crate) fixed: bool,
 
@@ -220,7 +221,7 @@ pub(crate) struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// Returns the pinned revision, whatever is published later.
+    /// Returns the pinned revision, or none for the newest.
     pub(crate) fn pin(&self) -> Option<Pin> {
         self.pin.pin().or(self.fixed.then_some(Pin::Head))
     }
@@ -279,7 +280,7 @@ pub(crate) struct PlaceArgs {
     #[command(flatten)]
     pub(crate) repository: RepositoryArgs,
 
-    /// Where a NAME is looked for that is published from this machine.
+    /// Options that say where a NAME published from this machine is looked up.
     #[command(flatten)]
     pub(crate) published: PublisherArgs,
 }
@@ -290,12 +291,12 @@ pub(crate) struct Located<'a> {
     pub(crate) repository: &'a str,
     /// The path in the repository.
     pub(crate) path: &'a [u8],
-    /// The revision, if one is named.
+    /// Pinned revision, if the command line names one.
     pub(crate) pin: Option<Pin>,
 }
 
 impl PlaceArgs {
-    /// Makes the arguments for a place that was given in another way.
+    /// Creates the arguments for a repository that another argument names.
     pub(crate) fn of(place: String, repository: RepositoryArgs) -> Self {
         let (pin, published) = Default::default();
         Self { place: place.into(), path: None, repository, pin, published }
@@ -400,7 +401,7 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
     Ok(servers)
 }
 
-/// Applies the timeouts of the command line.
+/// Applies the timeouts that the command line sets.
 pub(crate) fn hurry(servers: &mut Servers, args: &RepositoryArgs) {
     if let Some(timeout) = args.timeout {
         (servers.timings.proxy, servers.timings.direct) = (timeout, Some(timeout));
@@ -411,7 +412,7 @@ pub(crate) fn hurry(servers: &mut Servers, args: &RepositoryArgs) {
     }
 }
 
-/// True if this is a name, and not a URL or a path.
+/// Returns true if the argument is a name, and not a URL or a path.
 pub(crate) fn is_name(text: &str) -> bool {
     !text.contains('/') && RepositoryName::parse(text).is_ok()
 }
@@ -545,7 +546,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_read_as_urls_and_paths() {
+    fn addresses_are_parsed_as_urls_and_paths() {
         let parse = |text| Address::parse(text, None).map(|address| (address.url, address.name));
         let pair = |url: &str, name: &str| Some((url.to_owned(), name.to_owned()));
         assert_eq!(parse("http://h:8000/cvmfs/a.test/").ok(), pair("http://h:8000/cvmfs/a.test", "a.test"));

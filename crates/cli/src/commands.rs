@@ -1,9 +1,11 @@
-//! One file a command: its arguments, whose comments are the help, and one function.
+//! Lists the commands: one file each, with its arguments, whose comments are the help, and one function.
 
 pub(crate) mod broker;
 pub(crate) mod cache;
 pub(crate) mod cat;
+pub(crate) mod check;
 pub(crate) mod child;
+pub(crate) mod collect;
 pub(crate) mod compare;
 pub(crate) mod completions;
 pub(crate) mod config;
@@ -28,4 +30,5 @@ pub(crate) mod setup;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod tag;
+pub(crate) mod transaction;
 pub(crate) mod umount;

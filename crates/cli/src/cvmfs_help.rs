@@ -1,14 +1,14 @@
-//! `esker help cvmfs`: commands of CernVM-FS and their equivalents here.
+//! Implements `esker help cvmfs`: the table of CernVM-FS commands and their equivalents.
 
 use std::ffi::OsString;
 
 use crate::error::Failure;
 use crate::output::Output;
 
-/// Hint at this command.
+/// Hint that names this command.
 pub(crate) const HINT: &str = "`esker help cvmfs` lists the counterparts of CernVM-FS's commands";
 
-/// Commands of CernVM-FS and ours; where there is none, advice.
+/// Commands of CernVM-FS with their equivalents in Esker; where there is none, advice.
 const COUNTERPARTS: &[(&str, &str)] = &[
     ("mount -t cvmfs NAME DIR", "esker mount NAME DIR"),
     ("umount DIR, cvmfs_config umount", "esker umount DIR"),
@@ -30,7 +30,9 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_fsck", "esker cache check"),
     ("cvmfs_preload", "esker cache preload NAME"),
     ("cvmfs_server mkfs NAME", "esker repo create NAME"),
-    ("cvmfs_server transaction, publish", "esker publish NAME DIR"),
+    ("cvmfs_server transaction, publish", "esker transaction NAME -- COMMAND, esker publish NAME DIR"),
+    ("cvmfs_server abort", "esker transaction abort NAME"),
+    ("cvmfs_server enter", "esker transaction NAME"),
     ("cvmfs_server ingest", "esker ingest NAME FILE --to PATH"),
     ("cvmfs_server tag -l, tag -i", "esker tag list NAME, tag show NAME TAG"),
     ("cvmfs_server tag -a, tag -r", "esker tag add NAME TAG, tag remove NAME TAG"),
@@ -40,8 +42,9 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_server rollback", "esker undo NAME"),
     ("cvmfs_server list-tags, lstags", "esker log NAME"),
     ("cvmfs_server resign", "esker repo resign NAME"),
-    ("cvmfs_server add-replica, snapshot, gc", "none yet"),
-    ("cvmfs_server check", "none yet"),
+    ("cvmfs_server gc", "esker collect NAME"),
+    ("cvmfs_server check, check -i", "esker check NAME, esker check NAME --data"),
+    ("cvmfs_server add-replica, snapshot", "none yet"),
     ("Apache on a server", "esker serve DIR"),
 ];
 

@@ -35,6 +35,7 @@ mod setup;
 mod signals;
 mod suggest;
 mod tiers;
+mod transaction;
 mod tuning;
 mod walk;
 
@@ -84,6 +85,9 @@ enum Command {
     Tag(commands::tag::Args),
     Rollback(commands::rollback::Args),
     Undo(commands::rollback::UndoArgs),
+    Collect(commands::collect::Args),
+    Check(commands::check::Args),
+    Transaction(commands::transaction::Args),
     Profile(commands::profile::Args),
     Image(commands::image::Args),
     Completions(commands::completions::Args),
@@ -94,7 +98,7 @@ enum Command {
     Replay(commands::replay::Args),
 }
 
-/// Runs a command; `line` has its arguments after the program's name.
+/// Runs a command; `line` has the arguments after the program's name.
 fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     // The child of `run` must not change state that the command will inherit.
     if let Command::Child(args) = command {
@@ -114,13 +118,15 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         _ => {}
     }
     // Files that a user's command makes are not ours.
-    if !matches!(command, Command::Run(_) | Command::Profile(_)) {
+    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_)) {
         privileges::mend_umask();
     }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
+        Command::Ingest(args) => return commands::ingest::run(args, &settings, files),
+        Command::Transaction(args) => return commands::transaction::run(args, &settings, files),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
         Command::Child(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
             unreachable!("handled above")
@@ -142,12 +148,13 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Compare(args) => commands::compare::run(&args),
         Command::Repo(args) => commands::repo::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
-        Command::Ingest(args) => commands::ingest::run(args, &settings),
         Command::Diff(args) => commands::diff::run(&args, &settings),
         Command::Log(args) => commands::log::run(&args, &settings),
         Command::Tag(args) => commands::tag::run(args, &settings),
         Command::Rollback(args) => commands::rollback::run(&args, &settings),
         Command::Undo(args) => commands::rollback::undo(&args, &settings),
+        Command::Collect(args) => commands::collect::run(&args, &settings),
+        Command::Check(args) => commands::check::run(&args, &settings),
         Command::Image(args) => commands::image::run(args, &settings),
     };
     done.map(|()| ExitCode::SUCCESS)

@@ -117,7 +117,7 @@ impl ResolvedRepository {
         self.tag.is_some()
     }
 
-    /// Opens it; the head is fetched and verified, and the root catalog is there.
+    /// Opens the repository: fetches and verifies the head, and fetches the root catalog.
     pub(crate) fn open(self, view: &ViewOptions) -> Result<(Repository, Arc<View>), Failure> {
         let what = format!("can't open {} at {}", self.address.name, self.address.url);
         let (folder, mut view) = (self.options.cache.clone(), view.clone());
@@ -157,7 +157,7 @@ impl ResolvedRepository {
     }
 }
 
-/// Returns where the cache is, and why not elsewhere.
+/// Returns lines that say where the cache is, and why not elsewhere.
 pub(crate) fn place_lines(place: &CacheLocation) -> Vec<String> {
     let chosen = format!("the cache is {}, because of {}", place.path.display(), place.from);
     let passed = place.passed_over.iter().map(|one| format!("passed over: {one}"));
@@ -215,7 +215,7 @@ pub(crate) fn session_options(args: &RepositoryArgs, testing: Option<&TestingArg
     SessionOptions { kernel, deadlines, log: log::of_session(), ..SessionOptions::default() }
 }
 
-/// Returns the warning of a view that goes on with an old head.
+/// Returns the warning of a view that uses an old head because no server replies.
 pub(crate) fn offline_warning(status: &ViewStatus) -> Option<String> {
     let offline = status.offline.as_ref()?;
     let secs = i64::try_from(seconds(offline.since)).unwrap_or(i64::MAX);

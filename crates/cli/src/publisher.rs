@@ -1,5 +1,6 @@
 //! Common parts of the publisher's commands: folders of repositories and keys, output, failures.
 
+mod hooks;
 mod interrupt;
 mod lock;
 mod profile_file;
@@ -14,7 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, Deflate, KeyFolder, Progress, PublishOptions, Report, Repository, Shrink, TagRequest,
+    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, Report, Repository, Shrink,
+    TagRequest,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
@@ -26,9 +28,11 @@ use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
+pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
+pub(crate) use report::list_changes;
 pub(crate) use storage::refuse_address;
 
 /// Options for the storage and the keys of a repository.
@@ -45,7 +49,7 @@ pub(crate) struct PublisherArgs {
     keys: Option<PathBuf>,
 }
 
-/// A repository of ours, by name.
+/// A repository of this publisher, by name.
 pub(crate) struct Place {
     pub(crate) name: RepositoryName,
     pub(crate) root: PathBuf,
@@ -55,9 +59,28 @@ pub(crate) struct Place {
 }
 
 impl PublisherArgs {
+    /// Returns the options for a repository in a known folder.
+    pub(crate) fn of(storage: &Path, keys: &Path) -> Self {
+        Self { storage: Some(storage.to_owned()), keys: Some(keys.to_owned()) }
+    }
+
     /// True if the storage or the keys are named.
     pub(crate) fn is_given(&self) -> bool {
         self.storage.is_some() || self.keys.is_some()
+    }
+
+    /// Returns the folder of repositories.
+    pub(crate) fn storage_folder(&self, settings: &Settings) -> Result<PathBuf, Failure> {
+        self.storage.as_deref().map_or(Ok(()), |storage| refuse_address("--storage", storage))?;
+        settings.storage(self.storage.as_deref())
+    }
+
+    /// Returns the repository in a folder.
+    pub(crate) fn place_at(&self, name: &str, root: &Path, settings: &Settings) -> Result<Place, Failure> {
+        let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
+        let keys = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, &name);
+        let spool = settings.spool(&name, root);
+        Ok(Place { name, root: root.to_owned(), keys, spool })
     }
 
     pub(crate) fn place(&self, name: &str, settings: &Settings) -> Result<Place, Failure> {
@@ -71,7 +94,7 @@ impl PublisherArgs {
     }
 }
 
-/// Warns of a private key that others can read.
+/// Warns if other users can read a private key.
 pub(crate) fn warn_of_key(key: &Path) {
     let key = key.display();
     warn(Some(&format!(
@@ -80,7 +103,12 @@ pub(crate) fn warn_of_key(key: &Path) {
 }
 
 impl Place {
-    /// True if the repository is there, and this user has its publisher's certificate and public key.
+    /// Returns the folder of CernVM-FS's state, if it may publish to the repository too.
+    pub(crate) fn spool_folder(&self) -> Option<&Path> {
+        self.spool.as_deref()
+    }
+
+    /// Returns true if the repository exists and this user has its publisher's certificate and public key.
     pub(crate) fn is_ours(&self) -> bool {
         let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
         self.root.join(manifest::PATH).exists() && keys.iter().all(|key| key.exists())
@@ -93,8 +121,13 @@ impl Place {
         interrupt: &Interrupt,
         quiet: bool,
     ) -> Result<Repository, Failure> {
-        lock.when_free(interrupt, quiet, || self.try_open())
-            .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))
+        let mut repository = lock
+            .when_free(interrupt, quiet, || self.try_open())
+            .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))?;
+        if let Some(limit) = lock.limit() {
+            repository.wait_for_lock(limit);
+        }
+        Ok(repository)
     }
 
     fn try_open(&self) -> Result<Repository, AdminError> {
@@ -117,6 +150,19 @@ pub(crate) struct HowArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
 
+    /// File with rules in the syntax of .gitignore, beside `.eskerignore` in the root of the source: ignored paths stay as they
+    /// are published
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ignore: Vec<PathBuf>,
+
+    /// File that maps users of the source to published ones: lines of an old and a new number, `*` for all others
+    #[arg(long, value_name = "FILE")]
+    pub(crate) uid_map: Option<PathBuf>,
+
+    /// The same for groups
+    #[arg(long, value_name = "FILE")]
+    pub(crate) gid_map: Option<PathBuf>,
+
     /// Profile to add to the repository: its bundles are written in this and each later revision
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Vec<PathBuf>,
@@ -132,8 +178,8 @@ pub(crate) struct HowArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 
-    /// Encoder for zlib: stock, as CernVM-FS, or fast, whose objects `cvmfs_fsck` reports as corrupt [default: as set
-    /// by `repo create`]
+    /// Encoder for zlib: stock writes what CernVM-FS writes; fast takes less time, but `cvmfs_fsck` reports its
+    /// objects as corrupt [default: as set by `repo create`]
     ///
     /// See `esker repo create --help`.
     #[arg(long, value_name = "stock|fast")]
@@ -180,6 +226,24 @@ impl HowArgs {
         work: impl FnOnce(PublishOptions<'_>) -> Result<Report, AdminError>,
         what: &str,
     ) -> Result<(), Failure> {
+        if !self.dry_run {
+            Hooked::Publish.before(&place.root, place.name.as_str())?;
+        }
+        let report = self.work(place, interrupt, work, what)?;
+        if !self.dry_run {
+            Hooked::Publish.after(&place.root, place.name.as_str());
+        }
+        report::print(&report, self.dry_run, self.json)
+    }
+
+    /// Does `work` and shows its progress.
+    pub(crate) fn work<T>(
+        &self,
+        place: &Place,
+        interrupt: &Interrupt,
+        work: impl FnOnce(PublishOptions<'_>) -> Result<T, AdminError>,
+        what: &str,
+    ) -> Result<T, Failure> {
         let meter = RefCell::new(ProgressMeter::new(self.quiet));
         let mut progress = |progress| meter.borrow_mut().show(progress);
         let mut confirm_shrink = |shrink: Shrink| {
@@ -188,8 +252,7 @@ impl HowArgs {
         };
         let done = work(self.how(interrupt, &mut progress, &mut confirm_shrink)?);
         drop(meter);
-        let report = done.map_err(|error| of_admin(&format!("{} {what}", place.name), &error))?;
-        report::print(&report, self.dry_run, self.json)
+        done.map_err(|error| of_admin(&format!("{} {what}", place.name), &error))
     }
 
     fn how<'p>(
@@ -205,9 +268,27 @@ impl HowArgs {
             threads: self.threads(),
             stop: interrupt.flag(),
             profiles,
+            filter: self.filter()?,
             progress,
             confirm_shrink,
         })
+    }
+
+    /// Reads the rules of what is left out, and the maps of owners.
+    pub(crate) fn filter(&self) -> Result<Filter, Failure> {
+        let read =
+            |path: &Path| std::fs::read(path).context(Kind::Usage, format!("can't read {}", path.display()));
+        let used = |error: AdminError| of_admin("can't use a file", &error);
+        let mut filter = Filter::default();
+        for path in &self.ignore {
+            filter.ignore(&read(path)?, path).map_err(used)?;
+        }
+        let map = |path: &Option<PathBuf>| match path {
+            Some(path) => OwnerMap::parse(&read(path)?, path).map_err(used),
+            None => Ok(OwnerMap::default()),
+        };
+        (filter.uids, filter.gids) = (map(&self.uid_map)?, map(&self.gid_map)?);
+        Ok(filter)
     }
 
     fn threads(&self) -> usize {
@@ -231,7 +312,7 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Makes the failure of a publisher's command.
+/// Converts the failure of a publisher's command.
 pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
     let kind = match error {
         AdminError::Storage(error) => return of_store(what, error),
@@ -246,12 +327,16 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::StillNeeded { .. }
         | AdminError::NotListed(_)
         | AdminError::Target { .. }
+        | AdminError::Outside { .. }
+        | AdminError::Rules { .. }
         | AdminError::Settings { .. }
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
         | AdminError::NoSuchPath(_)
         | AdminError::NoRevision { .. }
         | AdminError::Tag(_)
+        | AdminError::NoTag(_)
+        | AdminError::NotCollectable(_)
         | AdminError::MessageWithoutTag
         | AdminError::Dirtab { .. } => Kind::Usage,
         AdminError::Untrusted { .. }

@@ -32,10 +32,10 @@ mod signals;
 mod subordinate;
 mod sys;
 
-pub use child::{ChildArguments, Point, become_command, namespaces_blocked};
+pub use child::{ChildArguments, Point, Writable, become_command, namespaces_blocked};
 pub use explain::{Blocked, Step, device_blocked};
 pub use namespaces::{Identity, close_to_others, join};
 pub use parent::{Ending, Forwarding, Parent, RunError};
-pub use processes::enter_process_namespace;
-pub use signals::{Received, die_by, take_signals};
+pub use processes::{Orphans, enter_process_namespace};
+pub use signals::{Received, die_by, take_signals, take_terminal};
 pub use subordinate::missing_ids;

@@ -1,4 +1,4 @@
-//! A namespace of process ids for one command.
+//! Creates a pid namespace for one command.
 //!
 //! The command sees only the processes that it starts. A namespace needs a first process that takes in orphans, and the process
 //! that was started as `esker run` stays to end as the command does:
@@ -15,7 +15,7 @@
 //! Both waiting processes get the command's root directory when the command makes it, and are closed to other processes.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_parent_process_death_signal, waitpid};
@@ -38,12 +38,26 @@ const PASSED_ON: [i32; 10] = [
     libc::SIGCHLD,
 ];
 
-/// The exit code if the namespace was killed before its command had ended.
+/// Exit code if the namespace was killed before its command had ended.
 const KILLED: u8 = 128 + 9;
+
+/// Fate of the processes that a command leaves running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Orphans {
+    /// They go on.
+    Kept,
+    /// They end with the command: none is left when the process that represents it ends.
+    Killed,
+}
 
 /// Continues in the command's process, in a new PID namespace; a failure has no effect. The process must have a single
 /// thread.
-pub fn enter_process_namespace() -> io::Result<()> {
+pub fn enter_process_namespace(orphans: Orphans) -> io::Result<()> {
+    enter_with(orphans, None)
+}
+
+/// Like [`enter_process_namespace`]; the waiting processes close the descriptor `only`, which is for the command alone.
+pub(crate) fn enter_with(orphans: Orphans, only: Option<RawFd>) -> io::Result<()> {
     sys::unshare(UnshareFlags::NEWPID)?;
     // Exit codes of children are lost while the signal is ignored. Other ignored signals stay so for the command, as
     // under nohup.
@@ -53,14 +67,15 @@ pub fn enter_process_namespace() -> io::Result<()> {
     let (signals, _) = sys::signal_descriptor(&taken)?;
     let Some(first) = sys::fork()? else {
         drop(told);
-        return be_first(&taken, say);
+        return be_first(&taken, say, orphans, only);
     };
     drop(say);
-    stand_for(first, &signals, told)
+    only.into_iter().for_each(sys::close);
+    stand_for(first, &signals, told, orphans)
 }
 
 /// Waits for the command, and ends in the same way.
-fn stand_for(first: Pid, signals: &OwnedFd, mut told: PipeReader) -> ! {
+fn stand_for(first: Pid, signals: &OwnedFd, mut told: PipeReader, orphans: Orphans) -> ! {
     loop {
         let mut watched = [PollFd::new(signals, PollFlags::IN), PollFd::new(&told, PollFlags::IN)];
         if poll(&mut watched, None).is_err() {
@@ -75,6 +90,10 @@ fn stand_for(first: Pid, signals: &OwnedFd, mut told: PipeReader) -> ! {
             if told.read_exact(&mut status).is_err() {
                 std::process::exit(KILLED.into());
             }
+            if orphans == Orphans::Killed {
+                // The kernel ends all processes of the namespace before its first one is gone.
+                let _ = rustix::io::retry_on_intr(|| waitpid(Some(first), WaitOptions::empty()));
+            }
             let status = i32::from_le_bytes(status);
             if libc::WIFSIGNALED(status) {
                 die_by(libc::WTERMSIG(status));
@@ -85,11 +104,12 @@ fn stand_for(first: Pid, signals: &OwnedFd, mut told: PipeReader) -> ! {
 }
 
 /// Acts as the first process of the namespace; returns in the command's.
-fn be_first(taken: &[i32], say: PipeWriter) -> io::Result<()> {
+fn be_first(taken: &[i32], say: PipeWriter, orphans: Orphans, only: Option<RawFd>) -> io::Result<()> {
     // A command whose `esker run` was killed ends with it.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let (signals, _) = sys::signal_descriptor(taken)?;
     let Some(command) = sys::fork()? else { return Ok(()) };
+    only.into_iter().for_each(sys::close);
     // It is the one process of these that the command sees.
     let _ = rustix::thread::set_name(c"init");
     let mut say = Some(say);
@@ -102,6 +122,9 @@ fn be_first(taken: &[i32], say: PipeWriter) -> io::Result<()> {
                     let _ = set_parent_process_death_signal(None);
                     if let Some(mut say) = say.take() {
                         let _ = say.write_all(&status.as_raw().to_le_bytes());
+                    }
+                    if orphans == Orphans::Killed {
+                        std::process::exit(0);
                     }
                 }
                 Ok(Some(_)) => {}

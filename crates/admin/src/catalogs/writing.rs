@@ -14,7 +14,7 @@ use crate::published::OldCatalog;
 
 use super::{Built, CatalogBuilder};
 
-/// One thread's means to write catalogs.
+/// State of one thread that writes catalogs.
 pub(super) struct Writer<'b, 'r> {
     builder: &'b CatalogBuilder<'r>,
     encoder: Encoder,
@@ -161,12 +161,12 @@ impl<'b, 'r> Writer<'b, 'r> {
             subtree = published.statistics(old)?.subtree;
             counted.extend(old.nested.iter().filter(|(_, nested)| !nested.bind && nested.hash.is_some()));
         }
-        let built = self.builder.built.lock().clone();
         let mut added = Counters::default();
         for (path, nested) in nested.iter().filter(|(_, nested)| !nested.bind) {
             let before = counted.get(path);
-            match built.get(path) {
-                Some(built) => added.add(&built.total),
+            let built = self.builder.built.lock().get(path).map(|built| built.total);
+            match built {
+                Some(total) => added.add(&total),
                 None if before.is_some_and(|before| before.hash == nested.hash) => {
                     counted.remove(path);
                 }

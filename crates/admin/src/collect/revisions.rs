@@ -44,8 +44,11 @@ impl Revisions {
         keep: Keep,
         now: UnixTime,
     ) -> Result<Self, AdminError> {
-        let added: HashMap<ContentHash, UnixTime> =
-            reflog.references().iter().map(|reference| (reference.object.hash, reference.timestamp)).collect();
+        let added: HashMap<ContentHash, UnixTime> = reflog
+            .references()
+            .iter()
+            .map(|reference| (reference.object.hash, reference.timestamp))
+            .collect();
         let mut revisions = Self::default();
         let oldest = revisions.follow(lists, has, head.root_catalog, &added, keep, now)?;
         revisions.add_tags(tags);

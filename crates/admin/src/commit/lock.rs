@@ -16,8 +16,6 @@ use crate::repository::{Base, ReadHead, Repository};
 use super::publication::Next;
 use super::read_history;
 
-/// Longest wait for the lock, which other processes hold for a short time only.
-const WAIT_MAX: Duration = Duration::from_secs(600);
 /// First pause between two attempts to take the lock, and the longest one.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -34,7 +32,7 @@ pub(crate) struct HeadLock<'r> {
 impl Repository {
     /// Takes the lock of the head, after waiting for other publishers, and reads the head.
     pub(crate) fn lock_head(&self, stop: &AtomicBool) -> Result<HeadLock<'_>, AdminError> {
-        let lock = wait(&self.sink, stop)?;
+        let lock = wait(&self.sink, self.lock_wait, stop)?;
         let head = self.read_head()?;
         let condemned = self.condemned().read()?;
         let collections = self.condemned().collections()?;
@@ -42,13 +40,13 @@ impl Repository {
     }
 }
 
-fn wait(sink: &LocalSink, stop: &AtomicBool) -> Result<FileLock, AdminError> {
+fn wait(sink: &LocalSink, limit: Option<Duration>, stop: &AtomicBool) -> Result<FileLock, AdminError> {
     let begun = Instant::now();
     let mut pause = PAUSE;
     loop {
         match sink.lock()? {
             Locking::Taken(lock) => return Ok(lock),
-            Locking::Held(holder) if begun.elapsed() >= WAIT_MAX => {
+            Locking::Held(holder) if limit.is_some_and(|limit| begun.elapsed() >= limit) => {
                 return Err(AdminError::locked(sink.describe())(holder));
             }
             Locking::Held(_) if stop.load(Ordering::Relaxed) => return Err(AdminError::Interrupted),
@@ -75,7 +73,7 @@ impl HeadLock<'_> {
     }
 
     /// Reads the head again, after a program replaced it without the lock.
-    pub(super) fn read_again(&mut self) -> Result<(), AdminError> {
+    pub(crate) fn read_again(&mut self) -> Result<(), AdminError> {
         self.head = self.repository.read_head()?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Archives, read entry by entry.
+//! Reads archives entry by entry.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -15,7 +15,7 @@ use crate::source::{Xattrs, pack_xattrs};
 use super::Member;
 use super::collect::Collector;
 
-/// An archive that is being read.
+/// An archive and the position of its reader.
 pub(super) struct Archive {
     shown: PathBuf,
     stream: Box<dyn Read + Send>,
@@ -48,6 +48,9 @@ impl Archive {
         while let Some(entry) = reader.next().map_err(|error| refused(&shown, error))? {
             if feed.is_over() {
                 break;
+            }
+            if collector.ignores(&entry.path, matches!(entry.kind, Kind::Directory)) {
+                continue;
             }
             if entry.unknown_type.is_some() {
                 collector.note_unknown_type();
@@ -120,7 +123,7 @@ fn member(place: Vec<u8>, from: ArchiveEntry, collector: &Collector<'_>) -> Memb
     };
     let settings = collector.settings();
     let xattrs = if settings.xattrs { pack_xattrs(from.xattrs) } else { Xattrs::default() };
-    let entry = Entry {
+    let mut entry = Entry {
         name: path::split(&place).map(|(_, name)| name.to_vec()).unwrap_or_default(),
         size,
         mtime: from.mtime.seconds,
@@ -131,5 +134,6 @@ fn member(place: Vec<u8>, from: ArchiveEntry, collector: &Collector<'_>) -> Memb
         xattrs: xattrs.packed,
         ..Entry::of_mode(from.mode | type_bits)
     };
+    collector.filter().own(&mut entry);
     Member { path: place, entry, xattrs_left_out: xattrs.left_out }
 }

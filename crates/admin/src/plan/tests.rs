@@ -36,7 +36,8 @@ fn compare(file_index: &FileIndex, now: &Facts, old: Option<Entry>) -> Directory
 fn compare_on(dated: bool, file_index: &FileIndex, now: &Facts, old: Option<Entry>) -> DirectoryPlan {
     let settings = Settings::default();
     let empty = (ContentHash::of(HashAlgorithm::Sha1, b""), Flags(0));
-    let comparison = Comparison { settings: &settings, file_index, dirtab: &Dirtab::default(), empty };
+    let (dirtab, filter) = (Dirtab::default(), Filter::default());
+    let comparison = Comparison { settings: &settings, file_index, dirtab: &dirtab, filter: &filter, empty };
     let source = SourceEntry { name: b"file".to_vec(), facts: *now, target: Vec::new(), dated };
     let found = vec![(source, None)];
     let directory = Facts { mode: 0o040_755, ..*now };
@@ -101,7 +102,7 @@ fn files_that_may_have_changed_are_read() {
 
 /// A file that could change again with the same times is not remembered.
 #[test]
-fn fresh_files_are_not_trusted() {
+fn recently_changed_files_are_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let file_index = read(folder.path());
     for (age, settled) in [(-10, false), (0, false), (2, false), (3, true), (1000, true)] {
@@ -111,7 +112,7 @@ fn fresh_files_are_not_trusted() {
 }
 
 #[test]
-fn where_times_mean_nothing_everything_is_read() {
+fn all_files_are_read_where_ctimes_are_unreliable() {
     let folder = tempfile::tempdir().unwrap();
     let settled = facts(NOW.seconds - 100);
     let entry = published(&Settings::default(), &settled, b"stored");

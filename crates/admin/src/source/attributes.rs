@@ -6,20 +6,20 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::{lgetxattr, llistxattr};
 use rustix::io::Errno;
 
-/// The extended attributes of an entry, packed as catalogs hold them.
+/// Extended attributes of an entry, encoded for catalogs.
 #[derive(Debug, Default)]
 pub(crate) struct Xattrs {
-    /// None if there are none.
+    /// Encoded attributes; none if the entry has no attributes.
     pub(crate) packed: Option<Vec<u8>>,
-    /// How many were left out because catalogs can't hold them.
+    /// Number of attributes that catalogs can't represent.
     pub(crate) left_out: u64,
 }
 
-/// A catalog has one byte for the length of a name or value, and one for their number.
+/// Maximum length of a name or value, and maximum number of attributes: catalogs have one byte for each.
 const LENGTH_MAX: usize = 255;
 const VERSION: u8 = 1;
 
-/// Names that say something about the machine of the publisher and nothing about the file.
+/// Attributes that describe the publisher's machine and not the file.
 const MACHINE_NAMES: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs4_acl"];
 
 /// Reads the extended attributes of the entry `name` of a directory, whatever it is.
@@ -27,12 +27,17 @@ const MACHINE_NAMES: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"secur
 /// There is no call that takes a directory and a name on old kernels, so the way is through the directory's
 /// link in `/proc`, of which only the last name is not followed.
 pub(crate) fn read_xattrs(directory: &OwnedFd, name: &[u8]) -> Result<Xattrs, Errno> {
+    read_xattr_pairs(directory, name).map(pack_xattrs)
+}
+
+/// Reads the names and values of the extended attributes, except those of the publisher's machine.
+pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
     let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
     path.extend_from_slice(name);
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
     let names = match read_grown(1024, |room| llistxattr(&path, room)) {
         Ok(names) => names,
-        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Xattrs::default()),
+        Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
     let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
@@ -48,10 +53,10 @@ pub(crate) fn read_xattrs(directory: &OwnedFd, name: &[u8]) -> Result<Xattrs, Er
             Err(error) => return Err(error),
         }
     }
-    Ok(pack_xattrs(found))
+    Ok(found)
 }
 
-/// Packs extended attributes, as far as catalogs can hold them.
+/// Encodes the extended attributes that catalogs can represent.
 pub(crate) fn pack_xattrs(mut found: Vec<(Vec<u8>, Vec<u8>)>) -> Xattrs {
     let all = found.len();
     // Archives may have names that no file system would take, and readers refuse whole catalogs for one of them.
@@ -75,7 +80,7 @@ fn pack(found: &[(Vec<u8>, Vec<u8>)]) -> Option<Vec<u8>> {
     Some(packed)
 }
 
-/// Calls with more and more room until the answer fits.
+/// Repeats a call with growing buffers until the reply fits.
 fn read_grown(
     room: usize,
     call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,

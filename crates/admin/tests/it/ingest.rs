@@ -109,7 +109,7 @@ fn chunked() -> Workshop {
 }
 
 #[test]
-fn members_of_every_kind() {
+fn members_of_every_kind_are_published() {
     let workshop = chunked();
     let archive = write(&workshop, "all.tar", &every_kind());
     let count = |folder: std::io::Result<fs::DirEntry>| fs::read_dir(folder.unwrap().path()).unwrap().count();
@@ -178,7 +178,7 @@ fn members_of_every_kind() {
 }
 
 #[test]
-fn compressed_archives() {
+fn archives_in_every_compression_are_read() {
     let plain = every_kind();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(&plain).unwrap();
@@ -253,7 +253,7 @@ fn archive_entries_replace_and_delete_existing_ones_only() {
 }
 
 #[test]
-fn into_a_nested_catalog_with_another_owner() {
+fn an_archive_can_become_a_nested_catalog_with_another_owner() {
     let workshop = Workshop::new();
     let mut archive = Builder::new(Vec::new());
     file(&mut archive, "x/y", b"1");
@@ -270,7 +270,31 @@ fn into_a_nested_catalog_with_another_owner() {
 }
 
 #[test]
-fn refused_members() {
+fn new_parent_directories_have_the_owner_of_the_directory_above() {
+    let workshop = Workshop::new();
+    let mut archive = Builder::new(Vec::new());
+    file(&mut archive, "x/y", b"1");
+    let archive = write(&workshop, "c.tar", &archive.into_inner().unwrap());
+    let change = |ingest: &mut Ingest<'_>| {
+        ingest.target = b"/owned".to_vec();
+        ingest.owner = Owner { uid: Some(11), gid: Some(12) };
+    };
+    ingest(&workshop, &archive, change).unwrap();
+    ingest(&workshop, &archive, |ingest| ingest.target = b"/owned/new/place".to_vec()).unwrap();
+    let findings = workshop.check();
+    findings.assert_clean();
+    let owner = |path: &str| (findings.tree[path.as_bytes()].uid, findings.tree[path.as_bytes()].gid);
+    assert_eq!(owner("/owned/new"), (11, 12));
+    assert_eq!(owner("/owned/new/place/x"), (11, 12));
+    assert_eq!(owner("/owned/new/place/x/y"), (7, 8));
+    let ids = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    ingest(&workshop, &archive, |ingest| ingest.target = b"/fresh/place".to_vec()).unwrap();
+    let findings = workshop.check();
+    assert_eq!((findings.tree[&b"/fresh"[..]].uid, findings.tree[&b"/fresh"[..]].gid), ids);
+}
+
+#[test]
+fn invalid_members_are_refused() {
     type Make = fn(&mut Archive);
     let cases: [(&str, Make); 7] = [
         ("`..` is not allowed", |archive| {
@@ -504,7 +528,7 @@ fn checksums_of_compressed_archives_are_checked() {
 }
 
 #[test]
-fn archives_end_where_those_of_others_do() {
+fn archives_end_as_those_of_other_programs_do() {
     let mut archive = Builder::new(Vec::new());
     file(&mut archive, "a", b"1");
     file(&mut archive, "b", b"2");

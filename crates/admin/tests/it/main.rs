@@ -3,14 +3,19 @@
 
 mod bundles;
 mod collecting;
+mod corpus;
 mod creation;
 mod diffing;
 mod disturbed;
 mod faults;
+mod filters;
 mod fixtures;
 mod ingest;
 mod kill;
+mod kill_side_by_side;
 mod model;
+mod overlay;
+mod protocol;
 mod removals;
 mod replicas;
 mod resign;

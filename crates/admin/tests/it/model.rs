@@ -97,7 +97,7 @@ pub(crate) fn apply(top: &Path, edit: &Edit) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 60, ..ProptestConfig::default() })]
     #[test]
-    fn the_repository_follows_the_source(
+    fn the_repository_equals_the_source_after_random_changes(
         rounds in proptest::collection::vec(proptest::collection::vec(edit(), 1..12), 1..5),
         balanced: bool,
     ) {

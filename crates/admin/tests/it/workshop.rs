@@ -139,6 +139,7 @@ pub(crate) fn options(progress: &mut dyn FnMut(Progress)) -> PublishOptions<'_> 
         threads: 3,
         stop: Arc::new(AtomicBool::new(false)),
         profiles: Vec::new(),
+        filter: Default::default(),
         progress,
         confirm_shrink: Box::leak(Box::new(|_| true)),
     }

@@ -1,14 +1,21 @@
+use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use esker_admin::{Ingest, Owner, PublishOptions};
 
+use crate::commands::transaction::IngestThen;
 use crate::error::{Context as _, Failure, Kind};
+use crate::limits::OpenFiles;
 use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
+use crate::run_mounted::take_signals;
 use crate::settings::Settings;
+use crate::transaction::Transactions;
 
 /// Publishes the entries of an archive below a directory of a repository.
 ///
-/// Entries with the same name are replaced; all others stay.
+/// Entries with the same name are replaced; all others stay. Other publishers may publish meanwhile; if both change the
+/// same path, this command fails and names it.
 ///
 /// Example: esker ingest sw.example.org gcc.tar.gz --to /gcc/14.2
 #[derive(clap::Args, Debug)]
@@ -41,6 +48,15 @@ pub(crate) struct Args {
     #[arg(long)]
     nested: bool,
 
+    /// Shell command to run in the directory after unpacking; what it changes is published together with the archive. If it
+    /// fails, all is kept as a transaction
+    #[arg(long, value_name = "COMMAND", conflicts_with = "dry_run")]
+    then: Option<OsString>,
+
+    /// Folder of open transactions, for --then [default: as of `esker transaction`]
+    #[arg(long, value_name = "DIR", requires = "then")]
+    transactions: Option<PathBuf>,
+
     #[command(flatten)]
     place: PublisherArgs,
 
@@ -57,9 +73,12 @@ fn owner(text: &str) -> Result<Owner, String> {
     Ok(Owner { uid: number(uid)?, gid: number(gid)? })
 }
 
-pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<ExitCode, Failure> {
     use std::os::unix::ffi::OsStringExt as _;
-    let interrupt = Interrupt::on_signals()?;
+    let (interrupt, forwarding) = match &args.then {
+        Some(_) => (Interrupt::without_signals()?, Some(take_signals()?)),
+        None => (Interrupt::on_signals()?, None),
+    };
     let mut delete: Vec<Vec<u8>> =
         args.delete.into_iter().map(|path| path.into_os_string().into_vec()).collect();
     if let Some(list) = &args.delete_list {
@@ -73,8 +92,20 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     if let Some(deflate) = how.deflate {
         repository.settings_mut().deflate = deflate.into();
     }
-    let (archive, target) = (args.archive, args.to.into_os_string().into_vec());
+    let (archive, target) = (args.archive, args.to.clone().into_os_string().into_vec());
     let (owner, nested) = (args.owner.unwrap_or_default(), args.nested);
+    let what = "was not changed";
+    if let (Some(script), Some(forwarding)) = (args.then, forwarding) {
+        let work = |options: PublishOptions<'_>| {
+            Ingest { archive, target, delete, owner, nested, options }.stage(&repository, now())
+        };
+        let staged = how.work(&place, &interrupt, work, what)?;
+        drop(repository);
+        let transactions = Transactions::new(settings.transactions(args.transactions.as_deref())?);
+        let (place, target, transactions) = (&place, args.to.as_path(), &transactions);
+        let then = IngestThen { place, staged, target, script, how, transactions, settings, files };
+        return then.run(forwarding, &interrupt);
+    }
     let work = |given: PublishOptions<'_>| {
         let mut ingest = Ingest { archive, target, delete, owner, nested, options: given };
         match how.dry_run {
@@ -82,5 +113,5 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             false => ingest.run(&repository, now()),
         }
     };
-    how.publish(&place, &interrupt, work, "was not changed")
+    how.publish(&place, &interrupt, work, what).map(|()| ExitCode::SUCCESS)
 }

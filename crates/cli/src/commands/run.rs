@@ -15,8 +15,8 @@ use crate::settings::Settings;
 
 /// Runs a command with repositories mounted below /cvmfs, or with an image as its root directory.
 ///
-/// Needs neither root nor fusermount3. Further repositories are mounted with `--repo`, as in `esker run A --repo B -- CMD` or
-/// `esker run --repo A --repo B -- CMD`.
+/// The command needs neither root nor fusermount3. Further repositories are mounted with `--repo`, as in `esker
+/// run A --repo B -- CMD` or `esker run --repo A --repo B -- CMD`.
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
@@ -106,8 +106,10 @@ pub(crate) fn run(
         command: args.command,
         view: mount_options(settings, &args.view, &args.testing),
         session: session_options(&args.repository, Some(&args.testing)),
-        shield: args.view.pin().is_some() || are_tagged,
+        overlay: args.view.pin().is_some() || are_tagged,
         replay: !args.view.no_prefetch,
+        writable: None,
+        environment: Vec::new(),
     };
     let at_colon = |failure| urls.iter().fold(failure, |failure, url| hint_at_colon(url, failure));
     let (ending, ()) = mounted_run.run(to_mount, forwarding, |_| (), |_| ()).map_err(at_colon)?;
@@ -162,7 +164,7 @@ fn in_container(
     if args.proxy_from_input {
         read_proxies(&mut args.repository)?;
     }
-    // The keeper is in another directory by the time that it reads them.
+    // The process of the shared mount has changed its directory before it reads them.
     let repository = args.repository.absolute()?;
     let kept = Kept {
         is_fixed: is_image || args.view.pin().is_some(),

@@ -1,4 +1,4 @@
-//! Ctrl-C and its like, for a command that also waits: for a lock, or for an answer.
+//! Handles Ctrl-C and other signals in a command that waits for a lock or an answer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,12 +28,12 @@ pub(super) enum Woken {
     Interrupted,
     /// The descriptor can be read.
     Readable,
-    /// The time is over.
+    /// The time limit passed.
     TimedOut,
 }
 
 impl Interrupt {
-    /// Takes over the signals. Must be called before any other thread starts.
+    /// Starts handling the signals. Must be called before any other thread starts.
     pub(crate) fn on_signals() -> Result<Self, Failure> {
         let interrupt = Self::new().context(Kind::Failed, "can't handle signals")?;
         let received = interrupt.clone();
@@ -42,23 +42,34 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// Makes an interrupt that another handler of signals raises.
+    pub(crate) fn without_signals() -> Result<Self, Failure> {
+        Self::new().context(Kind::Failed, "can't handle signals")
+    }
+
+    /// Waits until standard input can be read; false if the user wants the command to end.
+    pub(crate) fn wait_for_input(&self) -> bool {
+        matches!(self.wait(Some(io::stdin().as_fd()), None), Ok(Woken::Readable))
+    }
+
     fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { stop: Arc::default(), event: Arc::new(event) })
     }
 
-    fn raise(&self) {
+    /// Lets the command end at the next safe point.
+    pub(crate) fn raise(&self) {
         self.stop.store(true, Ordering::Relaxed);
         // A counter that is full is readable as well.
         let _ = rustix::io::write(&*self.event, &[1; 8]);
     }
 
-    /// Returns the flag that is set once the command is to end.
+    /// Returns the flag that a signal sets.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         self.stop.clone()
     }
 
-    /// Waits until `readable` can be read, a signal comes, or the time is over.
+    /// Waits until `readable` is readable, a signal arrives, or the time limit passes.
     pub(super) fn wait(&self, readable: Option<BorrowedFd<'_>>, time: Option<Duration>) -> io::Result<Woken> {
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         let mut fds = vec![PollFd::from_borrowed_fd(self.event.as_fd(), PollFlags::IN)];

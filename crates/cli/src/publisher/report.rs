@@ -5,10 +5,10 @@ use esker_admin::{BundleCounts, ChangeKind, PathChange, Report};
 use crate::error::{Failure, warn};
 use crate::output::{Output, size};
 
-/// Most paths that the text of a dry run lists.
+/// Maximum number of paths in the text of a dry run.
 const LISTED_MAX: usize = 50;
 
-/// Prints the report.
+/// Prints the report of a publish.
 pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     if json {
@@ -28,7 +28,7 @@ pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Fa
             out.line(format!("would tag      {tag}"))?;
         }
         out.line(format!("would read     {} files, {}", report.files_read, size(report.bytes_read)))?;
-        list(&mut out, report.changes.as_deref().unwrap_or_default())?;
+        list_changes(&mut out, report.changes.as_deref().unwrap_or_default())?;
         out.finish()?;
         report.warnings.iter().for_each(|warning| warn(Some(warning)));
         return Ok(());
@@ -79,7 +79,7 @@ pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Fa
 }
 
 /// Lists the first changes by path.
-fn list(out: &mut Output, changes: &[PathChange]) -> Result<(), Failure> {
+pub(crate) fn list_changes(out: &mut Output, changes: &[PathChange]) -> Result<(), Failure> {
     for PathChange { path, change, kind } in changes.iter().take(LISTED_MAX) {
         let change = match change {
             ChangeKind::Added => "added",

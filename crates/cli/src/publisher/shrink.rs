@@ -1,4 +1,4 @@
-//! Asks whether a change that removes most of a repository is intended.
+//! Asks for confirmation of a change that removes most of a repository.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_yes_is_yes() {
+    fn only_yes_confirms() {
         for yes in ["y\n", "Y", " yes \n"] {
             assert!(is_yes(yes), "{yes:?}");
         }

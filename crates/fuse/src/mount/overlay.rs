@@ -15,17 +15,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, open};
-use rustix::mount::{MountAttrFlags, MoveMountFlags, UnmountFlags, mount, move_mount};
+use rustix::mount::{MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, mount, move_mount};
 use rustix::path::Arg;
 use rustix::process::{chdir, chroot, geteuid};
 
 use super::namespace::{IdMap, made_in_namespace, made_nowhere};
 use super::{FLAGS, MountError, explain};
 
-/// The type of the mount of a shielded tree.
+/// Type of the mount of a tree with an overlay.
 const TYPE: &CStr = c"overlay";
 
-/// Numbers of inodes stay those of the tree, but for the upper bits.
+/// Options of the overlay, which keep the inode numbers of the tree except for the upper bits.
 const OPTIONS: [(&CStr, &CStr); 3] = [(c"xino", c"on"), (c"index", c"off"), (c"redirect_dir", c"nofollow")];
 
 /// Prefix of the source of an overlay mount: its type alone doesn't show that it is ours.
@@ -37,10 +37,10 @@ pub const SOURCE_PREFIX: &str = "esker+";
 /// import of TensorFlow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trusted {
-    /// All attributes. The tree is asked.
+    /// All attributes: the overlay passes requests for them to the tree. The tree is asked.
     Shown,
-    /// None. The overlay belongs to a user namespace if root may make one; there the kernel hides `trusted.` without
-    /// asking the tree.
+    /// No attributes of `trusted.`: the kernel hides them in a mount of a user namespace. The overlay belongs
+    /// to a user namespace if root may make one; there the kernel hides `trusted.` without asking the tree.
     Hidden,
 }
 
@@ -91,11 +91,54 @@ pub fn mount_overlay(
     outcome
 }
 
+/// Folders of the upper layer of a writable overlay; both must be on one file system.
+#[derive(Clone, Copy, Debug)]
+pub struct UpperLayer<'a> {
+    /// Folder that gets the changes.
+    pub upper: &'a Path,
+    /// Folder for the kernel's own use.
+    pub work: &'a Path,
+}
+
+/// Mounts a writable overlay of the tree at `tree` over it. The tree must be served by now.
+///
+/// Renamed directories of the tree are copied by the programs that rename them, as between two file systems, and changed
+/// files are copied whole: the upper layer then has all that changed. Needs the right to mount, and without root Linux 5.11.
+pub fn mount_writable(tree: &Path, source: &str, layer: UpperLayer<'_>) -> Result<(), MountError> {
+    std::fs::metadata(tree)
+        .map_err(|error| MountError::new("looking at", tree, error.to_string(), Some(error)))?;
+    let source = format!("{SOURCE_PREFIX}{}", source.split('\0').next().unwrap_or_default());
+    let (lower, upper, work) = (at(tree)?, at(layer.upper)?, at(layer.work)?);
+    // By descriptor: a path may contain the separators of options and layers.
+    let [lower, upper, work] =
+        [&lower, &upper, &work].map(|folder| format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    // In a user namespace the kernel keeps its marks in attributes that an ordinary user may set.
+    let marks = if crate::trusted::may_see(geteuid().as_raw()) { "" } else { ",userxattr" };
+    let options = format!(
+        "lowerdir={lower},upperdir={upper},workdir={work},redirect_dir=nofollow,metacopy=off,index=off{marks}"
+    );
+    let options = CString::new(options).unwrap_or_default();
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount(source, tree, TYPE, flags, Some(options.as_c_str())).map_err(|error| {
+        let error = io::Error::from(error);
+        let reason = match error.kind() {
+            io::ErrorKind::PermissionDenied => "the kernel refuses it; without root it takes Linux 5.11".to_owned(),
+            io::ErrorKind::InvalidInput => format!(
+                "the kernel refuses {} as the upper layer; it has to be on a local file system with extended attributes \
+                 that is no overlay itself",
+                layer.upper.display()
+            ),
+            _ => explain::mount(&error, tree),
+        };
+        MountError::new("putting a writable overlay on", tree, reason, Some(error))
+    })
+}
+
 fn mount_empty(path: impl Arg) -> rustix::io::Result<()> {
     mount(c"none", path, c"tmpfs", FLAGS, c"size=4k,mode=0755")
 }
 
-/// Makes the overlay in a user namespace and mounts it for all users.
+/// Makes the overlay in a user namespace, and mounts it for all users.
 fn in_namespace(tree: &Path, mountpoint: &Path, source: &str) -> io::Result<()> {
     let (tree, source) = (CString::new(tree.as_os_str().as_bytes())?, CString::new(source)?);
     let made = made_in_namespace(IdMap::Everybody, || {

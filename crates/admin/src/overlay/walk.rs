@@ -1,0 +1,366 @@
+//! Walks over an upper folder and collects what it changes in the published revision.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use esker_format::bundle;
+use esker_format::catalog::Flags;
+use esker_format::write::catalog::Entry;
+use esker_store::Sink;
+
+use crate::entry::{self, AUTO_MARKER, MARKER};
+use crate::error::AdminError;
+use crate::filter::Filter;
+use crate::path;
+use crate::plan::{Plan, ReadDirectory, ReadFile, Waiting};
+use crate::published::Published;
+use crate::settings::Settings;
+use crate::source::{Facts, Source, SourceEntry, pack_xattrs, read_xattr_pairs};
+
+use super::access::Access;
+use super::marks::{self, Marks};
+use super::same;
+
+/// A walk over an upper folder.
+pub(super) struct Walk<'r> {
+    pub(super) source: &'r Source,
+    pub(super) published: &'r Published,
+    pub(super) sink: &'r dyn Sink,
+    pub(super) settings: &'r Settings,
+    pub(super) filter: &'r Filter,
+    /// Owner that the lower layer showed for every entry, if not the published one.
+    pub(super) claimed: Option<(u32, u32)>,
+    /// Modes that entries have while the publisher may read them.
+    pub(super) access: &'r Access,
+    pub(super) stop: &'r AtomicBool,
+}
+
+/// Findings of a walk.
+#[derive(Default)]
+pub(super) struct Walked {
+    pub(super) plan: Plan,
+    /// The directories that the upper folder has.
+    pub(super) directories: Vec<Vec<u8>>,
+    pub(super) xattrs_left_out: u64,
+}
+
+/// A directory of the upper folder.
+struct Step {
+    path: Vec<u8>,
+    /// True if there is a published directory of this path.
+    existed: bool,
+    /// True if nothing of the published directory shows.
+    hides: bool,
+}
+
+/// An upper entry that is no whiteout.
+struct Found {
+    entry: SourceEntry,
+    xattrs: Option<Vec<u8>>,
+    opaque: bool,
+}
+
+/// Content of a file that has several names.
+#[derive(Clone)]
+enum Content {
+    /// The content of this published entry.
+    Published(Box<Entry>),
+    /// The content that this job will store.
+    Job(usize),
+}
+
+impl Walk<'_> {
+    /// Walks from the root. Fails on what overlays of ours don't leave, and on names that are reserved.
+    pub(super) fn run(&self) -> Result<Walked, AdminError> {
+        let mut walked = Walked::default();
+        self.root(&mut walked)?;
+        let mut waiting = vec![Step { path: Vec::new(), existed: true, hides: false }];
+        while let Some(step) = waiting.pop() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(AdminError::Interrupted);
+            }
+            let below = self.directory(&step, &mut walked)?;
+            waiting.extend(below);
+            walked.directories.push(step.path);
+        }
+        Ok(walked)
+    }
+
+    fn root(&self, walked: &mut Walked) -> Result<(), AdminError> {
+        let folder = self.source.open_directory(b"")?;
+        let (_, xattrs) = self.marks(&folder, b"", b".", &mut walked.xattrs_left_out)?;
+        let facts = self.source.root_facts()?;
+        let root = SourceEntry { name: Vec::new(), facts, target: Vec::new(), dated: false };
+        let before = self.published.entry(b"")?;
+        let new = self.entry(&root, b"", xattrs, before.as_ref());
+        if !before.is_some_and(|before| entry::is_same(&before, &new)) {
+            walked.plan.changes.root = Some(new);
+            walked.plan.changes.touch(b"");
+        }
+        Ok(())
+    }
+
+    /// Collects the changes of one directory; returns the directories in it.
+    fn directory(&self, step: &Step, walked: &mut Walked) -> Result<Vec<Step>, AdminError> {
+        let directory = &step.path;
+        let folder = self.source.open_directory(directory)?;
+        let mut old: BTreeMap<Vec<u8>, Entry> = BTreeMap::new();
+        if step.existed {
+            let listed = self.published.list(directory)?;
+            old.extend(listed.into_iter().map(|entry| (entry.name.clone(), entry)));
+        }
+        if directory.is_empty() {
+            old.remove(&path::RESERVED[1..]);
+        }
+        let mut found = Vec::new();
+        for entry in self.source.list(&folder, directory)? {
+            let at = path::join(directory, &entry.name);
+            if self.filter.ignores(&at, entry.facts.is_directory()) {
+                continue;
+            }
+            let (marks, xattrs) = self.marks(&folder, &at, &entry.name, &mut walked.xattrs_left_out)?;
+            if is_whiteout(&entry, marks) {
+                if old.contains_key(&entry.name) {
+                    walked.plan.changes.remove(directory, &entry.name);
+                }
+                continue;
+            }
+            refuse(directory, &entry, marks)?;
+            found.push(Found { entry, xattrs, opaque: marks.opaque });
+        }
+        self.remove_hidden(step, &found, &old, walked);
+        self.files(step, &folder, &found, &old, walked)?;
+        let directories = found.iter().filter(|found| found.entry.facts.is_directory());
+        Ok(directories.map(|found| step_into(step, found, &old)).collect())
+    }
+
+    /// Removes the published entries that don't show because their directory was removed and made again, and the bundle
+    /// specifications made from profiles whose trigger is gone. Markers are left to the rules.
+    fn remove_hidden(
+        &self,
+        step: &Step,
+        found: &[Found],
+        old: &BTreeMap<Vec<u8>, Entry>,
+        walked: &mut Walked,
+    ) {
+        let is_found = |name: &[u8]| found.binary_search_by(|it| it.entry.name.as_slice().cmp(name)).is_ok();
+        let changes = &mut walked.plan.changes;
+        for (name, entry) in old {
+            let gone = match bundle::trigger_of(name).filter(|_| entry::is_profile_bundle(entry)) {
+                Some(trigger) if step.hides => !is_found(trigger),
+                Some(trigger) => changes.get(&step.path).is_some_and(|it| it.entries.contains_key(trigger)),
+                None if entry.flags.has(Flags::HIDDEN) && is_marker(name) => false,
+                None => {
+                    let at = path::join(&step.path, name);
+                    step.hides && !is_found(name) && !self.filter.ignores(&at, entry.is_directory())
+                }
+            };
+            if gone {
+                changes.remove(&step.path, name);
+            }
+        }
+    }
+
+    /// Puts the entries of a directory, and plans to read the files whose content is new.
+    fn files(
+        &self,
+        step: &Step,
+        folder: &OwnedFd,
+        found: &[Found],
+        old: &BTreeMap<Vec<u8>, Entry>,
+        walked: &mut Walked,
+    ) -> Result<(), AdminError> {
+        let directory = &step.path;
+        let groups = groups(found, old);
+        let mut contents: HashMap<(u64, u64), Content> = HashMap::new();
+        let mut reads: Vec<ReadFile> = Vec::new();
+        for one in found {
+            let source = &one.entry;
+            let before = old.get(&source.name);
+            let at = path::join(directory, &source.name);
+            let mut new = self.entry(source, &at, one.xattrs.clone(), before);
+            let inode = (source.facts.device, source.facts.inode);
+            let group = groups.get(&inode);
+            if let Some((number, names)) = group {
+                (new.hardlink_group, new.link_count) = (*number, *names);
+            }
+            if source.facts.is_file() {
+                let known = group.and_then(|_| contents.get(&inode)).cloned();
+                let content = match known {
+                    Some(content) => content,
+                    None => {
+                        let same = self.published_content(folder, directory, source, found, old)?;
+                        same.map_or_else(
+                            || {
+                                let job = walked.plan.jobs;
+                                walked.plan.jobs += 1;
+                                walked.plan.bytes_to_read += source.facts.size;
+                                reads.push(ReadFile { name: source.name.clone(), facts: source.facts, job });
+                                Content::Job(job)
+                            },
+                            |entry| Content::Published(Box::new(entry)),
+                        )
+                    }
+                };
+                contents.insert(inode, content.clone());
+                match content {
+                    Content::Published(entry) => entry::take_content(&mut new, &entry),
+                    Content::Job(job) => walked.plan.waiting.push(Waiting {
+                        directory: directory.clone(),
+                        name: source.name.clone(),
+                        job,
+                        facts: source.facts,
+                        settled: false,
+                    }),
+                }
+            }
+            // A copy of one name of a group is a file of its own in the upper folder. As long as it shows the same, it
+            // stays in its group.
+            if let Some(before) = before.filter(|before| before.hardlink_group != 0 && group.is_none()) {
+                let kept = Entry {
+                    hardlink_group: before.hardlink_group,
+                    link_count: before.link_count,
+                    flags: Flags(new.flags.0 | before.flags.0 & Flags::BUNDLE_TRIGGER),
+                    ..new.clone()
+                };
+                if entry::is_same(before, &kept) {
+                    continue;
+                }
+            }
+            walked.plan.changes.put(directory, new);
+        }
+        if !reads.is_empty() {
+            walked.plan.reads.push(ReadDirectory { relative: directory.clone(), files: reads });
+        }
+        Ok(())
+    }
+
+    /// Returns the published entry whose content a file has: that of its name, or of another name of the same file.
+    fn published_content(
+        &self,
+        folder: &OwnedFd,
+        directory: &[u8],
+        source: &SourceEntry,
+        found: &[Found],
+        old: &BTreeMap<Vec<u8>, Entry>,
+    ) -> Result<Option<Entry>, AdminError> {
+        let facts = &source.facts;
+        let is_same_file =
+            |other: &SourceEntry| (other.facts.device, other.facts.inode) == (facts.device, facts.inode);
+        let names = found.iter().map(|found| &found.entry).filter(|other| is_same_file(other));
+        let candidates = names.filter_map(|other| old.get(&other.name));
+        for before in candidates.filter(|before| before.is_file() && before.size == facts.size) {
+            let file = self.source.open_file(folder, directory, &source.name)?;
+            if same::has_content(self.sink, &file, before)? {
+                return Ok(Some(before.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the marks and the own extended attributes of an entry.
+    fn marks(
+        &self,
+        folder: &OwnedFd,
+        at: &[u8],
+        name: &[u8],
+        left_out: &mut u64,
+    ) -> Result<(Marks, Option<Vec<u8>>), AdminError> {
+        let pairs = read_xattr_pairs(folder, name)
+            .map_err(self.source.failed("reading the extended attributes of", at))?;
+        let (marks, own) = marks::split(pairs);
+        if !self.settings.xattrs {
+            return Ok((marks, None));
+        }
+        let xattrs = pack_xattrs(own);
+        *left_out += xattrs.left_out;
+        Ok((marks, xattrs.packed))
+    }
+
+    /// Returns the entry as the merged tree showed it, in terms of the published one of the same name.
+    fn entry(
+        &self,
+        source: &SourceEntry,
+        at: &[u8],
+        xattrs: Option<Vec<u8>>,
+        before: Option<&Entry>,
+    ) -> Entry {
+        let mut new = entry::of_source(source, xattrs, self.settings);
+        if let Some(mode) = self.access.mode(at) {
+            new.mode = mode;
+        }
+        let Some(before) = before.filter(|before| before.kind() == new.kind()) else {
+            self.filter.own(&mut new);
+            return new;
+        };
+        // The lower layer showed the publisher as the owner, whichever it was.
+        if let Some((uid, gid)) = self.claimed {
+            new.uid = if new.uid == uid { before.uid } else { new.uid };
+            new.gid = if new.gid == gid { before.gid } else { new.gid };
+        }
+        // An owner that was published stays; the map is for those of this machine.
+        if (new.uid, new.gid) != (before.uid, before.gid) {
+            self.filter.own(&mut new);
+        }
+        let mtime = source.facts.mtime;
+        if (mtime.seconds, mtime.nanoseconds) == (before.mtime, before.mtime_ns.unwrap_or(0)) {
+            new.mtime_ns = before.mtime_ns;
+            // The lower layer showed a target with variables as it is for the publisher.
+            if before.symlink.windows(2).any(|pair| pair == b"$(") {
+                new.symlink.clone_from(&before.symlink);
+            }
+        }
+        new
+    }
+}
+
+fn step_into(step: &Step, found: &Found, old: &BTreeMap<Vec<u8>, Entry>) -> Step {
+    let name = &found.entry.name;
+    let existed = old.get(name).is_some_and(Entry::is_directory);
+    Step { path: path::join(&step.path, name), existed, hides: step.hides || found.opaque || !existed }
+}
+
+fn is_whiteout(entry: &SourceEntry, marks: Marks) -> bool {
+    let facts = &entry.facts;
+    let is_device = facts.mode & 0o170_000 == 0o020_000 && facts.special == 0;
+    is_device || marks.whiteout && facts.is_file() && facts.size == 0
+}
+
+fn is_marker(name: &[u8]) -> bool {
+    matches!(name, MARKER | AUTO_MARKER)
+}
+
+/// Refuses reserved names, and what only an overlay with other options leaves.
+fn refuse(directory: &[u8], entry: &SourceEntry, marks: Marks) -> Result<(), AdminError> {
+    let reason = match entry.name.as_slice() {
+        _ if marks.redirect => {
+            "the overlay has it as a renamed directory of the lower layer, whose entries it lacks"
+        }
+        _ if marks.metacopy => "the overlay has its attributes only, and its content is in the lower layer",
+        b".cvmfs" if directory.is_empty() => "`/.cvmfs` belongs to the repository itself",
+        MARKER if directory.is_empty() => "the root of a repository always is the root of a catalog",
+        MARKER if !entry.facts.is_file() => "a marker of a nested catalog must be a regular file",
+        _ => return Ok(()),
+    };
+    Err(AdminError::Target { path: path::shown(&path::join(directory, &entry.name)), reason })
+}
+
+/// Returns group number and number of names for each file with several names in a directory. The numbers follow those of
+/// the published groups.
+fn groups(found: &[Found], old: &BTreeMap<Vec<u8>, Entry>) -> HashMap<(u64, u64), (u32, u32)> {
+    let inode = |facts: &Facts| (facts.device, facts.inode);
+    let mut next = old.values().map(|entry| entry.hardlink_group).max().unwrap_or(0);
+    let mut groups: HashMap<(u64, u64), (u32, u32)> = HashMap::new();
+    let linked = found.iter().map(|found| &found.entry.facts);
+    for facts in linked.filter(|facts| facts.links > 1 && !facts.is_directory()) {
+        let (number, names) = groups.entry(inode(facts)).or_default();
+        if *names == 0 {
+            next = next.saturating_add(1);
+            *number = next;
+        }
+        *names += 1;
+    }
+    groups.retain(|_, (_, names)| *names > 1);
+    groups
+}

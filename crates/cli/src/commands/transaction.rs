@@ -1,0 +1,95 @@
+mod finish;
+mod list;
+mod show;
+mod start;
+
+pub(crate) use start::IngestThen;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use crate::error::Failure;
+use crate::limits::OpenFiles;
+use crate::publisher::{HowArgs, PublisherArgs};
+use crate::settings::Settings;
+use crate::transaction::Transactions;
+
+/// Runs a command or a shell in a writable repository, and publishes what it changed.
+///
+/// The command sees the repository below /cvmfs and may change it; this needs neither root nor a daemon. Exit code 0
+/// publishes the changes, any other keeps them. A shell asks at its end. Processes that the command leaves running end with
+/// it. The first word is a subcommand if one has that name.
+///
+/// Example: esker transaction sw.example.org /gcc -- make -C /build/gcc install
+#[derive(clap::Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    subcommand_value_name = "SUBCOMMAND"
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    #[command(flatten)]
+    start: Option<StartArgs>,
+
+    /// Folder of open transactions [default: /var/spool/esker/transactions for root, else
+    /// ~/.local/state/esker/transactions]
+    #[arg(long, value_name = "DIR", global = true)]
+    transactions: Option<PathBuf>,
+}
+
+#[derive(clap::Args, Debug)]
+struct StartArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Directory of the repository that may change, where the command starts [default: all of it]
+    #[arg(value_name = "PATH")]
+    path: Option<PathBuf>,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    #[command(flatten)]
+    how: HowArgs,
+
+    /// Keep the changes instead of publishing them
+    #[arg(long, conflicts_with = "dry_run")]
+    keep: bool,
+
+    /// Command and its arguments [default: $SHELL]
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    List(list::Args),
+    Show(show::Args),
+    Resume(start::ResumeArgs),
+    Publish(finish::PublishArgs),
+    Abort(finish::AbortArgs),
+}
+
+pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<ExitCode, Failure> {
+    let transactions = Transactions::new(settings.transactions(args.transactions.as_deref())?);
+    let done = match args.command {
+        None => {
+            let missing =
+                || Failure::usage("NAME is missing").hint("as in: esker transaction sw.example.org");
+            return start::run(args.start.ok_or_else(missing)?, &transactions, settings, files);
+        }
+        Some(Command::Resume(args)) => return start::resume(args, &transactions, settings, files),
+        Some(Command::List(args)) => list::run(&args, &transactions),
+        Some(Command::Show(args)) => show::run(&args, &transactions),
+        Some(Command::Publish(args)) => finish::publish(&args, &transactions, settings),
+        Some(Command::Abort(args)) => finish::abort(&args, &transactions),
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}

@@ -1,0 +1,103 @@
+use esker_admin::{PublishOptions, PublishUpper, Upper};
+use esker_store::FileLock;
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::publisher::{Hooked, HowArgs, Interrupt, PublisherArgs, now};
+use crate::settings::Settings;
+use crate::transaction::{Transaction, Transactions};
+
+/// Publishes a kept transaction.
+///
+/// Example: esker transaction publish sw.example.org --tag v14
+#[derive(clap::Args, Debug)]
+pub(super) struct PublishArgs {
+    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    #[arg(value_name = "ID|NAME")]
+    transaction: String,
+
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+/// Drops a transaction with all its changes. Needs neither keys nor a valid whitelist nor free space.
+///
+/// Example: esker transaction abort sw.example.org
+#[derive(clap::Args, Debug)]
+pub(super) struct AbortArgs {
+    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    #[arg(value_name = "ID|NAME")]
+    transaction: String,
+}
+
+pub(super) fn publish(
+    args: &PublishArgs,
+    transactions: &Transactions,
+    settings: &Settings,
+) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
+    crate::privileges::mend_umask();
+    let transaction = transactions.find(&args.transaction)?;
+    let lock = transaction.take()?;
+    commit(transaction, lock, &args.how, &interrupt, settings)
+}
+
+/// Publishes a transaction and removes it. After a failure it is kept.
+pub(super) fn commit(
+    transaction: Transaction,
+    lock: FileLock,
+    how: &HowArgs,
+    interrupt: &Interrupt,
+    settings: &Settings,
+) -> Result<(), Failure> {
+    let kept = |failure: Failure| failure.hint_first(is_kept(&transaction.id));
+    try_commit(&transaction, how, interrupt, settings).map_err(kept)?;
+    if how.dry_run { Ok(()) } else { transaction.remove(lock) }
+}
+
+/// Publishes a transaction, or prints what would be published.
+pub(super) fn try_commit(
+    transaction: &Transaction,
+    how: &HowArgs,
+    interrupt: &Interrupt,
+    settings: &Settings,
+) -> Result<(), Failure> {
+    let record = transaction.record()?;
+    let place = PublisherArgs::of(&record.storage, &record.keys).place(&record.repository, settings)?;
+    let mut repository = place.open(how.lock, interrupt, how.quiet)?;
+    if let Some(deflate) = how.deflate {
+        repository.settings_mut().deflate = deflate.into();
+    }
+    let upper = Upper { filter: how.filter()?, ..transaction.upper()? };
+    let work = |options: PublishOptions<'_>| {
+        let mut publish = PublishUpper { upper, options };
+        match how.dry_run {
+            true => publish.dry_run(&repository, now()),
+            false => publish.run(&repository, now()),
+        }
+    };
+    how.publish(&place, interrupt, work, "was not changed")
+}
+
+/// Returns the sentence that says that a transaction is kept.
+pub(super) fn is_kept(id: &str) -> String {
+    format!("transaction {id} is kept: `esker transaction resume|publish|abort {id}`")
+}
+
+pub(super) fn abort(args: &AbortArgs, transactions: &Transactions) -> Result<(), Failure> {
+    let transaction = transactions.find(&args.transaction)?;
+    let lock = transaction.take()?;
+    let text = format!("transaction {} was dropped", transaction.id);
+    let of =
+        transaction.record.as_ref().ok().map(|record| (record.storage.clone(), record.repository.clone()));
+    if let Some((storage, name)) = &of {
+        Hooked::Abort.before(storage, name)?;
+    }
+    transaction.remove(lock)?;
+    if let Some((storage, name)) = &of {
+        Hooked::Abort.after(storage, name);
+    }
+    let mut out = Output::new();
+    out.line(text)?;
+    out.finish()
+}

@@ -1,0 +1,67 @@
+use std::sync::atomic::AtomicBool;
+
+use esker_admin::{ChangeKind, PathChange};
+use serde::Serialize;
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::publisher::{list_changes, of_admin, stop_on_signals};
+use crate::transaction::{Record, State, Transaction, Transactions};
+
+use super::list;
+
+/// Shows what a transaction changes. Needs neither keys nor a valid whitelist.
+///
+/// Example: esker transaction show sw.example.org
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    #[arg(value_name = "ID|NAME")]
+    transaction: String,
+
+    /// Print JSON, with all paths
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Shown<'t> {
+    state: State,
+    #[serde(flatten)]
+    record: &'t Record,
+    changes: &'t [PathChange],
+}
+
+pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failure> {
+    let stop = stop_on_signals()?;
+    let transaction = transactions.find(&args.transaction)?;
+    let record = transaction.record()?;
+    let changes = changes(&transaction, &stop)?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&Shown { state: transaction.state(), record, changes: &changes })?;
+    } else {
+        out.line(list::line(&transaction))?;
+        print(&mut out, &changes)?;
+    }
+    out.finish()
+}
+
+/// Lists what a transaction changes.
+pub(super) fn changes(transaction: &Transaction, stop: &AtomicBool) -> Result<Vec<PathChange>, Failure> {
+    let record = transaction.record()?;
+    let changes = transaction.upper()?.changes(&record.storage, stop);
+    changes.map_err(|error| of_admin(&format!("can't compare transaction {}", transaction.id), &error))
+}
+
+/// Prints the counts, and the first paths.
+pub(super) fn print(out: &mut Output, changes: &[PathChange]) -> Result<(), Failure> {
+    let count = |kind| changes.iter().filter(|change| change.change == kind).count();
+    out.line(format!(
+        "{} added, {} changed, {} removed",
+        count(ChangeKind::Added),
+        count(ChangeKind::Changed),
+        count(ChangeKind::Removed)
+    ))?;
+    list_changes(out, changes)
+}

@@ -1,0 +1,268 @@
+use std::ffi::OsString;
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use esker_admin::{BaseRevision, Staged};
+use esker_run::{Ending, Forwarding, take_terminal};
+use esker_store::FileLock;
+
+use crate::error::{Failure, warn};
+use crate::limits::OpenFiles;
+use crate::output::Output;
+use crate::publisher::{Hooked, HowArgs, Interrupt, Place, now, of_admin};
+use crate::run_mounted::{end_as, take_signals};
+use crate::settings::Settings;
+use crate::transaction::{Origin, Record, Session, Transaction, Transactions};
+
+use super::finish::{commit, is_kept, try_commit};
+use super::{StartArgs, show};
+
+/// Runs a further command or a shell in a kept transaction.
+///
+/// Example: esker transaction resume sw.example.org -- make check
+#[derive(clap::Args, Debug)]
+pub(super) struct ResumeArgs {
+    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    #[arg(value_name = "ID|NAME")]
+    transaction: String,
+
+    #[command(flatten)]
+    how: HowArgs,
+
+    /// Keep the changes instead of publishing them
+    #[arg(long, conflicts_with = "dry_run")]
+    keep: bool,
+
+    /// Command and its arguments [default: $SHELL]
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What is done with the changes.
+enum Choice {
+    Publish,
+    Keep,
+    Drop,
+}
+
+/// A transaction whose command is about to run.
+struct Run<'a> {
+    transaction: Transaction,
+    lock: FileLock,
+    command: Vec<OsString>,
+    how: &'a HowArgs,
+    keep: bool,
+    settings: &'a Settings,
+    files: OpenFiles,
+}
+
+pub(super) fn run(
+    args: StartArgs,
+    transactions: &Transactions,
+    settings: &Settings,
+    files: OpenFiles,
+) -> Result<ExitCode, Failure> {
+    let forwarding = take_signals()?;
+    let interrupt = Interrupt::without_signals()?;
+    let place = args.place.place(&args.name, settings)?;
+    let path = args.path.as_deref().map_or_else(|| Ok("/".to_owned()), inner_path)?;
+    let base = BaseRevision::published(&place.open(args.how.lock, &interrupt, args.how.quiet)?);
+    let (command, how, keep) = (args.command, &args.how, args.keep);
+    let begin = Begin { place: &place, base, origin: None, path, transactions, settings };
+    let (transaction, lock) = begin.transaction(&command)?;
+    Run { transaction, lock, command, how, keep, settings, files }.run(forwarding, &interrupt, true)
+}
+
+/// Inputs of a new transaction.
+struct Begin<'a> {
+    place: &'a Place,
+    base: BaseRevision,
+    origin: Option<BaseRevision>,
+    path: String,
+    transactions: &'a Transactions,
+    settings: &'a Settings,
+}
+
+impl Begin<'_> {
+    /// Makes the folder of the transaction.
+    fn transaction(self, command: &[OsString]) -> Result<(Transaction, FileLock), Failure> {
+        let Begin { place, base, origin, path, transactions, settings } = self;
+        let name = place.name.as_str();
+        Hooked::Transaction.before(&place.root, name)?;
+        let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let origin = origin.filter(|origin| origin.root != base.root);
+        let record = Record {
+            id: String::new(),
+            repository: name.to_owned(),
+            storage: place.root.clone(),
+            keys: place.keys.folder().to_owned(),
+            revision: base.revision,
+            root: base.root.to_string(),
+            root_size: base.size,
+            collections: base.collections,
+            origin: origin.map(|origin| Origin { root: origin.root.to_string(), root_size: origin.size }),
+            path,
+            command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            claimed: (!settings.root).then_some(ids),
+            started: now().0,
+            outcome: None,
+        };
+        let (transaction, lock) = transactions.create(record, now())?;
+        if let Err(error) = transaction.upper()?.prepare(&place.root) {
+            let failure = of_admin("can't begin a transaction", &error);
+            transaction.remove(lock)?;
+            return Err(failure);
+        }
+        Hooked::Transaction.after(&place.root, name);
+        Ok((transaction, lock))
+    }
+}
+
+/// An ingest with a command that runs in the unpacked tree before it is published.
+pub(crate) struct IngestThen<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) staged: Staged,
+    /// Working directory of the command in the repository.
+    pub(crate) target: &'a Path,
+    /// Script for `sh`.
+    pub(crate) script: OsString,
+    pub(crate) how: &'a HowArgs,
+    pub(crate) transactions: &'a Transactions,
+    pub(crate) settings: &'a Settings,
+    pub(crate) files: OpenFiles,
+}
+
+impl IngestThen<'_> {
+    /// Runs the command in a transaction above the unpublished revision, and publishes both as one.
+    pub(crate) fn run(self, forwarding: Forwarding, interrupt: &Interrupt) -> Result<ExitCode, Failure> {
+        let IngestThen { place, staged, target, script, how, transactions, settings, files } = self;
+        staged.warnings.iter().for_each(|warning| warn(Some(warning)));
+        let Staged { base, origin, .. } = staged;
+        let directory = format!("/cvmfs/{}{}", place.name, inner_path(target)?);
+        let start = OsString::from("cd \"$0\" && ");
+        let command = vec!["sh".into(), "-c".into(), [start, script].into_iter().collect(), directory.into()];
+        let path = "/".to_owned();
+        let begin = Begin { place, base, origin: Some(origin), path, transactions, settings };
+        let (transaction, lock) = begin.transaction(&command)?;
+        Run { transaction, lock, command, how, keep: false, settings, files }.run(forwarding, interrupt, true)
+    }
+}
+
+pub(super) fn resume(
+    args: ResumeArgs,
+    transactions: &Transactions,
+    settings: &Settings,
+    files: OpenFiles,
+) -> Result<ExitCode, Failure> {
+    let forwarding = take_signals()?;
+    let interrupt = Interrupt::without_signals()?;
+    let transaction = transactions.find(&args.transaction)?;
+    let lock = transaction.take()?;
+    let (command, how, keep) = (args.command, &args.how, args.keep);
+    Run { transaction, lock, command, how, keep, settings, files }.run(forwarding, &interrupt, false)
+}
+
+/// Returns a path in the repository, with a slash in front.
+fn inner_path(path: &Path) -> Result<String, Failure> {
+    let refused = |reason| Failure::usage(format!("PATH {}: {reason}", path.display()));
+    let text = path.to_str().ok_or_else(|| refused("it is no text"))?;
+    let names: Vec<&str> = text.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
+    if names.contains(&"..") {
+        return Err(refused("`..` is not allowed").hint("name the directory as it is in the repository"));
+    }
+    Ok(format!("/{}", names.join("/")))
+}
+
+impl Run<'_> {
+    /// Runs the command, shows the difference, and publishes, keeps or drops it. A new transaction whose command never ran
+    /// is removed.
+    fn run(self, forwarding: Forwarding, interrupt: &Interrupt, is_new: bool) -> Result<ExitCode, Failure> {
+        let Run { mut transaction, lock, command, how, keep, settings, files } = self;
+        let is_shell = command.is_empty();
+        let command = if is_shell { vec![shell()] } else { command };
+        let signals = forwarding.clone();
+        let session = Session { transaction: &mut transaction, command, settings, files };
+        let ending = match session.run(forwarding) {
+            Ok(ending) => ending,
+            Err(failure) if is_new => {
+                transaction.remove(lock)?;
+                return Err(failure);
+            }
+            Err(failure) => return Err(failure.hint_first(is_kept(&transaction.id))),
+        };
+        let raised = interrupt.clone();
+        signals.handle(move |_| raised.raise());
+        take_terminal();
+        // What the command made is not ours, but what follows is.
+        crate::privileges::mend_umask();
+        let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
+        let shown = !how.quiet && !how.json && !how.dry_run;
+        if shown {
+            let changes = show::changes(&transaction, &interrupt.flag());
+            let changes = changes.map_err(|failure| failure.hint_first(is_kept(&transaction.id)))?;
+            let mut out = Output::new();
+            show::print(&mut out, &changes)?;
+            out.finish()?;
+        }
+        let choice = match ending {
+            _ if keep => Choice::Keep,
+            _ if how.dry_run => Choice::Drop,
+            _ if is_shell && is_terminal => ask(interrupt),
+            Ending::Code(0) => Choice::Publish,
+            Ending::Code(_) | Ending::Signal(_) => Choice::Keep,
+        };
+        match choice {
+            Choice::Publish => {
+                commit(transaction, lock, how, interrupt, settings)?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            Choice::Keep => {
+                let outcome = transaction.record()?.outcome.filter(|_| !matches!(ending, Ending::Code(0)));
+                let ended = outcome.map_or_else(String::new, |outcome| {
+                    format!("the command ended with {}, so nothing was published; ", outcome.shown())
+                });
+                warn_or_note(&format!("{ended}{}", is_kept(&transaction.id)));
+            }
+            Choice::Drop => {
+                let printed =
+                    if how.dry_run { try_commit(&transaction, how, interrupt, settings) } else { Ok(()) };
+                transaction.remove(lock)?;
+                printed?;
+            }
+        }
+        Ok(if is_shell && is_terminal { ExitCode::SUCCESS } else { end_as(ending) })
+    }
+}
+
+fn warn_or_note(text: &str) {
+    // If stderr is gone, it can't be reported.
+    let _ = io::stderr().write_all(format!("esker: {text}\n").as_bytes());
+}
+
+fn shell() -> OsString {
+    std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into())
+}
+
+/// Asks what is to be done with the changes. Without an answer they are kept.
+fn ask(interrupt: &Interrupt) -> Choice {
+    loop {
+        let mut stderr = io::stderr();
+        let asked = stderr.write_all(b"[p]ublish, [k]eep or [d]rop these changes? [k] ");
+        if asked.and_then(|()| stderr.flush()).is_err() || !interrupt.wait_for_input() {
+            let _ = stderr.write_all(b"\n");
+            return Choice::Keep;
+        }
+        let mut answer = String::new();
+        match io::stdin().lock().read_line(&mut answer) {
+            Ok(0) | Err(_) => return Choice::Keep,
+            Ok(_) => {}
+        }
+        match answer.trim().to_ascii_lowercase().as_str() {
+            "p" | "publish" => return Choice::Publish,
+            "" | "k" | "keep" => return Choice::Keep,
+            "d" | "drop" => return Choice::Drop,
+            other => warn(Some(&format!("{other:?} is none of these"))),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Executables that a repository runs before and after its commands.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::{Failure, warn};
+
+/// Folder of hooks, below the folder of the repository.
+const FOLDER: &str = ".esker/hooks";
+
+/// Command that has hooks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Hooked {
+    Transaction,
+    Publish,
+    Abort,
+}
+
+impl Hooked {
+    fn name(self) -> &'static str {
+        match self {
+            Hooked::Transaction => "transaction",
+            Hooked::Publish => "publish",
+            Hooked::Abort => "abort",
+        }
+    }
+
+    /// Runs the hook before the command; if it fails, the command must not go on.
+    pub(crate) fn before(self, repository: &Path, name: &str) -> Result<(), Failure> {
+        match run(repository, &format!("{}-before", self.name()), name) {
+            Ok(()) => Ok(()),
+            Err((path, reason)) => {
+                Err(Failure::failed(format!("{name}: the hook {} {reason}", path.display()))
+                    .hint("nothing was changed; mend the hook, or take away its permission to be executed"))
+            }
+        }
+    }
+
+    /// Runs the hook after the command, which is done; a failure is a warning.
+    pub(crate) fn after(self, repository: &Path, name: &str) {
+        if let Err((path, reason)) = run(repository, &format!("{}-after", self.name()), name) {
+            warn(Some(&format!("the hook {} {reason}", path.display())));
+        }
+    }
+}
+
+/// Runs a hook with the name of the repository as its argument, if it is there and may be executed.
+fn run(repository: &Path, hook: &str, name: &str) -> Result<(), (PathBuf, String)> {
+    let path = repository.join(FOLDER).join(hook);
+    let is_executable = |facts: std::fs::Metadata| facts.is_file() && facts.permissions().mode() & 0o111 != 0;
+    if !std::fs::metadata(&path).is_ok_and(is_executable) {
+        return Ok(());
+    }
+    match Command::new(&path).arg(name).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err((path, format!("failed ({status})"))),
+        Err(error) => Err((path, format!("can't be executed: {error}"))),
+    }
+}

@@ -1,0 +1,249 @@
+//! Transactions on this machine: each has a folder with a record, the upper folder of its overlay, and a lock.
+//!
+//! ```text
+//!  TRANSACTIONS/ID/record.json   repository, base revision, command; replaced as a whole
+//!                  lock          held by the process that runs its command, publishes or drops it
+//!                  upper/ work/  folders of the overlay
+//! ```
+//!
+//! Nothing but these folders is needed to list, show and drop a transaction: no key, no network, no mount.
+
+mod record;
+mod removal;
+mod session;
+
+use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use esker_admin::{BaseRevision, Filter, Upper};
+use esker_format::hash::ContentHash;
+use esker_format::time::UnixTime;
+use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
+
+use crate::error::{Context as _, Failure, Kind};
+
+pub(crate) use record::{Origin, Outcome, Record};
+pub(crate) use session::Session;
+
+/// Largest record; far more than one takes.
+const RECORD_MAX: u64 = 16 << 20;
+/// Transactions that may begin in the same second.
+const SAME_SECOND_MAX: u32 = 1000;
+
+/// The transactions of this user.
+pub(crate) struct Transactions {
+    folder: PathBuf,
+}
+
+/// A transaction.
+pub(crate) struct Transaction {
+    pub(crate) id: String,
+    folder: PathBuf,
+    /// The record; or why it can't be read.
+    pub(crate) record: Result<Record, String>,
+}
+
+/// State of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// A process has it: its command runs, or it is being published or dropped.
+    Running,
+    /// Its command has ended.
+    Kept,
+    /// Its processes were killed before its command had ended.
+    Interrupted,
+    /// Its record can't be read.
+    Damaged,
+}
+
+impl Transactions {
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// Lists all transactions, the oldest first.
+    pub(crate) fn list(&self) -> Result<Vec<Transaction>, Failure> {
+        let failed = || format!("can't list the transactions in {}", self.folder.display());
+        let entries = match fs::read_dir(&self.folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.context(Kind::Failed, failed())?,
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let entry = entry.context(Kind::Failed, failed())?;
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if let Some(id) = entry.file_name().to_str().filter(|_| is_folder) {
+                all.push(Transaction::read(id, entry.path()));
+            }
+        }
+        all.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(all)
+    }
+
+    /// Finds the transaction with this id, or whose id starts so, or the only one of a repository.
+    pub(crate) fn find(&self, wanted: &str) -> Result<Transaction, Failure> {
+        let (mut exact, others): (Vec<_>, Vec<_>) =
+            self.list()?.into_iter().partition(|one| one.id == wanted);
+        if let Some(found) = exact.pop() {
+            return Ok(found);
+        }
+        let is_meant = |one: &Transaction| {
+            one.id.starts_with(wanted) || one.record.as_ref().is_ok_and(|record| record.repository == wanted)
+        };
+        let mut found: Vec<Transaction> = others.into_iter().filter(is_meant).collect();
+        match (found.pop(), found.len()) {
+            (Some(one), 0) => Ok(one),
+            (Some(last), _) => {
+                let ids: Vec<String> = found.into_iter().chain([last]).map(|one| one.id).collect();
+                let what = format!("{wanted} means {} transactions: {}", ids.len(), ids.join(", "));
+                Err(Failure::usage(what).hint("name one by its id"))
+            }
+            (None, _) => {
+                let what = format!("there is no transaction {wanted} in {}", self.folder.display());
+                Err(Failure::usage(what).hint("`esker transaction list` lists those that are there"))
+            }
+        }
+    }
+
+    /// Makes the folder of a new transaction, and takes it.
+    pub(crate) fn create(
+        &self,
+        mut record: Record,
+        now: UnixTime,
+    ) -> Result<(Transaction, FileLock), Failure> {
+        let failed = |path: &Path| format!("can't make the folder of a transaction, {}", path.display());
+        let private = |path: &Path, all: bool| DirBuilder::new().mode(0o700).recursive(all).create(path);
+        private(&self.folder, true).context(Kind::Failed, failed(&self.folder))?;
+        let digits: String = now.to_string().chars().filter(char::is_ascii_digit).collect();
+        let time = format!("{}-{}", &digits[..8.min(digits.len())], &digits[8.min(digits.len())..]);
+        for number in 1..=SAME_SECOND_MAX {
+            let id = if number == 1 { time.clone() } else { format!("{time}-{number}") };
+            let folder = self.folder.join(&id);
+            match private(&folder, false) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                other => other.context(Kind::Failed, failed(&folder))?,
+            }
+            record.id.clone_from(&id);
+            let transaction = Transaction { id, folder, record: Ok(record) };
+            let lock = transaction.take()?;
+            for name in [UPPER, WORK] {
+                let path = transaction.folder.join(name);
+                private(&path, false).context(Kind::Failed, failed(&path))?;
+            }
+            transaction.write()?;
+            return Ok((transaction, lock));
+        }
+        Err(Failure::failed(failed(&self.folder)).hint("repeat this in a second"))
+    }
+}
+
+const UPPER: &str = "upper";
+const WORK: &str = "work";
+const LOCK: &str = "lock";
+const RECORD: &str = "record.json";
+
+impl Transaction {
+    fn read(id: &str, folder: PathBuf) -> Self {
+        let path = folder.join(RECORD);
+        let record = match read_file(&RealDisk::PRIVATE, &path, RECORD_MAX) {
+            Ok(Some(text)) => serde_json::from_slice::<Record>(&text).map_err(|error| error.to_string()),
+            Ok(None) => Err("there is no record".to_owned()),
+            Err(error) => Err(error.to_string()),
+        };
+        Self { id: id.to_owned(), folder, record }
+    }
+
+    /// Returns the record, which all but listing and dropping needs.
+    pub(crate) fn record(&self) -> Result<&Record, Failure> {
+        self.record.as_ref().map_err(|reason| {
+            let path = self.folder.join(RECORD);
+            Failure::new(
+                Kind::Damaged,
+                format!("transaction {}: can't read {}: {reason}", self.id, path.display()),
+            )
+            .hint(format!(
+                "the changes are in {}; `esker transaction abort {}` drops them",
+                self.upper_folder().display(),
+                self.id
+            ))
+        })
+    }
+
+    fn write(&self) -> Result<(), Failure> {
+        let what = || format!("can't write the record of transaction {}", self.id);
+        let text = serde_json::to_vec_pretty(self.record()?)
+            .map_err(|error| Failure::failed(format!("{}: {error}", what())))?;
+        persist(&RealDisk::PRIVATE, &self.folder.join(RECORD), &text).context(Kind::Failed, what())
+    }
+
+    /// Notes how the command ended. The changes are there without it, so a full disk is no failure.
+    pub(crate) fn note(&mut self, outcome: Option<Outcome>) {
+        if let Ok(record) = &mut self.record {
+            record.outcome = outcome;
+            let _ = self.write();
+        }
+    }
+
+    /// Takes the transaction for this process.
+    pub(crate) fn take(&self) -> Result<FileLock, Failure> {
+        let path = self.folder.join(LOCK);
+        match FileLock::try_take(&path).context(Kind::Failed, format!("can't lock {}", path.display()))? {
+            Locking::Taken(lock) => Ok(lock),
+            Locking::Held(holder) => {
+                let process = holder.pid.map_or_else(String::new, |pid| format!(" (process {pid})"));
+                Err(Failure::failed(format!("transaction {} is running{process}", self.id))
+                    .hint("repeat this when its command has ended"))
+            }
+        }
+    }
+
+    pub(crate) fn state(&self) -> State {
+        match &self.record {
+            _ if matches!(FileLock::try_take(&self.folder.join(LOCK)), Ok(Locking::Held(_))) => {
+                State::Running
+            }
+            Err(_) => State::Damaged,
+            Ok(record) if record.outcome.is_some() => State::Kept,
+            Ok(_) => State::Interrupted,
+        }
+    }
+
+    pub(crate) fn upper_folder(&self) -> PathBuf {
+        self.folder.join(UPPER)
+    }
+
+    pub(crate) fn work_folder(&self) -> PathBuf {
+        self.folder.join(WORK)
+    }
+
+    /// Returns the upper folder with its base, as the publisher reads it.
+    pub(crate) fn upper(&self) -> Result<Upper, Failure> {
+        let record = self.record()?;
+        let base = |root: &str, size| -> Result<BaseRevision, Failure> {
+            let root = ContentHash::parse(root)
+                .context(Kind::Damaged, format!("transaction {} has no base revision", self.id))?;
+            let (revision, collections) = (record.revision, record.collections);
+            Ok(BaseRevision { revision, root, size, collections })
+        };
+        let origin = record.origin.as_ref();
+        Ok(Upper {
+            folder: self.upper_folder(),
+            base: base(&record.root, record.root_size)?,
+            origin: origin.map(|origin| base(&origin.root, origin.root_size)).transpose()?,
+            claimed: record.claimed,
+            within: record.path.clone().into_bytes(),
+            filter: Filter::default(),
+        })
+    }
+
+    /// Removes the transaction with all its changes.
+    pub(crate) fn remove(self, lock: FileLock) -> Result<(), Failure> {
+        let folder = self.folder;
+        let outcome = removal::remove_tree(&folder);
+        drop(lock);
+        outcome.context(Kind::Failed, format!("can't remove all of {}", folder.display()))
+    }
+}

@@ -1,0 +1,67 @@
+//! Record of a transaction.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// End of the command of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    /// With an exit code.
+    Code(u8),
+    /// Killed by a signal.
+    Signal(i32),
+}
+
+impl Outcome {
+    pub(crate) fn shown(self) -> String {
+        match self {
+            Outcome::Code(code) => format!("exit code {code}"),
+            Outcome::Signal(signal) => format!("signal {signal}"),
+        }
+    }
+}
+
+/// A published revision.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// The hash of its root catalog.
+    pub(crate) root: String,
+    /// The size of its root catalog.
+    pub(crate) root_size: Option<u64>,
+}
+
+/// What a transaction is about. Field names are an interface.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// The id, which is the name of the folder.
+    pub(crate) id: String,
+    /// The fully qualified name of the repository.
+    pub(crate) repository: String,
+    /// The folder of the repository.
+    pub(crate) storage: PathBuf,
+    /// The folder of the publisher's keys.
+    pub(crate) keys: PathBuf,
+    /// The revision that the changes are made to.
+    pub(crate) revision: u64,
+    /// The hash of its root catalog.
+    pub(crate) root: String,
+    /// The size of its root catalog.
+    pub(crate) root_size: Option<u64>,
+    /// Number of collections of the repository before.
+    pub(crate) collections: u64,
+    /// The published revision that the changes are made to, if an archive was unpacked first: then `root` is not published.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) origin: Option<Origin>,
+    /// The directory of the repository that may change.
+    pub(crate) path: String,
+    /// The command; empty for a shell.
+    pub(crate) command: Vec<String>,
+    /// Owner that the tree shows for every entry; none if it shows the published ones.
+    pub(crate) claimed: Option<(u32, u32)>,
+    /// Start, in seconds since 1970.
+    pub(crate) started: i64,
+    /// How the last command ended; none while it runs.
+    pub(crate) outcome: Option<Outcome>,
+}

@@ -1,0 +1,91 @@
+//! Runs the command of a transaction in the writable tree.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args as _, FromArgMatches as _};
+use esker_admin::KeyFolder;
+use esker_format::name::RepositoryName;
+use esker_fuse::SessionOptions;
+use esker_run::{Ending, Forwarding, Writable};
+use esker_view::{Pin, ViewOptions};
+
+use super::{Outcome, Transaction};
+use crate::args::RepositoryArgs;
+use crate::error::{Context as _, Failure, Kind, chain};
+use crate::limits::OpenFiles;
+use crate::open::{ResolvedRepository, session_options, view_options};
+use crate::run_mounted::{MountedRun, ToMount};
+use crate::settings::Settings;
+
+/// The variable that tells a command its transaction.
+const VARIABLE: &str = "ESKER_TRANSACTION";
+
+/// A command in the tree of a transaction.
+pub(crate) struct Session<'a> {
+    pub(crate) transaction: &'a mut Transaction,
+    pub(crate) command: Vec<OsString>,
+    pub(crate) settings: &'a Settings,
+    pub(crate) files: OpenFiles,
+}
+
+impl Session<'_> {
+    /// Runs the command, and notes how it ended.
+    pub(crate) fn run(self, forwarding: Forwarding) -> Result<Ending, Failure> {
+        let record = self.transaction.record()?.clone();
+        let upper = self.transaction.upper()?;
+        upper.restore_modes().map_err(|error| Failure::failed(chain(&error)))?;
+        let name = RepositoryName::parse(&record.repository).context(Kind::Damaged, "can't use this name")?;
+        let keys = KeyFolder::new(record.keys.clone(), &name);
+        let repository = repository_args(&keys, &record.repository)?;
+        let url = format!("file://{}", record.storage.display());
+        let checked = ResolvedRepository::new(&url, &repository, self.settings)?;
+        let push = checked.push(None);
+        let directory =
+            PathBuf::from("/cvmfs").join(&record.repository).join(record.path.trim_start_matches('/'));
+        let (upper_folder, work) = (self.transaction.upper_folder(), self.transaction.work_folder());
+        let mounted_run = MountedRun {
+            settings: self.settings,
+            files: self.files,
+            command: self.command,
+            view: ViewOptions {
+                pin: Some(Pin::Root(upper.base.root)),
+                prefetch: true,
+                ..view_options(self.settings)
+            },
+            session: session(&repository),
+            overlay: false,
+            replay: false,
+            writable: Some(Writable { upper: upper_folder, work, directory }),
+            environment: vec![(VARIABLE, self.transaction.id.clone())],
+        };
+        self.transaction.note(None);
+        let (ending, ()) = mounted_run.run(vec![ToMount { checked, push }], forwarding, |_| (), |_| ())?;
+        self.transaction.note(Some(match ending {
+            Ending::Code(code) => Outcome::Code(code),
+            Ending::Signal(signal) => Outcome::Signal(signal),
+        }));
+        Ok(ending)
+    }
+}
+
+fn session(repository: &RepositoryArgs) -> SessionOptions {
+    session_options(repository, None)
+}
+
+/// Returns the options with which the publisher mounts the repository from its own folder.
+fn repository_args(keys: &KeyFolder, name: &str) -> Result<RepositoryArgs, Failure> {
+    let command = RepositoryArgs::augment_args(clap::Command::new("esker"));
+    let key = keys.public_key_file();
+    let line = [
+        "esker".as_ref(),
+        "--public-key".as_ref(),
+        key.as_os_str(),
+        "--fqrn".as_ref(),
+        name.as_ref(),
+        "--no-broker".as_ref(),
+    ];
+    let refused = |error: clap::Error| Failure::usage(error.to_string());
+    let matches = command.try_get_matches_from(line).map_err(refused)?;
+    RepositoryArgs::from_arg_matches(&matches).map_err(refused)
+}

@@ -1,0 +1,425 @@
+//! `esker transaction`: commands change the repository, and their changes are published, kept or dropped.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+use esker_testkit::skip;
+use rustix::mount::{MountFlags, mount};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::publishing::{NAME, Workshop};
+use crate::sys::unshare_mounts;
+use crate::test_env::{complaint, mountinfo, printed, words};
+use crate::test_user::TestUser;
+
+/// A publisher with a repository of a small tree, and the folder of their transactions.
+pub(crate) struct Publisher {
+    pub(crate) workshop: Workshop,
+}
+
+impl Publisher {
+    pub(crate) fn new(person: TestUser) -> Publisher {
+        let workshop = Workshop::with(person, |top| {
+            fs::create_dir_all(top.join("d/e")).expect("folders");
+            fs::write(top.join("d/e/f"), "f\n").expect("a file");
+            fs::write(top.join("g"), "g\n").expect("a file");
+        });
+        workshop.create();
+        workshop.json(&["publish", NAME, &workshop.tree()]);
+        Publisher { workshop }
+    }
+
+    /// Returns a call of `esker transaction` with these arguments.
+    pub(crate) fn call(&self, arguments: &[&str]) -> Command {
+        let folder = self.workshop.home("transactions");
+        self.workshop.world.esker(&[&["transaction", "--transactions", &folder], arguments].concat())
+    }
+
+    /// Returns a call that runs a script in a new transaction.
+    pub(crate) fn begin(&self, options: &[&str], script: &str) -> Command {
+        let (storage, keys) = (self.workshop.home("storage"), self.workshop.home("keys"));
+        let places = ["--storage", &storage, "--keys", &keys, "--quiet"];
+        let command = ["--", "sh", "-ec", script];
+        self.call(&[&[NAME], options, &places, &command].concat())
+    }
+
+    fn list(&self) -> Vec<Value> {
+        let text = printed(&mut self.call(&["list", "--json"]));
+        serde_json::from_str(&text).expect("JSON of the transactions")
+    }
+
+    fn states(&self) -> Vec<String> {
+        self.list().iter().map(|one| one["state"].as_str().expect("a state").to_owned()).collect()
+    }
+
+    /// Runs a script in the published repository, without a cache that remembers an older head.
+    pub(crate) fn reads(&self, script: &str) -> String {
+        let world = &self.workshop.world;
+        let url = self.workshop.published();
+        let mut command = world.esker(&["run", &url, "--public-key"]);
+        command.arg(world.path("key.pub")).args(["--", "sh", "-ec", &format!("cd /cvmfs/{NAME}; {script}")]);
+        printed(&mut command)
+    }
+
+    fn revision(&self) -> u64 {
+        let head =
+            fs::read(format!("{}/{NAME}/.cvmfspublished", self.workshop.home("storage"))).expect("a head");
+        let text = String::from_utf8_lossy(&head).into_owned();
+        let line = text.lines().find_map(|line| line.strip_prefix('S')).expect("a revision");
+        line.parse().expect("a number")
+    }
+}
+
+/// Lists a tree: path, kind, mode, size of files, time, and target.
+const LISTING: &str = r"find . -type d -printf '%P %y %m %T@\n' -o -printf '%P %y %m %s %T@ %l\n' | sort";
+
+/// The published tree is the one that the command saw, as root and as an ordinary user.
+#[test]
+fn a_transaction_publishes_what_its_command_saw() {
+    for person in TestUser::all() {
+        let publisher = Publisher::new(person);
+        let script = format!(
+            "mv d/e d/moved; rm g; mkdir g; echo in >g/in; rm -r d/moved; mkdir d/moved; ln -s f d/moved/l; \
+             touch dark; chmod 000 dark; mkdir closed; touch closed/x; chmod 000 closed; chmod 700 closed; \
+             printf 'a\\nb' >'odd name'; {LISTING}"
+        );
+        let output =
+            publisher.begin(&["--message", "a move", "--tag", "moved"], &script).output().expect("esker");
+        assert!(output.status.success(), "{person:?}: {}", words(&output));
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (seen, report) = said.split_once("revision 2").expect("a report");
+        assert!(report.contains("moved"), "{report}");
+        assert_eq!(publisher.reads(LISTING), seen, "{person:?}");
+        assert_eq!(publisher.list(), [Value::Null; 0]);
+        assert!(!mountinfo().contains("/cvmfs/"), "nothing is left mounted");
+        assert_eq!(fs::read_dir(publisher.workshop.home("transactions")).expect("the folder").count(), 0);
+    }
+}
+
+/// A command that fails keeps its changes; they are shown, go on in another command, and are published.
+#[test]
+fn changes_of_a_failed_command_are_kept_and_resumed() {
+    for person in TestUser::all() {
+        let publisher = Publisher::new(person);
+        let text = complaint(&mut publisher.begin(&[], "echo new >new; exit 7"), 7);
+        assert!(text.contains("exit code 7") && text.contains("is kept"), "{text}");
+        assert_eq!((publisher.states(), publisher.revision()), (vec!["kept".to_owned()], 1));
+        let shown = printed(&mut publisher.call(&["show", NAME]));
+        assert!(shown.contains("1 added, 1 changed, 0 removed") && shown.contains("/new"), "{shown}");
+        let id = publisher.list()[0]["id"].as_str().expect("an id").to_owned();
+        let mut resume =
+            publisher.call(&["resume", &id, "--keep", "--", "sh", "-ec", "cat new; echo 2 >>new"]);
+        assert_eq!(printed(&mut resume).lines().next(), Some("new"));
+        let report = printed(&mut publisher.call(&["publish", &id, "--json", "--quiet"]));
+        let report: Value = serde_json::from_str(&report).expect("a report");
+        assert_eq!((&report["revision"], &report["differences"]["added"]["files"]), (&2.into(), &1.into()));
+        assert_eq!(publisher.reads("cat new"), "new\n2\n");
+        assert_eq!(publisher.states(), [""; 0]);
+    }
+}
+
+/// `--keep` keeps, `--dry-run` prints and drops, and `abort` drops; none of them publishes.
+#[test]
+fn changes_are_kept_or_dropped_on_request() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    let text = printed(&mut publisher.begin(&["--dry-run"], "touch new"));
+    assert!(text.contains("would publish: 1 added") && text.contains("/new"), "{text}");
+    assert_eq!(publisher.states(), [""; 0]);
+    let output = publisher.begin(&["--keep"], "touch new").output().expect("esker");
+    assert!(output.status.success(), "{}", words(&output));
+    assert_eq!(publisher.states(), ["kept"]);
+    assert!(printed(&mut publisher.call(&["abort", NAME])).contains("was dropped"));
+    assert_eq!((publisher.states().len(), publisher.revision()), (0, 1));
+    let text = complaint(&mut publisher.call(&["abort", NAME]), 2);
+    assert!(text.contains("there is no transaction"), "{text}");
+}
+
+/// A transaction of a directory starts there, makes it if need be, and refuses changes elsewhere.
+#[test]
+fn a_transaction_of_a_directory_refuses_changes_elsewhere() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    printed(&mut publisher.begin(&["/new/place"], "pwd; echo 1 >file"));
+    assert_eq!(publisher.reads("cat new/place/file"), "1\n");
+    let text = complaint(&mut publisher.begin(&["/new"], "touch inside ../outside"), 2);
+    assert!(text.contains("/outside") && !text.contains("/inside") && text.contains("is kept"), "{text}");
+    printed(&mut publisher.call(&["resume", NAME, "--quiet", "--", "rm", "../outside"]));
+    assert_eq!(publisher.reads("ls new"), "inside\nplace\n");
+}
+
+/// Processes that a command leaves running end with it, so that they change nothing while it is published.
+#[test]
+fn processes_that_a_command_leaves_end_with_it() {
+    for person in TestUser::all() {
+        let publisher = Publisher::new(person);
+        // The pipe of the output ends with the last process that has it.
+        let script = "touch new; (while :; do sleep 1000; done) & exit 0";
+        let output = publisher.begin(&[], script).output().expect("esker");
+        assert!(output.status.success(), "{}", words(&output));
+        assert_eq!(publisher.revision(), 2);
+    }
+}
+
+/// Starts a command that says that it runs and then waits; returns the rest of its output.
+fn waiting(publisher: &Publisher) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut call = publisher.begin(&[], "echo text >new; echo runs; exec sleep 1000");
+    let mut child = call.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("esker");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    assert_eq!(line, "runs\n");
+    (child, output)
+}
+
+/// After `kill -9` the changes are listed as interrupted, no process and no mount is left, and the changes go on.
+#[test]
+fn a_killed_transaction_is_listed_and_resumed() {
+    for person in TestUser::all() {
+        let publisher = Publisher::new(person);
+        let (mut child, mut output) = waiting(&publisher);
+        assert_eq!(publisher.states(), ["running"]);
+        let text = complaint(&mut publisher.call(&["abort", NAME]), 1);
+        assert!(text.contains("is running"), "{text}");
+        child.kill().expect("a signal");
+        child.wait().expect("an end");
+        // Ends when the last process of the command has.
+        output.read_to_end(&mut Vec::new()).expect("the rest");
+        assert_eq!(publisher.states(), ["interrupted"]);
+        assert!(!mountinfo().contains("/cvmfs/"), "nothing is left mounted");
+        printed(&mut publisher.call(&["resume", NAME, "--quiet", "--", "cat", "new"]));
+        assert_eq!(publisher.reads("cat new"), "text\n");
+    }
+}
+
+/// A signal for `esker transaction` ends the command, and its changes are kept.
+#[test]
+fn a_terminated_command_keeps_its_changes() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    let (mut child, mut output) = waiting(&publisher);
+    let pid = Pid::from_child(&child);
+    publisher.workshop.world.person.does(|| kill_process(pid, Signal::TERM)).expect("a signal");
+    output.read_to_end(&mut Vec::new()).expect("the rest");
+    assert!(!child.wait().expect("an end").success());
+    let all = publisher.list();
+    assert_eq!((&all[0]["state"], &all[0]["outcome"]), (&"kept".into(), &serde_json::json!({"signal": 15})));
+}
+
+/// Asserts that a kept transaction is listed, shown and dropped.
+#[track_caller]
+fn assert_manageable(publisher: &Publisher) {
+    assert_eq!(publisher.states(), ["kept"]);
+    let shown = printed(&mut publisher.call(&["show", NAME]));
+    assert!(shown.contains("added") && shown.contains("/new"), "{shown}");
+    printed(&mut publisher.call(&["abort", NAME]));
+    assert_eq!(publisher.states(), [""; 0]);
+}
+
+fn kept(person: TestUser) -> Publisher {
+    let publisher = Publisher::new(person);
+    let output = publisher.begin(&["--keep"], "touch new; rm g; mkdir shut; chmod 000 shut").output();
+    let output = output.expect("esker");
+    assert!(output.status.success(), "{}", words(&output));
+    publisher
+}
+
+#[test]
+fn transactions_are_listed_shown_and_dropped_with_an_expired_whitelist() {
+    for person in TestUser::all() {
+        let publisher = kept(person);
+        let whitelist = format!("{}/{NAME}/.cvmfswhitelist", publisher.workshop.home("storage"));
+        let text = fs::read(&whitelist).expect("a whitelist");
+        // Its first line is the time of its signature, the second that of its end.
+        let end = text.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
+        let mut expired = text.clone();
+        expired[end..end + 5].copy_from_slice(b"E2001");
+        fs::write(&whitelist, expired).expect("a whitelist");
+        let text = complaint(&mut publisher.call(&["publish", NAME]), 4);
+        assert!(text.contains("is kept"), "{text}");
+        assert_manageable(&publisher);
+    }
+}
+
+#[test]
+fn transactions_are_listed_shown_and_dropped_without_keys() {
+    let publisher = kept(TestUser::ordinary());
+    fs::remove_dir_all(publisher.workshop.home("keys")).expect("removing the keys");
+    let text = complaint(&mut publisher.call(&["publish", NAME]), 2);
+    assert!(text.contains("is kept"), "{text}");
+    assert_manageable(&publisher);
+}
+
+#[test]
+fn transactions_are_listed_shown_and_dropped_without_a_network() {
+    let Some(root) = TestUser::root() else { skip!("only root makes a network namespace here") };
+    let publisher = kept(root);
+    let folder = publisher.workshop.home("transactions");
+    for arguments in [&["list"][..], &["show", NAME], &["abort", NAME]] {
+        let mut call = Command::new("unshare");
+        call.arg("--net").arg(publisher.workshop.world.program()).args([
+            "transaction",
+            "--transactions",
+            &folder,
+        ]);
+        printed(call.args(arguments));
+    }
+    assert_eq!(publisher.states(), [""; 0]);
+}
+
+/// The folder of a transaction that is aborted may be on a disk without a free byte.
+#[test]
+fn transactions_are_listed_shown_and_dropped_on_a_full_disk() {
+    let Some(root) = TestUser::root() else { skip!("only root mounts a small disk") };
+    let publisher = Publisher::new(root);
+    let folder = publisher.workshop.home("transactions");
+    fs::create_dir(&folder).expect("a folder");
+    unshare_mounts().expect("a mount namespace for this thread");
+    mount("none", &*folder, "tmpfs", MountFlags::empty(), Some(c"size=1m")).expect("a small disk");
+    let text = complaint(&mut publisher.begin(&[], "touch new; cat /dev/zero >large"), 1);
+    assert!(text.contains("is kept"), "{text}");
+    let rest = Path::new(&folder).join("rest");
+    let full = std::io::copy(&mut std::io::repeat(1), &mut fs::File::create(rest).expect("a file"));
+    assert_eq!(full.expect_err("a full disk").kind(), std::io::ErrorKind::StorageFull);
+    assert_manageable(&publisher);
+}
+
+/// A daemon that serves the same repository may be dead: a transaction has its own mount.
+#[test]
+fn transactions_are_listed_shown_and_dropped_beside_a_dead_mount() {
+    let publisher = kept(TestUser::ordinary());
+    let world = &publisher.workshop.world;
+    let url = publisher.workshop.published();
+    let mounted = world.mount_of(&url, &[]);
+    let pid = mounted.status()["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32)).expect("a process");
+    world.person.does(|| kill_process(pid, Signal::KILL)).expect("a signal");
+    assert_manageable(&publisher);
+}
+
+/// A record that can't be read names its place, and the transaction can still be dropped.
+#[test]
+fn a_damaged_transaction_is_named_and_dropped() {
+    let publisher = kept(TestUser::ordinary());
+    let id = publisher.list()[0]["id"].as_str().expect("an id").to_owned();
+    let record = Path::new(&publisher.workshop.home("transactions")).join(&id).join("record.json");
+    fs::write(record, "{").expect("a record");
+    assert_eq!(publisher.states(), ["damaged"]);
+    assert!(complaint(&mut publisher.call(&["show", &id]), 4).contains("record.json"));
+    printed(&mut publisher.call(&["abort", &id]));
+    assert_eq!(publisher.states(), [""; 0]);
+}
+
+/// Names that mean several transactions are refused with the list of them.
+#[test]
+fn a_transaction_is_named_by_its_id_if_there_are_several() {
+    let publisher = kept(TestUser::ordinary());
+    let output: Output = publisher.begin(&["--keep"], "touch second").output().expect("esker");
+    assert!(output.status.success(), "{}", words(&output));
+    let text = complaint(&mut publisher.call(&["abort", NAME]), 2);
+    let ids: Vec<String> =
+        publisher.list().iter().map(|one| one["id"].as_str().expect("an id").to_owned()).collect();
+    assert!(ids.iter().all(|id| text.contains(id)), "{text}");
+    printed(&mut publisher.call(&["abort", &ids[0]]));
+    printed(&mut publisher.call(&["publish", NAME, "--quiet"]));
+    assert_eq!(publisher.reads("ls"), "d\ng\nsecond\n");
+}
+
+/// Unpacking an archive and running a command in the tree are one revision.
+#[test]
+fn an_ingest_and_the_command_after_it_are_one_revision() {
+    for person in TestUser::all() {
+        let publisher = Publisher::new(person);
+        let (storage, keys) = (publisher.workshop.home("storage"), publisher.workshop.home("keys"));
+        let (archive, transactions) =
+            (publisher.workshop.home("a.tar"), publisher.workshop.home("transactions"));
+        let packed =
+            person.command("tar").args(["-C", &publisher.workshop.tree(), "-cf", &archive, "d"]).status();
+        assert!(packed.expect("tar").success());
+        let ingest = |script: &str| {
+            let places = ["--storage", &storage, "--keys", &keys, "--transactions", &transactions, "--quiet"];
+            let arguments =
+                [&["ingest", NAME, &archive, "--to", "/new", "--then", script], &places[..]].concat();
+            publisher.workshop.world.esker(&arguments)
+        };
+        printed(&mut ingest("cat d/e/f >copy; rm -r d/e; touch ../beside"));
+        assert_eq!(publisher.revision(), 2, "{person:?}");
+        assert_eq!(publisher.reads("cat new/copy; ls new/d; ls"), "f\nbeside\nd\ng\nnew\n");
+        // A command that fails keeps the archive, too.
+        complaint(&mut ingest("echo more >>copy; exit 3"), 3);
+        assert_eq!(publisher.revision(), 2);
+        let shown = printed(&mut publisher.call(&["show", NAME]));
+        assert!(shown.contains("/new/d/e/f") && shown.contains("/new/copy"), "{shown}");
+        printed(&mut publisher.call(&["publish", NAME, "--quiet"]));
+        assert_eq!(publisher.reads("cat new/copy; ls new/d"), "f\nmore\ne\n");
+        assert_eq!(publisher.revision(), 3);
+    }
+}
+
+/// Two transactions of one revision are both published, unless they changed the same path.
+#[test]
+fn a_transaction_is_published_on_top_of_another_or_kept_in_conflict() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    for (name, script) in
+        [("first", "echo 1 >g; touch one"), ("second", "echo 2 >g; touch two"), ("third", "touch three")]
+    {
+        let output = publisher.begin(&["--keep", "--message", name], script).output().expect("esker");
+        assert!(output.status.success(), "{}", words(&output));
+    }
+    let ids: Vec<String> =
+        publisher.list().iter().map(|one| one["id"].as_str().expect("an id").to_owned()).collect();
+    printed(&mut publisher.call(&["publish", &ids[0], "--quiet"]));
+    let text = complaint(&mut publisher.call(&["publish", &ids[1], "--quiet"]), 1);
+    assert!(text.contains("/g") && text.contains("is kept"), "{text}");
+    printed(&mut publisher.call(&["publish", &ids[2], "--quiet"]));
+    assert_eq!(publisher.reads("cat g; ls"), "1\nd\ng\none\nthree\n");
+    assert_eq!(publisher.list().len(), 1);
+}
+
+/// Hooks run before and after; one that fails before stops the command.
+#[test]
+fn hooks_run_and_stop_what_they_come_before() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    let folder = Path::new(&publisher.workshop.home("storage")).join(NAME).join(".esker/hooks");
+    let log = publisher.workshop.home("log");
+    let person = publisher.workshop.world.person;
+    let write = |name: &str, text: &str| {
+        use std::os::unix::fs::PermissionsExt as _;
+        person.does(|| {
+            fs::create_dir_all(&folder).expect("a folder");
+            fs::write(folder.join(name), format!("#!/bin/sh\n{text}\n")).expect("a hook");
+            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).expect("a mode");
+        });
+    };
+    for name in [
+        "transaction-before",
+        "transaction-after",
+        "publish-before",
+        "publish-after",
+        "abort-before",
+        "abort-after",
+    ] {
+        write(name, &format!("echo {name} $1 >>{log}"));
+    }
+    printed(&mut publisher.begin(&[], "touch new"));
+    printed(&mut publisher.begin(&["--keep"], "touch other"));
+    printed(&mut publisher.call(&["abort", NAME]));
+    let said = fs::read_to_string(&log).expect("a log");
+    let expected = [
+        "transaction-before",
+        "transaction-after",
+        "publish-before",
+        "publish-after",
+        "transaction-before",
+        "transaction-after",
+        "abort-before",
+        "abort-after",
+    ];
+    assert_eq!(said, expected.map(|name| format!("{name} {NAME}\n")).concat());
+    write("publish-before", "exit 1");
+    let text = complaint(&mut publisher.begin(&[], "touch more"), 1);
+    assert!(text.contains("publish-before") && text.contains("is kept"), "{text}");
+    assert_eq!(publisher.revision(), 2);
+    write("transaction-before", "exit 1");
+    let text = complaint(&mut publisher.begin(&[], "touch more"), 1);
+    assert!(text.contains("transaction-before"), "{text}");
+}
