@@ -9,7 +9,6 @@
 //! The lock is held for a short time: what is large is stored before. If another publisher replaced the head meanwhile,
 //! the catalogs that the changes touch are written once more under the lock, so no publisher waits for ever.
 
-mod exclusive;
 mod kept_history;
 mod lock;
 mod prepared;
@@ -32,8 +31,6 @@ use crate::report::Report;
 use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions};
 
-pub(crate) use exclusive::ATTEMPTS;
-pub(crate) use exclusive::exclusively;
 pub(crate) use kept_history::read_history;
 pub(crate) use lock::HeadLock;
 use prepared::Prepared;
@@ -51,6 +48,8 @@ pub struct TagRequest {
 
 /// Attempts to write the catalogs for a head that stays until the lock is taken, so that little is done under the lock.
 const EARLY_ATTEMPTS: u32 = 3;
+/// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
+pub(crate) const ATTEMPTS: u32 = 5;
 
 /// Publishes changes that were computed from the base of the context. Changes that other publishers made meanwhile stay;
 /// a path that both changed is a conflict.
