@@ -18,8 +18,7 @@ mod rebase;
 use std::collections::HashSet;
 
 use esker_format::hash::ContentHash;
-use esker_format::history::{DEFAULT_BRANCH, History, Tag};
-use esker_format::object::ObjectName;
+use esker_format::history::{DEFAULT_BRANCH, Tag};
 use esker_format::time::UnixTime;
 use esker_format::write::history::HistoryDraft;
 use esker_store::Swap;
@@ -29,12 +28,12 @@ use crate::create::DAY;
 use crate::error::AdminError;
 use crate::progress::Phase;
 use crate::report::Report;
-use crate::repository::{Base, DATABASE_MAX, Repository};
+use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions};
-use crate::signed::read_object;
 
 pub(crate) use exclusive::exclusively;
-pub(crate) use lock::HeadLock;
+pub(crate) use lock::ATTEMPTS;
+pub(crate) use lock::{HeadLock, read_history};
 use prepared::Prepared;
 pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;
@@ -50,8 +49,6 @@ pub struct TagRequest {
 
 /// Attempts to write the catalogs for a head that stays until the lock is taken, so that little is done under the lock.
 const EARLY_ATTEMPTS: u32 = 3;
-/// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
-pub(crate) const ATTEMPTS: u32 = 5;
 
 /// Publishes changes that were computed from the base of the context. Changes that other publishers made meanwhile stay;
 /// a path that both changed is a conflict.
@@ -233,7 +230,8 @@ pub(crate) fn check_tag(
     tag: &TagRequest,
     now: UnixTime,
 ) -> Result<Option<String>, AdminError> {
-    let draft = read_history(repository, repository.head.history())?;
+    // The newest head: a collect may have taken the history of an earlier one.
+    let draft = read_history(repository, repository.read_head()?.verified.history())?;
     let name = name_for(repository, &draft, tag, now)?;
     if let Some(name) = &name {
         let probe = Tag {
@@ -248,15 +246,4 @@ pub(crate) fn check_tag(
         draft.clone().add(probe)?;
     }
     Ok(name)
-}
-
-/// Reads a history to continue it; an empty one if there is none.
-pub(crate) fn read_history(
-    repository: &Repository,
-    object: Option<ObjectName>,
-) -> Result<HistoryDraft, AdminError> {
-    let Some(object) = object else { return Ok(HistoryDraft::new(repository.name.clone())) };
-    let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
-    let history = History::parse(&bytes).map_err(AdminError::History)?;
-    Ok(HistoryDraft::continuing(&history, object.hash))
 }

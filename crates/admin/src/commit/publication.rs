@@ -17,7 +17,7 @@ use crate::error::AdminError;
 use crate::kept;
 use crate::repository::DATABASE_MAX;
 
-use super::HeadLock;
+use super::lock::HeadLock;
 
 /// What the next head says.
 pub(crate) struct Next {

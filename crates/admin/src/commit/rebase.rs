@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use esker_format::catalog::Flags;
 use esker_format::write::catalog::Entry;
 
-use crate::bundles::with_flags_mended;
 use crate::changes::{Changes, DirectoryChange, NewTree};
 use crate::entry;
 use crate::error::AdminError;
 use crate::path;
 use crate::published::Published;
+use crate::trigger_flags::with_flags_mended;
 
 /// Most paths of a conflict that are named.
 const NAMED_MAX: usize = 20;
