@@ -9,7 +9,6 @@
 //! The lock is held for a short time: what is large is stored before. If another publisher replaced the head meanwhile,
 //! the catalogs that the changes touch are written once more under the lock, so no publisher waits for ever.
 
-mod kept_history;
 mod lock;
 mod prepared;
 mod publication;
@@ -31,8 +30,7 @@ use crate::report::Report;
 use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions};
 
-pub(crate) use kept_history::read_history;
-pub(crate) use lock::HeadLock;
+pub(crate) use lock::{ATTEMPTS, HeadLock, read_history};
 use prepared::Prepared;
 pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;
@@ -48,8 +46,6 @@ pub struct TagRequest {
 
 /// Attempts to write the catalogs for a head that stays until the lock is taken, so that little is done under the lock.
 const EARLY_ATTEMPTS: u32 = 3;
-/// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
-pub(crate) const ATTEMPTS: u32 = 5;
 
 /// Publishes changes that were computed from the base of the context. Changes that other publishers made meanwhile stay;
 /// a path that both changed is a conflict.
@@ -231,7 +227,8 @@ pub(crate) fn check_tag(
     tag: &TagRequest,
     now: UnixTime,
 ) -> Result<Option<String>, AdminError> {
-    let draft = read_history(repository, repository.head.history())?;
+    // The newest head: a collect may have taken the history of an earlier one.
+    let draft = read_history(repository, repository.read_head()?.verified.history())?;
     let name = name_for(repository, &draft, tag, now)?;
     if let Some(name) = &name {
         let probe = Tag {

@@ -73,6 +73,7 @@ mod state;
 mod tags;
 mod takeover;
 mod tree_diff;
+mod trigger_flags;
 
 pub use base::BaseRevision;
 pub use check::{
