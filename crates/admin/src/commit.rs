@@ -17,8 +17,7 @@ mod rebase;
 use std::collections::HashSet;
 
 use esker_format::hash::ContentHash;
-use esker_format::history::{DEFAULT_BRANCH, History, Tag};
-use esker_format::object::ObjectName;
+use esker_format::history::{DEFAULT_BRANCH, Tag};
 use esker_format::time::UnixTime;
 use esker_format::write::history::HistoryDraft;
 use esker_store::Swap;
@@ -28,11 +27,10 @@ use crate::create::DAY;
 use crate::error::AdminError;
 use crate::progress::Phase;
 use crate::report::Report;
-use crate::repository::{Base, DATABASE_MAX, Repository};
+use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions};
-use crate::signed::read_object;
 
-pub(crate) use lock::HeadLock;
+pub(crate) use lock::{ATTEMPTS, HeadLock, read_history};
 use prepared::Prepared;
 pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;
@@ -46,8 +44,8 @@ pub struct TagRequest {
     pub description: String,
 }
 
-/// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
-pub(crate) const ATTEMPTS: u32 = 5;
+/// Attempts to write the catalogs for a head that stays until the lock is taken, so that little is done under the lock.
+const EARLY_ATTEMPTS: u32 = 3;
 
 /// Publishes changes that were computed from the base of the context. Changes that other publishers made meanwhile stay;
 /// a path that both changed is a conflict.
@@ -66,6 +64,14 @@ pub(crate) fn commit(
     options.check_stop()?;
     let written = context.seconds();
     (options.progress)(context.counters.progress(Phase::Commit, 0, 0, context.started.elapsed()));
+    for _ in 0..EARLY_ATTEMPTS {
+        let head = repository.read_head()?;
+        if head.bytes == prepared.head.bytes {
+            break;
+        }
+        prepared = Prepared::new(context, changes, head, options)?;
+        options.check_stop()?;
+    }
     let mut lock = repository.lock_head(&options.stop)?;
     let locked = context.seconds();
     for _ in 0..ATTEMPTS {
@@ -221,7 +227,8 @@ pub(crate) fn check_tag(
     tag: &TagRequest,
     now: UnixTime,
 ) -> Result<Option<String>, AdminError> {
-    let draft = read_history(repository, repository.head.history())?;
+    // The newest head: a collect may have taken the history of an earlier one.
+    let draft = read_history(repository, repository.read_head()?.verified.history())?;
     let name = name_for(repository, &draft, tag, now)?;
     if let Some(name) = &name {
         let probe = Tag {
@@ -236,15 +243,4 @@ pub(crate) fn check_tag(
         draft.clone().add(probe)?;
     }
     Ok(name)
-}
-
-/// Reads a history to continue it; an empty one if there is none.
-pub(crate) fn read_history(
-    repository: &Repository,
-    object: Option<ObjectName>,
-) -> Result<HistoryDraft, AdminError> {
-    let Some(object) = object else { return Ok(HistoryDraft::new(repository.name.clone())) };
-    let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
-    let history = History::parse(&bytes).map_err(AdminError::History)?;
-    Ok(HistoryDraft::continuing(&history, object.hash))
 }

@@ -240,6 +240,11 @@ impl Condemned {
         self.count
     }
 
+    /// Returns how many objects of the list the batches so far covered.
+    pub(crate) fn done(&self) -> u64 {
+        self.progress.done
+    }
+
     /// Returns the state of the list.
     pub(crate) fn state(&self) -> State {
         self.progress.state

@@ -12,8 +12,9 @@ use esker_format::time::UnixTime;
 use esker_format::whitelist::{self, Whitelist};
 use esker_format::write::catalog::{CatalogHeader, CatalogWriter};
 use esker_format::write::head::{sign_manifest, sign_whitelist};
-use esker_format::write::keys::{PrivateKey, Publisher};
+use esker_format::write::keys::Publisher;
 use esker_format::write::reflog::ReflogDraft;
+use esker_format::write::signer::Signer;
 use esker_store::{LocalSink, Sink};
 
 use crate::disks::Disks;
@@ -50,8 +51,6 @@ pub const WHITELIST_DAYS: u32 = 30;
 /// it ends.
 pub const WHITELIST_DAYS_MAX: u32 = 36_500;
 const CERTIFICATE_DAYS: u32 = 365;
-/// Days for which a new repository keeps automatic tags: each publish makes one.
-const AUTOMATIC_TAGS_DAYS: u32 = 30;
 pub(crate) const DAY: i64 = 86_400;
 
 impl NewRepository {
@@ -60,7 +59,7 @@ impl NewRepository {
         Self {
             name,
             algorithm: HashAlgorithm::Sha1,
-            settings: Settings { automatic_tags_for: Some(AUTOMATIC_TAGS_DAYS), ..Settings::default() },
+            settings: Settings::of_new_repository(),
             ttl: TTL,
             garbage_collectable: true,
             whitelist_days: WHITELIST_DAYS,
@@ -88,13 +87,13 @@ impl NewRepository {
         let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let (master, publisher) = keys.complete(disks, now, CERTIFICATE_DAYS)?;
         self.settings.write(&*disks.private, &Settings::path(&state::make(disks, root)?))?;
-        self.put_first_revision(&sink, &master, &publisher, now)
+        self.put_first_revision(&sink, &*master, &publisher, now)
     }
 
     fn put_first_revision(
         &self,
         sink: &dyn Sink,
-        master: &PrivateKey,
+        master: &dyn Signer,
         publisher: &Publisher,
         now: UnixTime,
     ) -> Result<(), AdminError> {
@@ -156,7 +155,7 @@ impl NewRepository {
 }
 
 /// Name of the marker file that allows others to replicate the repository.
-const MASTER_REPLICA: &str = ".cvmfs_master_replica";
+pub(crate) const MASTER_REPLICA: &str = ".cvmfs_master_replica";
 
 /// Initial metainfo of a repository: the conventional fields, all empty.
 const METAINFO: &str = r#"{

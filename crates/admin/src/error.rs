@@ -283,6 +283,67 @@ pub enum AdminError {
         /// Reason for the refusal.
         reason: String,
     },
+    /// A setting can't have this value.
+    #[error("setting `{name}` can't be `{value}`: {reason}; it takes {values}")]
+    Setting {
+        /// Name of the setting.
+        name: String,
+        /// The value.
+        value: String,
+        /// Reason for the refusal.
+        reason: String,
+        /// Accepted values.
+        values: &'static str,
+    },
+    /// There is no such setting.
+    #[error("there is no setting `{name}`{}", closest.map(|name| format!("; there is `{name}`")).unwrap_or_default())]
+    UnknownSetting {
+        /// Name of the setting.
+        name: String,
+        /// Name of a similar setting.
+        closest: Option<&'static str>,
+    },
+    /// A folder is not removed.
+    #[error("`{}` is not removed: {reason}", folder.display())]
+    NotRemoved {
+        /// The folder.
+        folder: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A configuration file of CernVM-FS can't be used.
+    #[error("`{}` can't be used: {reason}", path.display())]
+    ServerConf {
+        /// The file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// There is no passphrase for an encrypted key.
+    #[error("there is no passphrase for the key `{}`: {reason}", path.display())]
+    Passphrase {
+        /// The file of the key.
+        path: PathBuf,
+        /// Reason for its absence.
+        reason: String,
+    },
+    /// A key is not copied or replaced.
+    #[error("key `{}` is not written: {reason}", path.display())]
+    KeyConflict {
+        /// The file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A request for a signature, or the answer to one, can't be used.
+    #[error("the signing request can't be used: {0}")]
+    SignRequest(String),
+    /// A rotation of keys can't go on.
+    #[error("the rotation of the publisher's key can't go on: {0}")]
+    Rotation(String),
+    /// A fingerprint is not on the whitelist.
+    #[error("the whitelist does not have the certificate {0}")]
+    NotOnWhitelist(String),
     /// A profile can't be used.
     #[error("profile `{}` can't be used: {reason}", path.display())]
     Profile {

@@ -34,9 +34,11 @@ mod file_content;
 mod file_index;
 mod filter;
 mod hash_lists;
+mod info;
 mod ingest;
 mod kept;
 mod key_folder;
+mod keys;
 mod log;
 mod object_source;
 mod overlay;
@@ -51,6 +53,7 @@ mod published;
 mod recent_objects;
 mod reflog;
 mod reindex;
+mod remove;
 mod report;
 mod repository;
 mod resign;
@@ -68,7 +71,9 @@ mod source;
 mod spool;
 mod state;
 mod tags;
+mod takeover;
 mod tree_diff;
+mod trigger_flags;
 
 pub use base::BaseRevision;
 pub use check::{
@@ -87,8 +92,13 @@ pub use entry_diff::Attributes;
 pub use error::AdminError;
 pub use file_content::file_content;
 pub use filter::{Filter, OwnerMap};
+pub use info::{
+    CertificateInfo, InfoContext, ListedRepository, Problem, RepositoryFiles, RepositoryInfo, WhitelistInfo,
+    list_repositories,
+};
 pub use ingest::{Ingest, Owner, Staged};
-pub use key_folder::{KeyFolder, is_exposed};
+pub use key_folder::{Copied, KeyCopy, KeyFile, KeyFolder, PassphraseFor, Passphrases, is_exposed};
+pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
 pub use log::{Log, LogEnd, LogEntry};
 pub use object_source::{ObjectSource, WantedObject};
 pub use overlay::{PublishUpper, Upper};
@@ -98,14 +108,20 @@ pub use profiles::{NamedProfile, Profiles};
 pub use progress::{Phase, Progress};
 pub use publish::Publish;
 pub use reindex::Reindexed;
+pub use remove::Removal;
 pub use report::{BundleCounts, Report, Seconds};
 pub use repository::Repository;
 pub use resign::{Resign, Resigned};
 pub use revision::PublishOptions;
 pub use revisions::{Earlier, Revision, Revisions};
 pub use rollback::{Rollback, RollbackReport};
-pub use settings::{Balance, Settings};
+pub use settings::{
+    Balance, ChangedSetting, NAMED, NamedSetting, SettingValue, Settings, SettingsChange, SettingsChanged,
+};
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
 pub use tags::{TagChange, TagInfo, TagReport};
+pub use takeover::{
+    ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, remembered_spool,
+};
 pub use tree_diff::{DiffCounts, DiffVisitor, PathDiff, TreeDiff};

@@ -78,7 +78,7 @@ pub(crate) struct Context<'r> {
 }
 
 /// Attempts of a change whose objects are collected while it is prepared.
-const ATTEMPTS: u32 = 3;
+const ATTEMPTS: u32 = 5;
 
 /// Computes and publishes a change; again on the newest revision if objects of it were collected meanwhile.
 pub(crate) fn until_kept<T>(
@@ -86,16 +86,17 @@ pub(crate) fn until_kept<T>(
     mut attempt: impl FnMut(Base) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
     let mut base = repository.begin();
-    for _ in 1..ATTEMPTS {
-        match attempt(base) {
-            Err(AdminError::Collected { .. }) => {}
-            // A catalog of the base, which is no longer kept.
-            Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => {}
+    let mut missing = 0;
+    for _ in 0..ATTEMPTS {
+        missing = match attempt(base) {
+            Err(AdminError::Collected { objects }) => objects,
+            // A catalog or the history of a head that is no longer kept.
+            Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => 1,
             other => return other,
-        }
+        };
         base = repository.begin_again()?;
     }
-    attempt(base)
+    Err(AdminError::Collected { objects: missing })
 }
 
 /// The object of an empty file, which markers of nested catalogs are.

@@ -1,5 +1,9 @@
 //! Stores the publishing settings of a repository.
 
+mod change;
+mod head_terms;
+mod named;
+
 use std::path::{Path, PathBuf};
 
 use esker_format::chunker::ChunkSizes;
@@ -10,6 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::disks::Disks;
 use crate::encode::Deflate;
 use crate::error::AdminError;
+
+pub use change::{ChangedSetting, SettingsChange, SettingsChanged};
+pub(crate) use head_terms::sign_head;
+pub use named::{NAMED, NamedSetting, SettingValue};
+pub(crate) use named::{current, set_by_name};
 
 /// Folder of the publisher's state, below the root of the repository.
 pub(crate) const STATE: &str = ".esker";
@@ -37,6 +46,8 @@ pub struct Settings {
     pub automatic_tags_for: Option<u32>,
     /// Whether `/.cvmfs/snapshots` shows the tagged revisions.
     pub virtual_snapshots: bool,
+    /// Seconds for which clients trust a revision, in root catalogs to come; none continues the published value.
+    pub ttl: Option<u32>,
 }
 
 /// Limits for the automatic split and merge of catalogs.
@@ -66,9 +77,13 @@ impl Default for Settings {
             balance: Some(Balance::default()),
             automatic_tags_for: None,
             virtual_snapshots: false,
+            ttl: None,
         }
     }
 }
+
+/// Days for which a new repository keeps automatic tags: each publish makes one.
+const AUTOMATIC_TAGS_DAYS: u32 = 30;
 
 /// Settings as they are stored in the file.
 #[derive(Serialize, Deserialize)]
@@ -85,6 +100,8 @@ struct Stored {
     automatic_tags_for: Option<u32>,
     #[serde(default, skip_serializing_if = "is_default")]
     virtual_snapshots: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttl: Option<u32>,
 }
 
 /// Returns true for a setting that versions without it would have, so that they go on reading the file.
@@ -101,6 +118,11 @@ enum StoredCompression {
 }
 
 impl Settings {
+    /// Returns the settings of a new repository; the default ones are of a repository without a settings file.
+    pub fn of_new_repository() -> Self {
+        Self { automatic_tags_for: Some(AUTOMATIC_TAGS_DAYS), ..Self::default() }
+    }
+
     /// Returns the path of the settings in the publisher's state folder.
     pub(crate) fn path(state: &Path) -> PathBuf {
         state.join("settings.json")
@@ -132,6 +154,7 @@ impl Settings {
             balance: stored.balance,
             automatic_tags_for: stored.automatic_tags_for,
             virtual_snapshots: stored.virtual_snapshots,
+            ttl: stored.ttl,
         }))
     }
 
@@ -151,6 +174,7 @@ impl Settings {
             balance: self.balance,
             automatic_tags_for: self.automatic_tags_for,
             virtual_snapshots: self.virtual_snapshots,
+            ttl: self.ttl,
         };
         let text =
             serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");

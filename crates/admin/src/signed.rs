@@ -3,7 +3,7 @@
 use esker_format::blacklist::Blacklist;
 use esker_format::certificate::Certificate;
 use esker_format::compress::{Compression, decompress};
-use esker_format::hash::ContentHash;
+use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::manifest;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
@@ -67,6 +67,22 @@ impl SignedFiles {
         Whitelist::parse(&self.whitelist).map_err(untrusted(name))
     }
 
+    /// Fails if a whitelist lacks the certificate that signed the published head.
+    pub(crate) fn check_listed(
+        &self,
+        whitelist: &Whitelist,
+        algorithm: HashAlgorithm,
+    ) -> Result<(), AdminError> {
+        let certificate = Certificate::parse(&self.certificate).map_err(|error| AdminError::Untrusted {
+            name: whitelist.name.clone(),
+            source: Box::new(error.into()),
+        })?;
+        if whitelist.fingerprints.iter().any(|listed| is_of(listed, &certificate)) {
+            return Ok(());
+        }
+        Err(AdminError::StillNeeded { fingerprint: certificate.fingerprint(algorithm).to_fingerprint() })
+    }
+
     /// Returns true if clients would accept signatures of a certificate.
     pub(crate) fn lists(&self, name: &RepositoryName, certificate: &Certificate) -> Result<bool, AdminError> {
         Ok(self.whitelist(name)?.fingerprints.iter().any(|listed| is_of(listed, certificate)))
@@ -99,9 +115,8 @@ pub(crate) fn decoded_object(
     limit: u64,
     what: &str,
 ) -> Result<Vec<u8>, AdminError> {
-    let object = || name.to_string();
     if ContentHash::of(name.hash.algorithm(), stored) != name.hash {
-        return Err(AdminError::Corrupt { what: what.to_owned(), object: object() });
+        return Err(AdminError::Corrupt { what: what.to_owned(), object: name.to_string() });
     }
     let compression = Compression::recognise(stored).unwrap_or(Compression::Zlib);
     decompress(stored, compression, size, limit)

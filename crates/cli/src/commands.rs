@@ -14,6 +14,7 @@ pub(crate) mod doctor;
 pub(crate) mod find;
 pub(crate) mod image;
 pub(crate) mod ingest;
+pub(crate) mod key;
 pub(crate) mod log;
 pub(crate) mod ls;
 pub(crate) mod manual;

@@ -37,8 +37,12 @@ pub(crate) struct Settings {
     pub(crate) own_config: Option<PathBuf>,
     /// Record of `esker setup` for this user.
     pub(crate) own_record: Option<PathBuf>,
+    /// File with the passphrase of encrypted keys: named in the environment, or a credential of systemd.
+    pub(crate) passphrase_file: Option<PathBuf>,
 }
 
+/// Name of the credential that systemd hands over with `LoadCredential=`.
+const PASSPHRASE_CREDENTIAL: &str = "esker-key-passphrase";
 /// Socket of the broker for all users of the node.
 pub(crate) const BROKER_SOCKET: &str = "/run/esker-broker/socket";
 /// Environment variable that names the cache folder.
@@ -116,14 +120,19 @@ impl Settings {
         } else {
             home("XDG_STATE_HOME", ".local/state").map(|base| base.join("esker/transactions"))
         };
+        let keys = PathBuf::from(KEYS);
+        let credential = folder("CREDENTIALS_DIRECTORY").map(|folder| folder.join(PASSPHRASE_CREDENTIAL));
+        let passphrase_file =
+            folder("ESKER_KEY_PASSPHRASE_FILE").or(credential.filter(|credential| credential.exists()));
         Ok(Self {
+            passphrase_file,
+            transactions,
             root,
             caches,
             runtime,
-            keys: PathBuf::from(KEYS),
+            keys,
             storage,
             publisher_keys,
-            transactions,
             config_root,
             own_config,
             own_record,
@@ -270,6 +279,7 @@ impl Settings {
             config_root: base.join("root"),
             own_config: None,
             own_record: None,
+            passphrase_file: None,
         }
     }
 }

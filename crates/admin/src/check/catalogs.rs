@@ -13,8 +13,9 @@ use esker_store::{Disk, LocalSink};
 use parking_lot::Mutex;
 
 use super::catalog::{CatalogCheck, CatalogFacts, Edge};
+use super::counters;
 use super::finding::{Finding, FindingKind, Findings};
-use super::{Check, CheckProgress, counters};
+use super::options::{Check, CheckProgress};
 use crate::error::AdminError;
 use crate::hash_lists::list::HashList;
 use crate::hash_lists::{HashLists, Owner, Record, SortedSet, Sorter, Tagged, parallel};

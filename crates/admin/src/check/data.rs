@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, FindingKind, Findings};
+use super::options::{Check, CheckProgress, DataCheck};
 use super::storage::BadObjects;
-use super::{Check, CheckProgress, DataCheck};
 use crate::error::AdminError;
 use crate::hash_lists::{Record, parallel};
 

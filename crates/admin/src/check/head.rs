@@ -9,8 +9,8 @@ use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
 use esker_store::{LocalSink, Sink as _};
 
-use super::CheckPlace;
 use super::finding::{Finding, FindingKind, Findings};
+use super::options::CheckPlace;
 use crate::error::AdminError;
 use crate::signed::{SMALL_FILE_MAX, SignedFiles, read_object};
 

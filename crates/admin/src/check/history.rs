@@ -7,8 +7,8 @@ use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::LocalSink;
 
-use super::CheckPlace;
 use super::finding::{Finding, FindingKind, Findings};
+use super::options::CheckPlace;
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
 use crate::signed::read_object;

@@ -7,9 +7,9 @@ use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::LocalSink;
 
-use super::Check;
 use super::catalogs::{Catalogs, objects_of};
 use super::finding::{Finding, FindingKind, Findings};
+use super::options::Check;
 use super::storage::BadObjects;
 use crate::error::AdminError;
 use crate::hash_lists::{HashLists, Record, parallel};

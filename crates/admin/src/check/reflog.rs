@@ -8,8 +8,8 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 use esker_store::{LocalSink, Sink as _};
 
-use super::CheckPlace;
 use super::finding::{Finding, FindingKind, Findings};
+use super::options::CheckPlace;
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
 use crate::spool::REFLOG_CHECKSUM;
@@ -22,7 +22,9 @@ pub(super) fn check(
     findings: &mut Findings,
 ) -> Result<(), AdminError> {
     let mut fault = |kind, detail: String| findings.add(Finding::new(kind, detail));
-    let checksum = place.spool.as_ref().map(|spool| spool.join(REFLOG_CHECKSUM));
+    // Without CernVM-FS on the machine there is no such folder.
+    let spool = place.spool.as_ref().filter(|spool| spool.is_dir());
+    let checksum = spool.map(|spool| spool.join(REFLOG_CHECKSUM));
     let checksum = checksum.and_then(|path| fs::read_to_string(path).ok());
     let Some(bytes) = sink.read(reflog::PATH, DATABASE_MAX)? else {
         // Storage that was never collectable may do without.
@@ -37,7 +39,7 @@ pub(super) fn check(
             let detail = format!("{REFLOG_CHECKSUM} has `{}`, the reflog is {actual}", text.trim());
             fault(FindingKind::ReflogChecksum, detail);
         }
-        None if place.spool.is_some() => {
+        None if spool.is_some() => {
             fault(FindingKind::ReflogChecksum, format!("there is no {REFLOG_CHECKSUM} for the reflog"));
         }
         _ => {}

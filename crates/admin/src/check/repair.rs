@@ -16,7 +16,8 @@ use esker_store::{LocalSink, RealDisk, Sink as _, persist};
 use serde::Serialize;
 
 use super::finding::{Finding, FindingKind, Fix};
-use super::{Check, CheckPlace, CheckReport, Mirror};
+use super::mirror::Mirror;
+use super::options::{Check, CheckPlace, CheckReport};
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
 use crate::repository::DATABASE_MAX;

@@ -7,7 +7,7 @@ use esker_format::object::ObjectName;
 use esker_store::LocalSink;
 
 use super::finding::FindingKind;
-use super::{Check, CheckProgress};
+use super::options::{Check, CheckProgress};
 use crate::error::AdminError;
 use crate::hash_lists::{Owner, Record, SortedSet, Tagged, minus, parallel};
 

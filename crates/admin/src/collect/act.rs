@@ -184,16 +184,16 @@ impl Run<'_> {
     ///
     /// It is a change of its own, before anything is condemned: at no moment a tag names a revision that goes.
     fn prune_tags(&self) -> Result<Vec<String>, AdminError> {
-        let age = self.marker.collect.automatic_tags;
+        let Some(age) = self.marker.collect.automatic_tags else { return Ok(Vec::new()) };
+        let before = UnixTime(self.now.0.saturating_sub(age));
         let mut lock = self.repository.lock_head(&self.marker.collect.stop)?;
         for _ in 0..ATTEMPTS {
             let mut history = lock.history()?;
             let expired: Vec<String> =
-                expired_tags(history.tags(), age, self.now).iter().map(|tag| tag.name.clone()).collect();
+                history.remove_automatic(before).into_iter().rev().map(|tag| tag.name).collect();
             if expired.is_empty() {
                 return Ok(expired);
             }
-            history.retain_tags(|tag| !expired.contains(&tag.name));
             self.mend_reflog(&lock)?;
             let next = Next { history: Some(history), ..lock.same_revision(self.now) };
             if lock.publish(next)? == Swap::Replaced {

@@ -66,6 +66,9 @@ fn sweep_beside(run: &Run<'_>, marked: &Marked, deleted: &mut Deleted) -> Result
             return Ok(true);
         };
         (run.marker.collect.progress)(CollectProgress::Delete { done: batch.done, total: list.count() });
+        // Publishers took the others off the list.
+        let covered = batch.done.saturating_sub(list.done());
+        deleted.revived += covered.saturating_sub(batch.objects.len() as u64);
         let mut doomed = Vec::new();
         for object in &batch.objects {
             match kept.has(&Record::of(object))? {

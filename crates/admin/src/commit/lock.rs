@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use esker_format::history::History;
 use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::write::history::HistoryDraft;
@@ -11,11 +12,13 @@ use esker_store::{FileLock, LocalSink, Locking, Sink as _};
 
 use crate::condemned::Condemned;
 use crate::error::AdminError;
-use crate::repository::{Base, ReadHead, Repository};
+use crate::repository::{Base, DATABASE_MAX, ReadHead, Repository};
+use crate::signed::read_object;
 
 use super::publication::Next;
-use super::read_history;
 
+/// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
+pub(crate) const ATTEMPTS: u32 = 5;
 /// First pause between two attempts to take the lock, and the longest one.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -107,4 +110,15 @@ impl HeadLock<'_> {
             forgotten: HashSet::new(),
         }
     }
+}
+
+/// Reads a history to continue it; an empty one if there is none.
+pub(crate) fn read_history(
+    repository: &Repository,
+    object: Option<ObjectName>,
+) -> Result<HistoryDraft, AdminError> {
+    let Some(object) = object else { return Ok(HistoryDraft::new(repository.name.clone())) };
+    let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
+    let history = History::parse(&bytes).map_err(AdminError::History)?;
+    Ok(HistoryDraft::continuing(&history, object.hash))
 }

@@ -81,7 +81,8 @@ fn write(
     let outlines = balance::decide(published, changes, &context.comparison())?;
     context.put_empty()?;
     let revision = head.verified.revision().saturating_add(1);
-    let ttl = published.root()?.catalog.properties().ttl.unwrap_or(head.verified.ttl());
+    let ttl = published.root()?.catalog.properties().ttl;
+    let ttl = context.repository.settings.ttl.or(ttl).unwrap_or(head.verified.ttl());
     // Never before the published one, whatever the clock says, since clients refuse an older head.
     let now = context.now.max(head.verified.timestamp());
     let tree = NewTree { published, changes };

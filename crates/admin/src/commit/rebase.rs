@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 use esker_format::catalog::Flags;
 use esker_format::write::catalog::Entry;
 
-use crate::bundles::with_flags_mended;
 use crate::changes::{Changes, DirectoryChange, NewTree};
 use crate::entry;
 use crate::error::AdminError;
 use crate::path;
 use crate::published::Published;
+use crate::trigger_flags::with_flags_mended;
 
 /// Most paths of a conflict that are named.
 const NAMED_MAX: usize = 20;
@@ -109,10 +109,16 @@ impl Rebase<'_> {
         let Some(change) = changes.get(directory).cloned() else { return Ok(false) };
         let is_directory = |entry: Option<Entry>| entry.is_some_and(|entry| entry.is_directory());
         if is_directory(self.base.entry(directory)?) && !is_directory(self.head.entry(directory)?) {
-            // What both removed is gone; anything else has no place any more.
-            match change.entries.values().any(Option::is_some) {
-                true => self.conflict(directory),
-                false => changes.forget(directory),
+            // What both removed is gone, and times of directories go with it; anything else has no place any more.
+            let old = listed(self.base, directory)?;
+            let is_idle = |name: &Vec<u8>, ours: &Option<Entry>| match (old.get(name), ours) {
+                (_, None) => true,
+                (Some(old), Some(ours)) => same_directory(old, ours),
+                (None, Some(_)) => false,
+            };
+            match change.entries.iter().all(|(name, ours)| is_idle(name, ours)) {
+                true => changes.forget(directory),
+                false => self.conflict(directory),
             }
             return Ok(false);
         }
@@ -219,8 +225,11 @@ fn judge(old: Option<&Entry>, new: Option<&Entry>, ours: Option<&Entry>) -> Verd
         _ if same(new, ours) => Verdict::Drop,
         (Some(old), Some(new), _) if removes && same_directory(old, new) => Verdict::ApplyIfSameBelow,
         _ if same(old, new) || is_made(old) && is_made(new) => Verdict::Apply,
-        // Nothing but times of a directory that is gone; what is new in it is found there.
-        (Some(old), None, Some(ours)) if same_directory(old, ours) => Verdict::Drop,
+        // Nothing but times: they go with a directory that is gone; what is new in it is found there.
+        (Some(old), Some(new), Some(ours)) if same_directory(old, ours) && new.is_directory() => {
+            Verdict::Join(later(new, ours))
+        }
+        (Some(old), _, Some(ours)) if same_directory(old, ours) => Verdict::Drop,
         // Both made the directory: what was there first stays.
         (None, Some(new), Some(ours)) if same_directory(new, ours) => Verdict::Drop,
         (Some(old), Some(new), Some(ours)) if same_directory(old, new) && ours.is_directory() => {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use esker_format::write::catalog::Entry;
 
-use crate::bundles::with_flags_mended;
 use crate::changes::{Changes, NewTree};
 use crate::entry::{self, MARKER};
 use crate::error::AdminError;
@@ -14,6 +13,7 @@ use crate::pipeline::Content;
 use crate::plan::Differences;
 use crate::revision::Context;
 use crate::settings::Settings;
+use crate::trigger_flags::with_flags_mended;
 
 use super::{Member, Owner, links};
 

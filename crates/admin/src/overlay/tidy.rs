@@ -6,13 +6,13 @@ use esker_format::catalog::Flags;
 use esker_format::hash::ContentHash;
 use esker_format::write::catalog::Entry;
 
-use crate::bundles::with_flags_mended;
 use crate::changes::{Changes, NewTree};
 use crate::dirtab::Dirtab;
 use crate::entry::{self, AUTO_MARKER, MARKER};
 use crate::error::AdminError;
 use crate::path;
 use crate::published::{Published, number_groups};
+use crate::trigger_flags::with_flags_mended;
 
 /// Mends hard link groups and bundle flags in every changed directory, and drops changes that equal what is published.
 pub(super) fn tidy(published: &Published, changes: &mut Changes) -> Result<(), AdminError> {

@@ -191,6 +191,7 @@ impl Model for Protocol {
     }
 }
 
+#[allow(clippy::print_stdout, reason = "the report of a test")]
 fn explored(name: &str, protocol: &Protocol) -> Explored {
     let begun = std::time::Instant::now();
     let explored = explore(protocol);

@@ -29,7 +29,7 @@ fn name() -> RepositoryName {
 }
 
 fn renew() -> Resign {
-    Resign { days: 30, master: None, only_own: false }
+    Resign { days: 30, master: None, only_own: false, drop: Vec::new() }
 }
 
 impl Old {

@@ -349,7 +349,7 @@ fn two_publishers_end_as_in_the_model() {
     };
     let counts = std::cell::RefCell::new([0, 0]);
     let mut runner =
-        TestRunner::new(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() });
+        TestRunner::new(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() });
     let strategy = (edits(), edits(), edits(), edits());
     let outcome = runner.run(&strategy, |(base, more, first, second)| {
         let base = edited(edited(Tree::new(), &base), &more);

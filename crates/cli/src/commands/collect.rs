@@ -47,9 +47,10 @@ pub(crate) struct Args {
     #[arg(long)]
     keep_tags: bool,
 
-    /// Remove automatic tags that are older than this; 0 keeps them for ever
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30d")]
-    automatic_tags: Duration,
+    /// Remove automatic tags that are older than this; 0 keeps them for ever [default: as set for the repository, 30d in
+    /// new ones]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    automatic_tags: Option<Duration>,
 
     /// Time between listing an object and deleting it; 0 deletes at once
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1h")]
@@ -138,12 +139,13 @@ fn one(
         (Some(age), None) => Keep::Age(seconds(age)),
         (None, None) => Keep::default(),
     };
-    collect.automatic_tags = Some(seconds(args.automatic_tags)).filter(|age| *age > 0);
     collect.grace = seconds(args.grace);
     collect.orphans = args.orphans.then(|| collect.orphan_age());
     collect.threads = args.threads.map_or_else(cores, usize::from);
     collect.stop = interrupt.flag();
     let repository = place.open(args.lock, interrupt, args.quiet)?;
+    let days = repository.settings().automatic_tags_for.map(|days| i64::from(days) * 86_400);
+    collect.automatic_tags = args.automatic_tags.map(seconds).or(days).filter(|age| *age > 0);
     let outcome = match args.dry_run {
         true => collect.dry_run(&repository, now()).map(|plan| (plan, None)),
         false => collect.run(&repository, now()).map(|done| (done.plan.clone(), Some(done))),

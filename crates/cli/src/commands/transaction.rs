@@ -25,17 +25,13 @@ use crate::transaction::Transactions;
 ///
 /// Example: esker transaction sw.example.org /gcc -- make -C /build/gcc install
 #[derive(clap::Args, Debug)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
-    subcommand_value_name = "SUBCOMMAND"
-)]
+#[command(subcommand_value_name = "SUBCOMMAND")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
 
     #[command(flatten)]
-    start: Option<StartArgs>,
+    start: StartArgs,
 
     /// Folder of open transactions [default: /var/spool/esker/transactions for root, else
     /// ~/.local/state/esker/transactions]
@@ -47,7 +43,7 @@ pub(crate) struct Args {
 struct StartArgs {
     /// Name of the repository
     #[arg(value_name = "NAME")]
-    name: String,
+    name: Option<String>,
 
     /// Directory of the repository that may change, where the command starts [default: all of it]
     #[arg(value_name = "PATH")]
@@ -79,12 +75,12 @@ enum Command {
 
 pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<ExitCode, Failure> {
     let transactions = Transactions::new(settings.transactions(args.transactions.as_deref())?);
+    if let (Some(name), Some(_)) = (&args.start.name, &args.command) {
+        return Err(Failure::usage(format!("{name} stands before a subcommand"))
+            .hint("name it behind the subcommand, as in: esker transaction show sw.example.org"));
+    }
     let done = match args.command {
-        None => {
-            let missing =
-                || Failure::usage("NAME is missing").hint("as in: esker transaction sw.example.org");
-            return start::run(args.start.ok_or_else(missing)?, &transactions, settings, files);
-        }
+        None => return start::run(args.start, &transactions, settings, files),
         Some(Command::Resume(args)) => return start::resume(args, &transactions, settings, files),
         Some(Command::List(args)) => list::run(&args, &transactions),
         Some(Command::Show(args)) => show::run(&args, &transactions),

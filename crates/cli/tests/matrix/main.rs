@@ -4,9 +4,11 @@
 //! otherwise; nothing is skipped silently, and nothing stays mounted.
 #![allow(clippy::print_stdout, reason = "measurements, and who is left out")]
 
+mod administration;
 mod broker;
 mod browsing;
 mod caring;
+mod collecting;
 mod comparing;
 mod configuring;
 mod container_images;

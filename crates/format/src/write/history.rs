@@ -73,11 +73,6 @@ impl HistoryDraft {
         &self.tags
     }
 
-    /// Removes the tags for which `keep` returns false.
-    pub fn retain_tags(&mut self, keep: impl FnMut(&Tag) -> bool) {
-        self.tags.retain(keep);
-    }
-
     /// Adds a tag with a name that the publisher chose.
     pub fn add(&mut self, tag: Tag) -> Result<(), TagError> {
         if is_reserved(&tag.name) || tag.name.is_empty() || tag.name.contains(char::is_whitespace) {

@@ -136,7 +136,7 @@ pub(super) const CASES: &[Case] = &[
         Damage::Other(changed_manifest),
         &[ManifestSignature, CatalogRevision],
     ),
-    found("the manifest is of another repository", Damage::Other(other_name), &[ManifestName]),
+    repaired("the manifest is of another repository", Damage::Other(other_name), &[ManifestName]),
     repaired("the whitelist is gone", Damage::RootFile(WHITELIST, How::Remove), &[WhitelistMissing]),
     repaired("the whitelist is garbage", Damage::RootFile(WHITELIST, How::Garbage), &[WhitelistUnreadable]),
     repaired("the whitelist is changed", Damage::Other(changed_whitelist), &[WhitelistSignature]),
@@ -308,7 +308,7 @@ pub(super) const CASES: &[Case] = &[
     found(
         "a nested catalog has no root",
         Damage::Catalog("/nested", "DELETE FROM catalog WHERE name = 'nested'"),
-        &[RootMissing, RowsUnreachable],
+        &[RootMissing, NestedDangling, RowsUnreachable],
     ),
     found(
         "a nested root is a file",

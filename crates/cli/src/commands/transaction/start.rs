@@ -65,7 +65,8 @@ pub(super) fn run(
 ) -> Result<ExitCode, Failure> {
     let forwarding = take_signals()?;
     let interrupt = Interrupt::without_signals()?;
-    let place = args.place.place(&args.name, settings)?;
+    let missing = || Failure::usage("NAME is missing").hint("as in: esker transaction sw.example.org");
+    let place = args.place.place(&args.name.ok_or_else(missing)?, settings)?;
     let path = args.path.as_deref().map_or_else(|| Ok("/".to_owned()), inner_path)?;
     let base = BaseRevision::published(&place.open(args.how.lock, &interrupt, args.how.quiet)?);
     let (command, how, keep) = (args.command, &args.how, args.keep);
