@@ -79,7 +79,7 @@ impl Parameters {
         &self.values
     }
 
-    /// Returns the lines without their apparent effect.
+    /// Returns the lines that don't do what they seem to do.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }

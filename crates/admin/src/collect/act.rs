@@ -44,7 +44,7 @@ pub(super) struct Marked {
     pub(super) kept: Kept,
     revisions: Revisions,
     reflog: KnownReflog,
-    /// Everything that goes.
+    /// Objects to delete.
     doomed: SortedSet,
     /// How many of these no revision names.
     orphans: u64,

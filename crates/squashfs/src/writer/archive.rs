@@ -25,7 +25,7 @@ pub struct Archive {
 
 /// Iterator over the entries of an archive.
 enum Entries {
-    /// Entries of a file: contents can be read at any time.
+    /// Entries of an archive in a file: their contents can be read at any time.
     File(Reader<FileInput>, Arc<File>),
     Stream(Reader<Box<dyn Read + Send>>),
 }

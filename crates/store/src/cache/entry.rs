@@ -23,7 +23,7 @@ pub(crate) struct Entry {
     prefetched: AtomicU64,
     /// Mappings and other uses that need the content but no descriptor.
     pins: AtomicU32,
-    /// Account of the open file's slot.
+    /// Counts open descriptors; the open file of this entry is one of them.
     descriptors: Arc<Descriptors>,
     pub(super) state: Mutex<State>,
 }
