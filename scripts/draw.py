@@ -50,7 +50,7 @@ def main():
         in_tests = "tests" in path.parts or path.stem == "tests"
         if not in_tests:
             docs += [(place, *comment) for comment in comments(path)]
-        for match in re.finditer(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*fn (\w+)|^fn (\w+)\(kernel: KernelMask\)", path.read_text(), re.M):
+        for match in re.finditer(r"#\[test\]\s*(?:#\[[^\]]*\]\s*)*fn (\w+)|^ +fn (\w+)\(_?kernel: KernelMask\) \{", path.read_text(), re.M):
             names.append((place, match.group(1) or match.group(2)))
     print(f"{len(docs)} doc comments, {len(names)} tests, seed {seed}\n")
     for place, line, item, text in draw.sample(docs, min(count, len(docs))):

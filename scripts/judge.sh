@@ -14,6 +14,8 @@
 #   2. Each fixture: a revision by Esker, after which a replica is made and shown, and `scrub` and `cvmfs_fsck` find
 #      nothing; one by the reference inside of it, another one by each; each time `check -c`. Replicated, the copy shown
 #      and checked, and shown by both clients and compared.
+#   3. Tags added, moved and removed, a rollback, an undo and virtual snapshots; each time `check -c`. The reference lists
+#      the tags, and adds one, after which Esker goes on. Its client shows a snapshot.
 set -euo pipefail
 build=$(realpath "${1:?the folder of a CernVM-FS build}")
 work=${2:-$(mktemp -du /tmp/esker-judge-XXXXXX)}
@@ -304,6 +306,67 @@ continued() { # FIXTURE
     rm -rf "$work/copies/$name" "$work/www/$name" "${statistics:?}/$name" "$work"/tmp/cache-*
 }
 
+of_esker() { "$esker" "$@" "${places[@]}"; }
+
+listed() { # REPOSITORY TAG…: the reference lists exactly these tags
+    local name=$1 found
+    shift
+    found=$(knife tag_list -w "$url/$name" -t "$work/tmp" -p "$work/keys/$name.pub" -f "$name" -x | cut -d ' ' -f 1 | sort | tr '\n' ' ')
+    echo "$found"
+    [ "$found" = "$(printf '%s\n' "$@" | sort | tr '\n' ' ')" ]
+}
+
+tag_by_reference() { # REPOSITORY TAG
+    local up="local,$work/www/$1/data/txn,$work/www/$1"
+    cp "$work/www/$1/.cvmfspublished" "$work/tmp/manifest" && printf %s "$(field "$1" Y)" >"$work/tmp/reflog" || return 1
+    (cd "$work/tmp" && knife tag_edit -r "$up" -w "$url/$1" -t "$work/tmp" -m "$work/tmp/manifest" -p "$work/keys/$1.pub" -f "$1" \
+        -e sha1 -a "$2" -b "$(field "$1" C)") || return 1
+    knife sign -c "$work/keys/$1.crt" -k "$work/keys/$1.key" -n "$1" -u "$url/$1" -m "$work/tmp/manifest" \
+        -t "$work/tmp" -r "$up" -R "$work/tmp/reflog" -g || return 1
+    echo "$2 is added"
+}
+
+snapshot_shown() { # REPOSITORY TAG TEXT: the client shows this text in `file` of the snapshot
+    local outcome=0
+    mount_reference "$url" "$1" "$work/mnt" || return 1
+    grep -qxF "$3" "$work/mnt/.cvmfs/snapshots/$2/file" || outcome=1
+    leave "$work/mnt" || return 1
+    [ $outcome = 0 ] && echo "the snapshot of $2 has its file"
+}
+
+travelled() {
+    local name=time.judge.test tree=$work/tree
+    rm -rf "$tree" && mkdir -p "$tree/nested" && touch "$tree/nested/.cvmfscatalog"
+    of_esker repo create "$name" --json >"$work/log"
+    for number in 1 2 3; do
+        echo "$number" >"$tree/file" && echo "$number" >"$tree/nested/file"
+        verdict "$name" "revision $number" of_esker publish "$name" "$tree" --tag "v$number" --quiet --json
+    done
+    verdict "$name" "a tag of an old revision" of_esker tag add "$name" old --revision 1
+    verdict "$name" "the tag moved" of_esker tag move "$name" old --revision v2
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "the reference lists the tags" listed "$name" old v1 v2 v3 trunk trunk-previous
+    verdict "$name" "two tags removed" of_esker tag remove "$name" old v3
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "rolled back to v1" of_esker rollback "$name" --to v1
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "the reference lists the tags" listed "$name" v1 trunk
+    verdict "$name" "brought back by number" of_esker rollback "$name" --to 3
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "a tag by the reference" tag_by_reference "$name" theirs
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "Esker lists it" of_esker tag show "$name" theirs
+    sed -i 's/^{/{ "virtual_snapshots": true,/' "$work/www/$name/.esker/settings.json"
+    echo 4 >"$tree/file"
+    verdict "$name" "revision 4 with snapshots" of_esker publish "$name" "$tree" --tag v4 --quiet --json
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "the reference's client shows a snapshot" snapshot_shown "$name" v4 4
+    verdict "$name" "undone" of_esker undo "$name"
+    verdict "$name" "\`check -c\`" check "$name"
+    verdict "$name" "the reference's client shows a snapshot" snapshot_shown "$name" theirs 3
+    verdict "$name" "\`scrub\`" scrub "$name"
+}
+
 printf '%s, reference %s, %s, %s\n\n' "$("$esker" --version)" "$(knife version 2>/dev/null | head -n 1)" "$(uname -sr)" "$(date -u +%Y-%m-%d)"
 say "Repository" "What is done" "Result"
 echo '|---|---|---|'
@@ -319,6 +382,7 @@ for hash in sha1 rmd160 shake128; do
 done
 kinds sha1 zlib z fast
 for fixture in full rmd shake; do continued $fixture.test; done
+travelled
 if [ "$failures" != 0 ]; then
     echo "$failures of these failed; what was made is in $work" >&2
     exit 1

@@ -17,6 +17,11 @@ grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
 [ -x /usr/sbin/squid ] || missing+=(squid)
 [ -x /usr/sbin/nginx ] || missing+=(nginx-light)
 command -v openssl >/dev/null || missing+=(openssl)
+# Keys in a token. An ordinary user goes without: the test is skipped.
+if [ "$(id -u)" -eq 0 ]; then
+    command -v softhsm2-util >/dev/null || missing+=(softhsm2)
+    command -v pkcs11-tool >/dev/null || missing+=(opensc)
+fi
 # It serves a disk that can be stopped.
 command -v bindfs >/dev/null || missing+=(bindfs)
 # Images are made and judged by other programs, and by the kernel.

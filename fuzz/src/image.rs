@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use esker_squashfs::{ImageTree, OpenError, Options};
-use esker_vfs::{Cookie, ErrorKind, Found, Kind, Reply, Tree, TreeError};
+use esker_vfs::{Cookie, ErrorKind, Kind, NodeWithAttr, Reply, Tree, TreeError};
 
 /// Names that are looked at.
 const NAMES_MAX: usize = 400;
@@ -78,7 +78,7 @@ fn look(tree: &ImageTree) -> (usize, usize) {
     (seen, failed)
 }
 
-fn list(tree: &ImageTree, dir: &Found, failed: &mut usize) -> Vec<(Box<[u8]>, Found)> {
+fn list(tree: &ImageTree, dir: &NodeWithAttr, failed: &mut usize) -> Vec<(Box<[u8]>, NodeWithAttr)> {
     let mut names = Vec::new();
     let mut after = Cookie(0);
     while names.len() < NAMES_MAX {
@@ -90,7 +90,8 @@ fn list(tree: &ImageTree, dir: &Found, failed: &mut usize) -> Vec<(Box<[u8]>, Fo
         assert!(last.cookie > after, "cookies ascend");
         after = last.cookie;
         names.extend(
-            part.iter().map(|entry| (entry.name.clone(), Found { node: entry.node, attr: entry.attr })),
+            part.iter()
+                .map(|entry| (entry.name.clone(), NodeWithAttr { node: entry.node, attr: entry.attr })),
         );
     }
     names.truncate(NAMES_MAX);

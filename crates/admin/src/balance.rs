@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heaviest_go_first_and_light_ones_stay() {
+    fn the_largest_directories_are_split_first() {
         let balance = Balance { max: 100, min: 10 };
         let tree = outline(&[
             ("", None, 4),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn one_flat_directory_stays() {
+    fn a_single_flat_directory_is_not_split() {
         assert!(splits(&outline(&[("", None, 1000)]), Balance { max: 100, min: 10 }).is_empty());
     }
 }

@@ -25,7 +25,7 @@ use crate::published::Published;
 use crate::report::AddedBundles;
 use crate::revision::Context;
 
-/// Most bundles of one repository, whatever its profiles say.
+/// Maximum number of bundles in one repository.
 const BUNDLES_MAX: usize = 4096;
 
 /// A file and the range of it that was read.
@@ -57,7 +57,7 @@ impl Context<'_> {
         Ok(all.into_values().collect())
     }
 
-    /// Brings the bundles of the new tree into line with the profiles. Stores them if `store` says so.
+    /// Updates the bundles of the new tree from the profiles. Stores them if `store` says so.
     pub(crate) fn add_bundles(
         &self,
         published: &Published,
@@ -124,7 +124,7 @@ enum BundleEdit {
 struct BundleWriter<'t> {
     context: &'t Context<'t>,
     tree: NewTree<'t>,
-    /// Which paths are directories.
+    /// True for each path that is a directory, by path.
     directories: HashMap<Vec<u8>, bool>,
     /// Sizes of regular files by path; `None` for paths that are no regular file.
     sizes: HashMap<String, Option<u64>>,
@@ -210,7 +210,7 @@ impl<'t> BundleWriter<'t> {
         Ok(size)
     }
 
-    /// Tells whether a path and all above it are directories.
+    /// Returns true if a path and all its parents are directories.
     fn is_directory(&mut self, path: &[u8]) -> Result<bool, AdminError> {
         if let Some(known) = self.directories.get(path) {
             return Ok(*known);
@@ -242,7 +242,7 @@ impl<'t> BundleWriter<'t> {
         Ok(())
     }
 
-    /// Writes the bundle of a trigger, unless the source has a specification there.
+    /// Writes the bundle of a trigger, unless the source folder has a specification for that trigger.
     fn write(
         &mut self,
         trigger: &str,

@@ -46,6 +46,8 @@ pub(crate) struct CatalogBuilder<'r> {
     pub(crate) algorithm: HashAlgorithm,
     /// The number of the new revision.
     pub(crate) revision: u64,
+    /// Root catalog of the revision before, if it isn't that of the tree.
+    pub(crate) replaces: Option<ContentHash>,
     pub(crate) now: UnixTime,
     pub(crate) ttl: u32,
     /// The catalogs written so far, by mountpoint.
@@ -53,7 +55,7 @@ pub(crate) struct CatalogBuilder<'r> {
 }
 
 impl CatalogBuilder<'_> {
-    /// Writes catalogs, those deepest in the tree first, several at a time; gives back the root catalog.
+    /// Writes catalogs, deepest first and several in parallel; returns the root catalog.
     pub(crate) fn run(&self, outlines: &[Outline], threads: usize) -> Result<Built, AdminError> {
         let depth = |outline: &Outline| outline.mountpoint.iter().filter(|byte| **byte == b'/').count();
         let mut levels: BTreeMap<usize, Vec<&Outline>> = BTreeMap::new();
@@ -98,13 +100,13 @@ impl CatalogBuilder<'_> {
     }
 }
 
-/// Tells whether an entry is the marker of a nested catalog.
+/// Returns true if an entry is the marker of a nested catalog.
 pub(crate) fn is_marker(entry: &Entry) -> bool {
     entry.name == MARKER && entry.kind() == Some(EntryKind::File)
 }
 
 impl NewTree<'_> {
-    /// Tells whether the directory `entry` at `path` is the root of a nested catalog.
+    /// Returns true if the directory `entry` at `path` is the root of a nested catalog.
     pub(crate) fn is_mountpoint(&self, path: &[u8], entry: &Entry) -> Result<bool, AdminError> {
         if self.changes.get(path).is_none() {
             return Ok(entry.flags.has(Flags::NESTED_MOUNTPOINT));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use esker_format::catalog::NestedCatalog;
 use esker_format::write::catalog::Entry;
 
 use crate::error::AdminError;
@@ -14,7 +15,7 @@ use crate::published::Published;
 pub(crate) struct DirectoryChange {
     /// True if no published entry of this directory remains.
     pub(crate) fresh: bool,
-    /// The directory itself changes, or its place among the catalogs may.
+    /// True if the directory itself or its assignment to a catalog may change.
     touched: bool,
     /// New and changed entries by name; `None` for removed ones.
     pub(crate) entries: BTreeMap<Vec<u8>, Option<Entry>>,
@@ -25,6 +26,8 @@ pub(crate) struct DirectoryChange {
 pub(crate) struct Changes {
     /// The entry of the root of the repository.
     pub(crate) root: Option<Entry>,
+    /// New bind mountpoints by path.
+    binds: BTreeMap<Vec<u8>, NestedCatalog>,
     directories: BTreeMap<Vec<u8>, DirectoryChange>,
 }
 
@@ -37,14 +40,24 @@ impl Changes {
         self.change(directory).entries.insert(entry.name.clone(), Some(entry));
     }
 
-    /// Removes an entry, and whatever is below it.
+    /// Adds or replaces what a bind mountpoint shows; its entry is put separately.
+    pub(crate) fn bind(&mut self, mountpoint: NestedCatalog) {
+        self.binds.insert(mountpoint.path.clone(), mountpoint);
+    }
+
+    /// Returns what a new or changed bind mountpoint shows.
+    pub(crate) fn bound(&self, path: &[u8]) -> Option<&NestedCatalog> {
+        self.binds.get(path)
+    }
+
+    /// Removes an entry and everything below it.
     pub(crate) fn remove(&mut self, directory: &[u8], name: &[u8]) {
         let removed = path::join(directory, name);
         self.forget_below(&removed);
         self.change(directory).entries.insert(name.to_vec(), None);
     }
 
-    /// Takes a change back.
+    /// Reverts a change.
     pub(crate) fn revert(&mut self, directory: &[u8], name: &[u8]) {
         let Some(change) = self.directories.get_mut(directory) else { return };
         let reverted = change.entries.remove(name).flatten();
@@ -94,7 +107,7 @@ impl Changes {
         self.root.is_none() && self.directories.is_empty()
     }
 
-    /// Tells whether anything in a directory or below it changes.
+    /// Returns true if anything in a directory or below it changes.
     pub(crate) fn affects(&self, directory: &[u8]) -> bool {
         if directory.is_empty() {
             return !self.is_empty();

@@ -1,4 +1,4 @@
-//! Which file of a profile announces which others.
+//! Finds the files of a profile whose reads trigger the prefetch of others.
 //!
 //! A profile is a list of first reads. It is cut where something starts, and the file whose read starts it becomes
 //! the trigger of what follows:
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use esker_format::profile::Profile;
 
-/// Reads that one file announces.
+/// A trigger and the reads that follow it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     /// The number of the file in the profile.
@@ -33,7 +33,7 @@ const READS_MIN: usize = 2;
 /// Most clusters of a profile with unnamed triggers; those with the fewest reads are dropped.
 const CLUSTERS_MAX: usize = 128;
 
-/// Finds the clusters of a profile, in the order of their triggers, and how many more were left out.
+/// Finds the clusters of a profile, in the order of their triggers, and the number of omitted clusters.
 pub fn clusters(profile: &Profile) -> (Vec<Cluster>, usize) {
     let profile_reads = ProfileReads::new(profile);
     let all = profile_reads
@@ -60,7 +60,7 @@ enum Start<'p> {
 
 struct ProfileReads<'p> {
     profile: &'p Profile,
-    /// For each file, the package it is in, if that counts as one.
+    /// Package of each file, if the file is part of a package that counts as a unit.
     packages: Vec<Option<&'p str>>,
     main: Option<&'p str>,
     /// Starts of programs and packages, by the index of their first read.
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interpreter_ends_where_packages_begin_and_the_largest_has_all_after_it() {
+    fn the_first_package_ends_the_cluster_of_the_interpreter() {
         let mut paths = vec!["/py/bin/python*".to_owned(), "/py/lib/libpython.so*".to_owned()];
         paths.extend(several("/py/lib/python3.11/encodings", 5));
         paths.extend(several(&format!("{SITE}/numpy"), 10));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_named_files_start_something() {
+    fn programs_and_named_files_begin_clusters() {
         let paths: Vec<String> = [
             "/bin/gcc*",
             "/lib/a.so*",
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn many_programs_become_no_more_than_the_largest_clusters() {
+    fn only_the_largest_clusters_of_many_programs_remain() {
         let mut paths = Vec::new();
         for number in 0..CLUSTERS_MAX + 20 {
             paths.push(format!("/bin/{number}*"));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn packages() {
+    fn packages_are_recognised_by_their_directories() {
         assert_eq!(package_of("/a/site-packages/x/y/z.py"), Some("/a/site-packages/x"));
         assert_eq!(package_of("/a/site-packages/x.libs/l.so"), Some("/a/site-packages/x"));
         assert_eq!(package_of("/a/node_modules/x/node_modules/y/i.js"), Some("/a/node_modules/x"));

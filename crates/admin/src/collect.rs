@@ -9,12 +9,10 @@
 //! of condemned objects, and what the kept revisions of that moment name is taken off it first.
 
 mod act;
-mod condemn;
 mod largest;
 mod marks;
 mod orphans;
 mod plan;
-mod reflog;
 mod revisions;
 mod status_file;
 mod sweep;
@@ -29,8 +27,6 @@ pub use sweep::Deleted;
 
 /// Default seconds for which revisions before the head are kept.
 pub(crate) const KEEP_SECONDS: i64 = 3 * crate::create::DAY;
-/// Default seconds for which automatic tags are kept.
-pub(crate) const AUTOMATIC_TAG_SECONDS: i64 = 30 * crate::create::DAY;
 /// Default seconds between condemning an object and deleting it.
 pub(crate) const GRACE_SECONDS: i64 = 3600;
 /// Least age of an object without a revision before it counts as left over: a publish in flight has stored objects that
@@ -98,7 +94,7 @@ impl<'c> Collect<'c> {
     pub fn new(progress: &'c (dyn Fn(CollectProgress) + Sync)) -> Self {
         Self {
             keep: Keep::default(),
-            automatic_tags: Some(AUTOMATIC_TAG_SECONDS),
+            automatic_tags: None,
             grace: GRACE_SECONDS,
             orphans: None,
             threads: 1,

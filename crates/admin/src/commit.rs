@@ -9,6 +9,7 @@
 //! The lock is held for a short time: what is large is stored before. If another publisher replaced the head meanwhile,
 //! the catalogs that the changes touch are written once more under the lock, so no publisher waits for ever.
 
+mod kept_history;
 mod lock;
 mod prepared;
 mod publication;
@@ -17,35 +18,38 @@ mod rebase;
 use std::collections::HashSet;
 
 use esker_format::hash::ContentHash;
-use esker_format::history::{DEFAULT_BRANCH, History, Tag};
-use esker_format::object::ObjectName;
+use esker_format::history::{DEFAULT_BRANCH, Tag};
 use esker_format::time::UnixTime;
 use esker_format::write::history::HistoryDraft;
 use esker_store::Swap;
 
 use crate::changes::Changes;
+use crate::create::DAY;
 use crate::error::AdminError;
 use crate::progress::Phase;
 use crate::report::Report;
-use crate::repository::{Base, DATABASE_MAX, Repository};
+use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions};
-use crate::signed::read_object;
 
+pub(crate) use kept_history::read_history;
 pub(crate) use lock::HeadLock;
 use prepared::Prepared;
+pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;
 
-/// The name that a revision gets besides the automatic ones.
+/// Tag for a revision, beside the automatic tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TagRequest {
-    /// Its name; none for an automatic one.
+    /// Name of the tag; none for an automatic one.
     pub name: Option<String>,
     /// Description of the tag.
     pub description: String,
 }
 
+/// Attempts to write the catalogs for a head that stays until the lock is taken, so that little is done under the lock.
+const EARLY_ATTEMPTS: u32 = 3;
 /// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
-const ATTEMPTS: u32 = 5;
+pub(crate) const ATTEMPTS: u32 = 5;
 
 /// Publishes changes that were computed from the base of the context. Changes that other publishers made meanwhile stay;
 /// a path that both changed is a conflict.
@@ -64,6 +68,14 @@ pub(crate) fn commit(
     options.check_stop()?;
     let written = context.seconds();
     (options.progress)(context.counters.progress(Phase::Commit, 0, 0, context.started.elapsed()));
+    for _ in 0..EARLY_ATTEMPTS {
+        let head = repository.read_head()?;
+        if head.bytes == prepared.head.bytes {
+            break;
+        }
+        prepared = Prepared::new(context, changes, head, options)?;
+        options.check_stop()?;
+    }
     let mut lock = repository.lock_head(&options.stop)?;
     let locked = context.seconds();
     for _ in 0..ATTEMPTS {
@@ -135,6 +147,9 @@ fn publish(
     if let Some(name) = &name {
         let description = options.tag.description.clone();
         history.add(Tag { name: name.clone(), description, ..head.clone() })?;
+    }
+    if let Some(days) = context.repository.settings.automatic_tags_for {
+        history.remove_automatic(UnixTime(written.now.0.saturating_sub(i64::from(days) * DAY)));
     }
     history.advance(&head);
     let next = Next {
@@ -231,12 +246,4 @@ pub(crate) fn check_tag(
         draft.clone().add(probe)?;
     }
     Ok(name)
-}
-
-/// Reads a history to continue it; an empty one if there is none.
-fn read_history(repository: &Repository, object: Option<ObjectName>) -> Result<HistoryDraft, AdminError> {
-    let Some(object) = object else { return Ok(HistoryDraft::new(repository.name.clone())) };
-    let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
-    let history = History::parse(&bytes).map_err(AdminError::History)?;
-    Ok(HistoryDraft::continuing(&history, object.hash))
 }

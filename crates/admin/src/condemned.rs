@@ -5,13 +5,14 @@
 //!                     record: algorithm (1)  digest (20)  kind (1)
 //! condemned/progress  SHA-1 of the list (20)  state (1)  objects done (8), as JSON
 //! condemned/revived   SHA-1 of the list, names of the objects that were taken off it, as JSON
-//! collections         number of lists there have been, as text
+//! collections         number of lists that were begun, and of those that were ended, as text
 //! ```
 //!
 //! A collect writes the list durably (state waiting), waits for the grace time, and deletes (state deleting) in batches,
 //! each under the commit lock. A publisher counts a listed object as absent. At its commit, under the same lock, it
 //! takes every object that its revision names off the list, and makes sure that it is there: the batch may have been
-//! deleted already. A number that counts the lists tells a publisher that a list came and went while it worked.
+//! deleted already. A number that counts begins and ends of lists tells a publisher that one came or went while it
+//! worked.
 //!
 //! All functions that write need the commit lock; reading needs none.
 
@@ -107,13 +108,19 @@ impl CondemnedFolder {
         self.state.join(FOLDER).join(name)
     }
 
-    /// Returns how many lists there have been.
+    /// Returns how many lists were begun, and how many of them were ended.
     pub(crate) fn collections(&self) -> Result<u64, AdminError> {
         let path = self.state.join(COLLECTIONS);
         let text = read_file(&*self.disk, &path, SMALL_MAX).map_err(AdminError::file("reading", &path))?;
         let Some(text) = text else { return Ok(0) };
         let number = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
         number.ok_or_else(|| unreadable(&path))
+    }
+
+    fn count(&self) -> Result<(), AdminError> {
+        let path = self.state.join(COLLECTIONS);
+        let number = self.collections()?.saturating_add(1).to_string();
+        persist(&*self.disk, &path, number.as_bytes()).map_err(AdminError::file("writing", &path))
     }
 
     /// Reads the list; none if there is none. Its objects stay on the disk.
@@ -161,9 +168,7 @@ impl CondemnedFolder {
         make_dirs(&*self.disk, &folder).map_err(AdminError::file("making folder", &folder))?;
         let _lock = state::lock(&self.state)?;
         // Counted first: a publisher that sees the old number has begun before the list.
-        let path = self.state.join(COLLECTIONS);
-        let number = self.collections()?.saturating_add(1).to_string();
-        persist(&*self.disk, &path, number.as_bytes()).map_err(AdminError::file("writing", &path))?;
+        self.count()?;
         let path = self.path(LIST);
         let mut failed = None;
         let written = persist_with(&*self.disk, &path, |write| {
@@ -235,6 +240,11 @@ impl Condemned {
         self.count
     }
 
+    /// Returns how many objects of the list the batches so far covered.
+    pub(crate) fn done(&self) -> u64 {
+        self.progress.done
+    }
+
     /// Returns the state of the list.
     pub(crate) fn state(&self) -> State {
         self.progress.state
@@ -295,6 +305,8 @@ impl Condemned {
     /// Removes the list once everything on it is deleted, or when the collect is given up.
     pub(crate) fn remove(self) -> Result<(), AdminError> {
         let _lock = state::lock(&self.folder.state)?;
+        // A publisher that began while there was a list has to notice that it ended.
+        self.folder.count()?;
         let folder = self.folder.state.join(FOLDER);
         // The list goes first: without it the notes mean nothing.
         for name in [LIST, PROGRESS, REVIVED] {

@@ -1,4 +1,4 @@
-//! Which content is stored as which object, so that equal content is compressed once, whatever encoder and
+//! Maps digests of content to stored objects, so that equal content is compressed once, whatever encoder and
 //! publisher stored it.
 //!
 //! ```text
@@ -32,10 +32,10 @@ const DIGEST_LEN: usize = 20;
 const SHARDS: usize = 256;
 /// The folder of the files, in that of the publisher.
 pub(crate) const FOLDER: &str = "content";
-/// More than a shard of a billion objects has.
+/// Maximum size of a file in bytes, above that of an index of a billion objects.
 const FILE_MAX: u64 = 1 << 30;
 
-/// A digest of plain content, and how it is stored.
+/// Digest of plain content with its encoding: the key of the content index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ContentKey {
     digest: [u8; 32],
@@ -43,7 +43,7 @@ pub(crate) struct ContentKey {
 }
 
 impl ContentKey {
-    /// Returns the key of content stored in a given form.
+    /// Returns the key of content for an encoding.
     pub(crate) fn of(
         plain: &[u8],
         algorithm: HashAlgorithm,
@@ -67,12 +67,12 @@ type Stored = ([u8; 20], u64);
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// None until the shard was needed.
+    /// Entries of the file; none until the first use.
     entries: Option<HashMap<ContentKey, Stored>>,
     changed: bool,
 }
 
-/// The index of one repository.
+/// Content index of one repository.
 pub(crate) struct ContentIndex {
     disk: Arc<dyn Disk>,
     state: PathBuf,
@@ -87,7 +87,7 @@ impl ContentIndex {
         Self { disk, state: state.to_owned(), folder: state.join(FOLDER), shards }
     }
 
-    /// Returns the object that holds some content according to the index, with its stored length.
+    /// Looks content up in the index; returns the object and its stored length.
     pub(crate) fn find(&self, key: &ContentKey) -> Option<(ObjectName, u64)> {
         let mut shard = self.shard(key).lock();
         let stored = self.entries(&mut shard, key).get(key).copied();
@@ -96,7 +96,7 @@ impl ContentIndex {
         key.object(digest).map(|object| (object, len))
     }
 
-    /// Remembers where content is stored.
+    /// Adds content and its object to the index.
     pub(crate) fn insert(&self, key: ContentKey, object: &ObjectName, len: u64) {
         let stored = (*object.hash.digest(), len);
         let mut shard = self.shard(&key).lock();

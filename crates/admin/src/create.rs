@@ -1,4 +1,4 @@
-//! Makes a repository: keys, whitelist, and a first revision with an empty root.
+//! Creates a repository: keys, whitelist, and a first revision with an empty root.
 
 use std::path::Path;
 
@@ -12,8 +12,9 @@ use esker_format::time::UnixTime;
 use esker_format::whitelist::{self, Whitelist};
 use esker_format::write::catalog::{CatalogHeader, CatalogWriter};
 use esker_format::write::head::{sign_manifest, sign_whitelist};
-use esker_format::write::keys::{PrivateKey, Publisher};
+use esker_format::write::keys::Publisher;
 use esker_format::write::reflog::ReflogDraft;
+use esker_format::write::signer::Signer;
 use esker_store::{LocalSink, Sink};
 
 use crate::disks::Disks;
@@ -28,25 +29,26 @@ use crate::state;
 /// Properties of a repository to create.
 #[derive(Clone, Debug)]
 pub struct NewRepository {
-    /// Its name.
+    /// Name of the repository.
     pub name: RepositoryName,
-    /// The algorithm of its hashes, for ever.
+    /// Hash algorithm, which can't be changed later.
     pub algorithm: HashAlgorithm,
-    /// How it is published.
+    /// Settings for publishing.
     pub settings: Settings,
-    /// How long clients may wait before they ask for a newer revision, in seconds.
+    /// Seconds after which clients check for a newer revision.
     pub ttl: u32,
     /// Whether old revisions may be collected.
     pub garbage_collectable: bool,
-    /// How many days its whitelist is valid.
+    /// Days for which the whitelist is valid.
     pub whitelist_days: u32,
 }
 
-/// Seconds that clients wait in a repository that says nothing else.
+/// Default interval in seconds at which clients check for a newer revision.
 pub const TTL: u32 = 240;
-/// Days that a whitelist is valid, and that a certificate is.
+/// Default validity of whitelists in days.
 pub const WHITELIST_DAYS: u32 = 30;
-/// The most: a hundred years. From the year 10000 on no reader understands when it ends.
+/// Maximum validity of a whitelist in days: a hundred years. From the year 10000 on no reader understands when
+/// it ends.
 pub const WHITELIST_DAYS_MAX: u32 = 36_500;
 const CERTIFICATE_DAYS: u32 = 365;
 pub(crate) const DAY: i64 = 86_400;
@@ -57,7 +59,7 @@ impl NewRepository {
         Self {
             name,
             algorithm: HashAlgorithm::Sha1,
-            settings: Settings::default(),
+            settings: Settings::of_new_repository(),
             ttl: TTL,
             garbage_collectable: true,
             whitelist_days: WHITELIST_DAYS,
@@ -69,7 +71,7 @@ impl NewRepository {
         self.create_on(&Disks::default(), root, keys, now)
     }
 
-    /// The same on disks of the caller's.
+    /// Variant of the function above that works on disks given by the caller.
     pub fn create_on(
         &self,
         disks: &Disks,
@@ -85,13 +87,13 @@ impl NewRepository {
         let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let (master, publisher) = keys.complete(disks, now, CERTIFICATE_DAYS)?;
         self.settings.write(&*disks.private, &Settings::path(&state::make(disks, root)?))?;
-        self.put_first_revision(&sink, &master, &publisher, now)
+        self.put_first_revision(&sink, &*master, &publisher, now)
     }
 
     fn put_first_revision(
         &self,
         sink: &dyn Sink,
-        master: &PrivateKey,
+        master: &dyn Signer,
         publisher: &Publisher,
         now: UnixTime,
     ) -> Result<(), AdminError> {
@@ -152,10 +154,10 @@ impl NewRepository {
     }
 }
 
-/// Its existence lets others replicate the repository.
-const MASTER_REPLICA: &str = ".cvmfs_master_replica";
+/// Name of the marker file that allows others to replicate the repository.
+pub(crate) const MASTER_REPLICA: &str = ".cvmfs_master_replica";
 
-/// The description that a repository starts with: the fields that are conventional, all empty.
+/// Initial metainfo of a repository: the conventional fields, all empty.
 const METAINFO: &str = r#"{
   "administrator": "",
   "email": "",

@@ -1,4 +1,4 @@
-//! `.cvmfsdirtab`: rules that say which directories get a catalog of their own.
+//! Parses `.cvmfsdirtab`: rules that select the directories with catalogs of their own.
 //!
 //! One rule a line. A path with `*` and `?`, neither of which matches a slash, asks for catalogs; a line that
 //! starts with `!` forbids them, and there `*` matches slashes too. `#` starts a comment, `\` takes the meaning
@@ -6,7 +6,7 @@
 
 use crate::error::AdminError;
 
-/// Where the rules are, in the root of the repository.
+/// Name of the rules file in the root of the repository.
 pub(crate) const NAME: &[u8] = b".cvmfsdirtab";
 
 /// The rules of a repository.
@@ -47,14 +47,15 @@ impl Dirtab {
         Ok(rules)
     }
 
-    /// Tells whether a directory is to have a catalog of its own.
+    /// Returns true if the rules select a directory for a catalog of its own.
     pub(crate) fn wants(&self, directory: &[u8]) -> bool {
         self.wanted.iter().any(|pattern| matches(pattern, directory, false))
             && !self.forbidden.iter().any(|pattern| matches(pattern, directory, true))
     }
 }
 
-/// The same names with one slash before each; before the first only if there was one. Empty if there is no name.
+/// Returns a path with one slash before each name; the first name has one only if it had one before. Empty if
+/// there is no name.
 fn without_idle_slashes(pattern: &[u8]) -> Vec<u8> {
     let mut kept = Vec::with_capacity(pattern.len());
     for name in pattern.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules() {
+    fn rules_select_and_forbid_directories() {
         let rules =
             Dirtab::parse(b"# comment\n\n /sw/*/*  \n/data/v?\n! *.svn\n!/sw/old/*\n/odd\\*name\n").unwrap();
         for wanted in ["/sw/x86/gcc", "/sw/.hidden/y", "/data/v1", "/odd*name"] {
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn refused() {
+    fn invalid_rules_are_refused() {
         for text in ["relative/*", "/a\n!/a", "!/a\n/a", "/a/\n!//a", "/a\\", "/", "!/"] {
             assert!(matches!(Dirtab::parse(text.as_bytes()), Err(AdminError::Dirtab { .. })), "{text}");
         }
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn stars() {
+    fn stars_match_within_a_name_except_in_exclusions() {
         for (pattern, text, across, expected) in [
             ("a*b*c", "aXXbYYc", false, true),
             ("a*b*c", "aXXbYY", false, false),

@@ -1,4 +1,4 @@
-//! The disks that a publisher works on.
+//! Disks of a publisher: one for public and one for private files.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use esker_store::{Disk, RealDisk};
 /// Writers for all files of a publisher, through which tests inject failures and crashes.
 #[derive(Clone)]
 pub struct Disks {
-    /// Where files are made that others may read: the repository, public keys.
+    /// Writer for files that others may read: the repository and public keys.
     pub served: Arc<dyn Disk>,
     /// Writer for files that only their owner may read: private keys and the publisher's state.
     pub private: Arc<dyn Disk>,

@@ -1,4 +1,4 @@
-//! A place that objects are put to only in appearance.
+//! Sink for dry runs, which discards the objects it receives.
 
 use esker_format::object::ObjectName;
 use esker_store::{Put, Sink, StoreError, Swap};

@@ -1,4 +1,4 @@
-//! How content becomes stored bytes.
+//! Encodes content into stored bytes.
 
 use esker_format::compress::Compression;
 use esker_format::write::deflate::ExactZlib;
@@ -20,7 +20,7 @@ pub enum Deflate {
     Zlib,
 }
 
-/// Encodes content, one thread's.
+/// Encoder of one thread.
 #[derive(Debug)]
 pub struct Encoder(Method);
 
@@ -55,7 +55,7 @@ impl Encoder {
         Self(Method::Exact(ExactZlib::new()))
     }
 
-    /// Returns the stored bytes for plain ones; `room` is used if they differ.
+    /// Returns the stored form of plain bytes; `room` is the buffer for it if the two differ.
     pub fn encode<'b>(&mut self, plain: &'b [u8], room: &'b mut Vec<u8>) -> Result<&'b [u8], AdminError> {
         match &mut self.0 {
             Method::Stored => return Ok(plain),

@@ -1,4 +1,4 @@
-//! Entries as the source shows them, and when two are the same.
+//! Converts entries of the source, and compares them with published ones.
 
 use esker_format::bundle;
 use esker_format::catalog::{EntryKind, Flags};
@@ -9,12 +9,12 @@ use esker_format::write::catalog::Entry;
 use crate::settings::Settings;
 use crate::source::{Facts, SourceEntry};
 
-/// The bits of an entry's flags that say how its content is stored.
+/// Bits of an entry's flags that describe the stored form of its content.
 pub(crate) const STORAGE_BITS: u64 = 7 << 8 | 7 << 11;
 
-/// The file that makes a directory the root of a nested catalog.
+/// Name of the file that makes a directory the root of a nested catalog.
 pub(crate) const MARKER: &[u8] = b".cvmfscatalog";
-/// The file that says that the marker beside it was made by the publisher.
+/// Name of the file that distinguishes automatic markers from those of users.
 pub(crate) const AUTO_MARKER: &[u8] = b".cvmfsautocatalog";
 
 /// Returns the catalog entry of a source entry; a file has no content hash yet.
@@ -74,7 +74,7 @@ pub(crate) fn marker(name: &[u8], mode: u32, directory: &Entry, empty: (ContentH
     }
 }
 
-/// Takes over where the content of a file is stored.
+/// Copies the reference to the stored content of a file.
 pub(crate) fn take_content(entry: &mut Entry, from: &Entry) {
     entry.hash = from.hash;
     entry.chunks.clone_from(&from.chunks);
@@ -82,7 +82,7 @@ pub(crate) fn take_content(entry: &mut Entry, from: &Entry) {
     entry.flags = Flags(entry.flags.0 & !kept | from.flags.0 & kept);
 }
 
-/// Tells whether two entries of the same path show the same.
+/// Returns true if two entries of the same path have the same attributes and content.
 pub(crate) fn is_same(old: &Entry, new: &Entry) -> bool {
     shows_same(old, new) && is_same_content(old, new)
 }
@@ -105,7 +105,7 @@ fn is_same_content(old: &Entry, new: &Entry) -> bool {
     !new.is_file() || old.hash == new.hash && old.chunks == new.chunks && stored(old) == stored(new)
 }
 
-/// Tells whether an entry is a specification that came from a profile.
+/// Returns true if an entry is a bundle specification made from a profile.
 pub(crate) fn is_profile_bundle(entry: &Entry) -> bool {
     entry.is_file() && entry.flags.has(Flags::HIDDEN) && bundle::trigger_of(&entry.name).is_some()
 }

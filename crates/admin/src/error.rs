@@ -16,25 +16,26 @@ use esker_store::{LockHolder, StoreError};
 
 use crate::shrink::{Shrink, grouped};
 
-/// Why a repository was not changed. Whatever it is, the last revision is still there.
+/// Reasons why a repository was not changed. The last revision stays in place in all cases. Whatever it is, the
+/// last revision is still there.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdminError {
     /// Objects or heads can't be read or written.
     #[error(transparent)]
     Storage(#[from] StoreError),
-    /// There is no repository where it was looked for.
+    /// The folder contains no repository.
     #[error("there is no repository in `{0}`")]
     NoRepository(String),
-    /// A repository can't be made where one is.
+    /// The folder contains a repository already.
     #[error("there is a repository in `{0}` already")]
     Exists(String),
-    /// Another process publishes.
+    /// Another process is publishing.
     #[error("another process is publishing to `{place}`{}", described(holder))]
     Locked {
         /// The repository, or the lock in the spool folder of the reference implementation.
         place: String,
-        /// The process that publishes.
+        /// Process that holds the lock.
         holder: LockHolder,
     },
     /// Another publisher changed paths that this change touches, too.
@@ -61,7 +62,7 @@ pub enum AdminError {
         /// Number of objects.
         objects: u64,
     },
-    /// The change removes most of the repository, and nothing confirmed that this is meant.
+    /// The change removes most of the repository and was not confirmed.
     #[error(
         "this removes {} of the repository's {} entries, which is more than half of them",
         grouped(.0.removed),
@@ -79,25 +80,25 @@ pub enum AdminError {
     /// The published head does not verify.
     #[error("the published head of `{name}` can't be trusted")]
     Untrusted {
-        /// The repository.
+        /// Name of the repository.
         name: String,
-        /// Why.
+        /// Cause of the failure.
         source: Box<TrustError>,
     },
-    /// An object that the head leads to is missing.
+    /// An object that the head references is missing.
     #[error("the repository is damaged: {what} (object {object}) is missing")]
     Missing {
         /// Kind of file.
         what: String,
-        /// Its name.
+        /// Name of the object.
         object: String,
     },
-    /// An object does not have the bytes that its name says.
+    /// The content of an object does not match its hash.
     #[error("the repository is damaged: {what} (object {object}) has other bytes than its name says")]
     Corrupt {
         /// Kind of file.
         what: String,
-        /// Its name.
+        /// Name of the object.
         object: String,
     },
     /// An object can't be decompressed.
@@ -105,15 +106,15 @@ pub enum AdminError {
     Compressed {
         /// Kind of file.
         what: String,
-        /// Why.
+        /// Cause of the failure.
         source: DecompressError,
     },
     /// A catalog can't be read.
     #[error("the repository is damaged: {what} can't be read")]
     Catalog {
-        /// Which.
+        /// Kind of catalog.
         what: String,
-        /// Why.
+        /// Cause of the failure.
         source: CatalogError,
     },
     /// The history can't be read.
@@ -125,33 +126,33 @@ pub enum AdminError {
     /// A key can't be used.
     #[error("key `{}` can't be used", path.display())]
     Key {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: KeyError,
     },
-    /// A key isn't there, or can't be read.
+    /// A key file is missing or can't be read.
     #[error("key `{}` can't be read", path.display())]
     NoKey {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause of the failure.
         source: io::Error,
     },
     /// The public key can't be used.
     #[error("public key `{}` can't be used: {reason}", path.display())]
     PublicKey {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Reason for the refusal.
         reason: String,
     },
     /// The publisher's certificate can't be used.
     #[error("certificate `{}` can't be used: {reason}", path.display())]
     Certificate {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Reason for the refusal.
         reason: String,
     },
     /// Clients would refuse signatures of this key.
@@ -162,12 +163,12 @@ pub enum AdminError {
         /// The file of the public key that clients have.
         public: PathBuf,
     },
-    /// A certificate can't be taken off the whitelist.
+    /// A certificate can't be removed from the whitelist.
     #[error(
         "the published revision is signed with the certificate {fingerprint}, which has to stay until there is another revision"
     )]
     StillNeeded {
-        /// The certificate.
+        /// Fingerprint of the certificate.
         fingerprint: String,
     },
     /// A signature can't be made.
@@ -176,35 +177,35 @@ pub enum AdminError {
     /// The certificate of the keys is not accepted by the repository.
     #[error("the certificate in `{}` is not on the whitelist of the repository", .0.display())]
     NotListed(PathBuf),
-    /// A file of ours can't be read or written.
+    /// A file of the publisher can't be read or written.
     #[error("{doing} `{}` failed", path.display())]
     File {
         /// Operation that failed.
         doing: &'static str,
         /// Path that it failed on.
         path: PathBuf,
-        /// Why it failed.
+        /// Cause of the failure.
         source: io::Error,
     },
-    /// Something in the source can't be read.
+    /// Something in the source folder can't be read.
     #[error("{doing} `{}` in the source failed", path.display())]
     Source {
         /// Operation that failed.
         doing: &'static str,
         /// Path that it failed on.
         path: PathBuf,
-        /// Why it failed.
+        /// Cause of the failure.
         source: io::Error,
     },
     /// A file of the source did not stay the same.
     #[error("`{}` changed while it was being published; publish again when nothing writes to it", .0.display())]
     Changed(PathBuf),
-    /// The source has something that can't be published.
+    /// The source contains an entry that can't be published.
     #[error("`{}` can't be published: {reason}", path.display())]
     Refused {
         /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Reason for the refusal.
         reason: String,
     },
     /// An entry would make its catalog unreadable.
@@ -214,16 +215,33 @@ pub enum AdminError {
         catalog: String,
         /// The name of the entry.
         name: String,
-        /// Why not.
+        /// Reason for the refusal.
         reason: &'static str,
     },
-    /// A path in the repository makes no sense.
+    /// A path in the repository is invalid.
     #[error("`{path}` can't be used as a path in the repository: {reason}")]
     Target {
-        /// The path.
+        /// Path in the repository.
         path: String,
-        /// Why not.
+        /// Reason for the refusal.
         reason: &'static str,
+    },
+    /// Neither of the compared revisions has this path.
+    #[error("neither revision has `{0}`")]
+    NoSuchPath(String),
+    /// A revision can't be found.
+    #[error("there is no revision `{name}`: {reason}")]
+    NoRevision {
+        /// Its name, as it was given.
+        name: String,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// No revision is marked as the one before.
+    #[error("there is nothing to undo: the newest revision is the first one, or a rollback itself")]
+    NothingToUndo {
+        /// Number of the revision that the newest one replaced, if it is known.
+        before: Option<u64>,
     },
     /// A transaction of one directory changed others.
     #[error("changes outside of `{within}` can't be published: {}", listed(paths, *count))]
@@ -243,10 +261,10 @@ pub enum AdminError {
         /// Why not.
         reason: String,
     },
-    /// The rules for nested catalogs make no sense.
+    /// The rules for nested catalogs are invalid.
     #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
     Dirtab {
-        /// The line.
+        /// Number of the line.
         line: usize,
         /// Reason for the refusal.
         reason: String,
@@ -254,28 +272,92 @@ pub enum AdminError {
     /// A tag is refused.
     #[error(transparent)]
     Tag(#[from] TagError),
-    /// An encoder failed.
+    /// The encoder failed.
     #[error("compression failed")]
     Encoder(#[source] io::Error),
-    /// A setting of the repository makes no sense.
+    /// A setting of the repository is invalid.
     #[error("the settings in `{}` can't be used: {reason}", path.display())]
     Settings {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// Reason for the refusal.
         reason: String,
     },
+    /// A setting can't have this value.
+    #[error("setting `{name}` can't be `{value}`: {reason}; it takes {values}")]
+    Setting {
+        /// Name of the setting.
+        name: String,
+        /// The value.
+        value: String,
+        /// Reason for the refusal.
+        reason: String,
+        /// Accepted values.
+        values: &'static str,
+    },
+    /// There is no such setting.
+    #[error("there is no setting `{name}`{}", closest.map(|name| format!("; there is `{name}`")).unwrap_or_default())]
+    UnknownSetting {
+        /// Name of the setting.
+        name: String,
+        /// Name of a similar setting.
+        closest: Option<&'static str>,
+    },
+    /// A folder is not removed.
+    #[error("`{}` is not removed: {reason}", folder.display())]
+    NotRemoved {
+        /// The folder.
+        folder: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A configuration file of CernVM-FS can't be used.
+    #[error("`{}` can't be used: {reason}", path.display())]
+    ServerConf {
+        /// The file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// There is no passphrase for an encrypted key.
+    #[error("there is no passphrase for the key `{}`: {reason}", path.display())]
+    Passphrase {
+        /// The file of the key.
+        path: PathBuf,
+        /// Reason for its absence.
+        reason: String,
+    },
+    /// A key is not copied or replaced.
+    #[error("key `{}` is not written: {reason}", path.display())]
+    KeyConflict {
+        /// The file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A request for a signature, or the answer to one, can't be used.
+    #[error("the signing request can't be used: {0}")]
+    SignRequest(String),
+    /// A rotation of keys can't go on.
+    #[error("the rotation of the publisher's key can't go on: {0}")]
+    Rotation(String),
+    /// A fingerprint is not on the whitelist.
+    #[error("the whitelist does not have the certificate {0}")]
+    NotOnWhitelist(String),
     /// A profile can't be used.
     #[error("profile `{}` can't be used: {reason}", path.display())]
     Profile {
         /// The file, or the name it was to get.
         path: PathBuf,
-        /// Why not.
+        /// Reason for the refusal.
         reason: String,
     },
-    /// There is no such profile.
+    /// No profile has this name.
     #[error("there is no profile `{0}`")]
     NoProfile(String),
+    /// There is no tag of this name.
+    #[error("there is no tag `{0}`")]
+    NoTag(String),
     /// The repository's publisher did not allow old revisions to be collected.
     #[error("the repository `{0}` is not collectable: its head says that all revisions are kept")]
     NotCollectable(String),

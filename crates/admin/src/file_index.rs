@@ -27,13 +27,13 @@ const RECORD_LEN: usize = 80;
 const DIGEST_LEN: usize = 20;
 /// The folder of the files, in that of the publisher.
 pub(crate) const FOLDER: &str = "known";
-/// More than the records of a hundred million files.
+/// Maximum size of a file in bytes, above that of the records of a hundred million files.
 const FILE_MAX: u64 = 8 << 30;
 
-/// A digest of where the content of a file is stored.
+/// Digest of the stored location of a file's content.
 type ContentId = [u8; 16];
 
-/// One file as it was published.
+/// Attributes and content of one published file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     key: PathKey,

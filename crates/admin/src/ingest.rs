@@ -22,6 +22,7 @@ use crate::progress::Phase;
 use crate::report::Report;
 use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions, until_kept};
+use crate::snapshots;
 
 use archive::Archive;
 use collect::{Collected, Collector};
@@ -29,9 +30,9 @@ use collect::{Collected, Collector};
 /// Owner of the ingested entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// The user, if not the one in the archive.
+    /// User that replaces the owner in the archive.
     pub uid: Option<u32>,
-    /// The group, if not the one in the archive.
+    /// Group that replaces the one in the archive.
     pub gid: Option<u32>,
 }
 
@@ -48,17 +49,17 @@ pub struct Staged {
 
 /// Description of an ingest.
 pub struct Ingest<'r> {
-    /// The archive: tar, as it is or compressed. `-` is standard input.
+    /// Archive to read: tar, plain or compressed; `-` is standard input.
     pub archive: PathBuf,
     /// The directory of the repository that it is unpacked into; empty or `/` for the root.
     pub target: Vec<u8>,
-    /// Paths in the repository that go first, with all below them.
+    /// Paths in the repository to delete first, with everything below them.
     pub delete: Vec<Vec<u8>>,
     /// Owner of the added entries.
     pub owner: Owner,
     /// Whether the target becomes the root of a nested catalog.
     pub nested: bool,
-    /// How it is done.
+    /// Options of the publish.
     pub options: PublishOptions<'r>,
 }
 
@@ -78,7 +79,7 @@ impl Ingest<'_> {
         Ok(report)
     }
 
-    /// Ingests. If all that is in the archive is published already, there is no new revision.
+    /// Ingests the archive. Without a difference to the published content there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         if self.archive.as_os_str() == "-" {
             // The archive can't be read twice.
@@ -118,6 +119,7 @@ impl Ingest<'_> {
         report.warnings.extend(collected.warnings());
         report.seconds.store = context.seconds();
         context.finish(&collected.changes, &mut self.options, &mut report)?;
+        snapshots::follow(repository, context.now, &self.options.stop, &mut report);
         report.remembered(index.write());
         report.seconds.total = context.seconds();
         Ok(report)
@@ -162,10 +164,10 @@ impl Collected {
     }
 }
 
-/// Most paths of one list that are named in warnings.
+/// Maximum number of paths of one list in a warning.
 const NAMED_MAX: usize = 20;
 
-/// Warns of paths that were to be deleted and are not there.
+/// Warns about paths to delete that do not exist.
 fn not_deleted(missing: &[Vec<u8>]) -> Vec<String> {
     let warning = |path: &Vec<u8>| format!("{} was not deleted: there is no such path", path::shown(path));
     let mut warnings: Vec<String> = missing.iter().take(NAMED_MAX).map(warning).collect();
@@ -180,6 +182,6 @@ pub(crate) struct Member {
     /// The path in the repository.
     pub(crate) path: Vec<u8>,
     pub(crate) entry: Entry,
-    /// How many of its extended attributes catalogs can't hold.
+    /// Number of extended attributes that catalogs can't represent.
     pub(crate) xattrs_left_out: u64,
 }

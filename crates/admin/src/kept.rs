@@ -1,4 +1,4 @@
-//! Objects that a new revision takes over from the head before it: certificate and metainfo.
+//! Copies certificate and metainfo of the previous head into a new revision.
 //!
 //! They keep the names that they have, so that they are never stored twice. `cvmfs_swissknife pull` compresses both anew
 //! and stores them under the names that it read, so they can only be replicated if zlib itself could have written them.
@@ -42,7 +42,7 @@ pub(crate) fn metainfo(sink: &dyn Sink, head: &VerifiedHead) -> Result<Option<Ob
     }
 }
 
-/// Returns an object, or its replacement encoded by zlib if the fast encoder wrote this one.
+/// Returns an object, or its replacement by the stock encoder if the fast encoder wrote it.
 fn replicable(sink: &dyn Sink, object: ObjectName, plain: &[u8]) -> Result<ObjectName, AdminError> {
     let mut room = Vec::new();
     FastZlib::new().encode(plain, &mut room);

@@ -4,28 +4,50 @@
 //! NAME.masterkey   signs the whitelist            NAME.key   signs manifests
 //! NAME.pub         its public half, for clients   NAME.crt   the certificate that carries its public half
 //! ```
+//!
+//! In place of a private key there may be a command that signs, in `NAME.masterkey.signer` or `NAME.key.signer`.
+//! `NAME.next.key` and `NAME.next.crt` are those of a rotation that goes on, `NAME.old.key` and `NAME.old.crt` the
+//! ones before it.
+
+mod command_signer;
+mod exchange;
+mod inventory;
+mod passphrases;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use esker_format::certificate::Certificate;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_format::write::keys::{PrivateKey, Publisher, self_signed};
+use esker_format::write::keys::{KeyError, PrivateKey, Publisher, self_signed};
+use esker_format::write::signer::{Signer, VerifiedMaster};
 use esker_store::{Disk, make_dirs, persist, remove_unfinished};
 
 use crate::disks::Disks;
 use crate::error::AdminError;
 
+pub use exchange::{Copied, KeyCopy};
+pub use inventory::KeyFile;
+pub use passphrases::{PassphraseFor, Passphrases};
+
+use command_signer::CommandSigner;
+
 /// The keys of one repository in a folder.
 #[derive(Clone, Debug)]
 pub struct KeyFolder {
     folder: PathBuf,
-    /// Where the master key is, if that is another folder.
+    /// Folder of the master key, if it differs from that of the other keys.
     master_folder: Option<PathBuf>,
     name: RepositoryName,
+    /// Command that signs in place of the publisher's key.
+    signer: Option<String>,
+    /// Command that signs in place of the master key.
+    master_signer: Option<String>,
+    passphrases: Option<Passphrases>,
 }
 
 const MASTER: &str = "masterkey";
@@ -38,10 +60,40 @@ const PUBLIC_MODE: u32 = 0o444;
 impl KeyFolder {
     /// Returns the keys of a repository in a folder that may not exist yet.
     pub fn new(folder: impl Into<PathBuf>, name: &RepositoryName) -> Self {
-        Self { folder: folder.into(), master_folder: None, name: name.clone() }
+        Self {
+            folder: folder.into(),
+            master_folder: None,
+            name: name.clone(),
+            signer: None,
+            master_signer: None,
+            passphrases: None,
+        }
     }
 
-    /// The same with the master key in a folder of its own.
+    /// The same with a command that signs in place of the publisher's key.
+    #[must_use]
+    pub fn with_signer(self, command: Option<String>) -> Self {
+        Self { signer: command.or(self.signer), ..self }
+    }
+
+    /// The same with a command that signs in place of the master key.
+    #[must_use]
+    pub fn with_master_signer(self, command: Option<String>) -> Self {
+        Self { master_signer: command.or(self.master_signer), ..self }
+    }
+
+    /// The same with a source of passphrases for encrypted keys.
+    #[must_use]
+    pub fn with_passphrases(self, passphrases: Passphrases) -> Self {
+        Self { passphrases: Some(passphrases), ..self }
+    }
+
+    /// Returns the name of the repository.
+    pub fn name(&self) -> &RepositoryName {
+        &self.name
+    }
+
+    /// Returns the same folder with another folder for the master key.
     #[must_use]
     pub fn with_master_in(self, folder: impl Into<PathBuf>) -> Self {
         Self { master_folder: Some(folder.into()), ..self }
@@ -71,9 +123,58 @@ impl KeyFolder {
 
     /// Reads the certificate and private key of the publisher.
     pub fn publisher(&self) -> Result<Publisher, AdminError> {
-        let key = self.private_key(PRIVATE)?;
         let path = self.file(CERTIFICATE);
-        Publisher::new(key, &read(&path)?).map_err(|source| AdminError::Key { path, source })
+        let certificate = read(&path)?;
+        if let Some(signer) = self.command(self.signer.as_deref(), PRIVATE, "key.signer")? {
+            let publisher = Publisher::with_signer(Arc::new(signer), &certificate);
+            return publisher.map_err(|source| AdminError::Key { path, source });
+        }
+        let key = self.private_key(PRIVATE)?;
+        match Publisher::new(key.clone(), &certificate) {
+            // A rotation that was interrupted between its two renames has replaced the key only.
+            Err(KeyError::Mismatch) if self.has(NEXT_CERTIFICATE)? => {
+                let path = self.file(NEXT_CERTIFICATE);
+                Publisher::new(key, &read(&path)?).map_err(|source| AdminError::Key { path, source })
+            }
+            other => other.map_err(|source| AdminError::Key { path, source }),
+        }
+    }
+
+    /// Returns the master key in another file, or the one in the folder, or the command in its place.
+    pub(crate) fn master(&self, file: Option<&Path>) -> Result<Box<dyn Signer>, AdminError> {
+        if let Some(file) = file {
+            return Ok(Box::new(self.read_private_key(file)?));
+        }
+        match self.command(self.master_signer.as_deref(), MASTER, "masterkey.signer")? {
+            Some(signer) => Ok(Box::new(signer)),
+            None => Ok(Box::new(self.private_key(MASTER)?)),
+        }
+    }
+
+    /// Returns the command that signs in place of a key: a given one, else the one in a file if there is no key.
+    fn command(
+        &self,
+        given: Option<&str>,
+        key: &str,
+        file: &str,
+    ) -> Result<Option<CommandSigner>, AdminError> {
+        let signer = |command: &str| CommandSigner::new(command, self.name.as_str());
+        if let Some(command) = given {
+            return Ok(Some(signer(command)));
+        }
+        if self.has(key)? || !self.has(file)? {
+            return Ok(None);
+        }
+        let path = self.file(file);
+        // It is executed, so only this user and root may write it.
+        if is_changeable(&path) {
+            let source = std::io::Error::new(
+                std::io::ErrorKind::PermissionDenied,
+                "other users can change it, and it is executed",
+            );
+            return Err(AdminError::NoKey { path, source });
+        }
+        Ok(Some(signer(read(&path)?.trim())))
     }
 
     /// Returns the path of the master key, which may be missing.
@@ -81,12 +182,29 @@ impl KeyFolder {
         self.file(MASTER)
     }
 
+    /// Reads the certificate.
+    pub fn publisher_certificate(&self) -> Result<Certificate, AdminError> {
+        let path = self.file(CERTIFICATE);
+        let parsed = Certificate::parse(read(&path)?.as_bytes());
+        parsed.map_err(|error| AdminError::Certificate { path, reason: error.to_string() })
+    }
+
     /// Reads the certificate, if it is in this folder.
     pub(crate) fn certificate(&self) -> Result<Option<Certificate>, AdminError> {
-        if !self.has(CERTIFICATE)? {
+        self.certificate_in(CERTIFICATE)
+    }
+
+    /// Reads the certificate of a rotation that goes on.
+    pub(crate) fn next_certificate(&self) -> Result<Option<Certificate>, AdminError> {
+        self.certificate_in(NEXT_CERTIFICATE)
+    }
+
+    /// Reads the certificate in a file, if it exists.
+    pub(crate) fn certificate_in(&self, extension: &str) -> Result<Option<Certificate>, AdminError> {
+        if !self.has(extension)? {
             return Ok(None);
         }
-        let path = self.file(CERTIFICATE);
+        let path = self.file(extension);
         let parsed = Certificate::parse(read(&path)?.as_bytes());
         parsed.map(Some).map_err(|error| AdminError::Certificate { path, reason: error.to_string() })
     }
@@ -107,21 +225,25 @@ impl KeyFolder {
         disks: &Disks,
         now: UnixTime,
         certificate_days: u32,
-    ) -> Result<(PrivateKey, Publisher), AdminError> {
+    ) -> Result<(Box<dyn Signer>, Publisher), AdminError> {
         make_dirs(&*disks.served, &self.folder).map_err(AdminError::file("making folder", &self.folder))?;
         if let Some(folder) = &self.master_folder {
             make_dirs(&*disks.private, folder).map_err(AdminError::file("making folder", folder))?;
         }
         self.clear_leftovers(disks)?;
         // Without the master key no whitelist can be signed, and clients would not trust a new one.
-        if self.has(PUBLIC)? {
-            self.private_key(MASTER)?;
-        }
         let random = &mut rand_core::OsRng;
-        let master = self.private_key_or_new(disks, MASTER, random)?;
-        let public = master.public_pem().map_err(AdminError::Signing)?;
-        if !self.has(PUBLIC)? {
+        let master: Box<dyn Signer> = if self.has(PUBLIC)? {
+            Box::new(VerifiedMaster::new(self.master(None)?, self.public()?))
+        } else {
+            let master = self.private_key_or_new(disks, MASTER, random)?;
+            let public = master.public_pem().map_err(AdminError::Signing)?;
             self.write(&*disks.served, PUBLIC, &public, PUBLIC_MODE)?;
+            Box::new(master)
+        };
+        let has_signer = self.signer.is_some() || (!self.has(PRIVATE)? && self.has("key.signer")?);
+        if has_signer && self.has(CERTIFICATE)? {
+            return Ok((master, self.publisher()?));
         }
         let key = self.private_key_or_new(disks, PRIVATE, random)?;
         if !self.has(CERTIFICATE)? {
@@ -164,6 +286,34 @@ impl KeyFolder {
         disk.set_mode(&path, mode).map_err(AdminError::file("setting the permissions of", &path))
     }
 
+    /// Returns the path of a file of this repository.
+    pub(crate) fn file_of(&self, extension: &str) -> PathBuf {
+        self.file(extension)
+    }
+
+    pub(crate) fn write_public(&self, disks: &Disks, extension: &str, text: &str) -> Result<(), AdminError> {
+        self.write(&*disks.served, extension, text, PUBLIC_MODE)
+    }
+
+    pub(crate) fn write_private(&self, disks: &Disks, extension: &str, text: &str) -> Result<(), AdminError> {
+        self.write(&*disks.private, extension, text, PRIVATE_MODE)
+    }
+
+    /// Returns the key of a rotation, made now if it is not there.
+    pub(crate) fn next_key(&self, disks: &Disks, encrypt: bool) -> Result<PrivateKey, AdminError> {
+        const NEXT: &str = "next.key";
+        if self.has(NEXT)? {
+            return self.private_key(NEXT);
+        }
+        let key = PrivateKey::generate(&mut rand_core::OsRng).map_err(AdminError::Signing)?;
+        let text = match encrypt {
+            true => self.encrypted(NEXT, &key)?,
+            false => key.to_pem().map_err(AdminError::Signing)?,
+        };
+        self.write(&*disks.private, NEXT, &text, PRIVATE_MODE)?;
+        Ok(key)
+    }
+
     fn has(&self, extension: &str) -> Result<bool, AdminError> {
         let path = self.file(extension);
         path.try_exists().map_err(AdminError::file("looking for", &path))
@@ -175,9 +325,26 @@ impl KeyFolder {
     }
 
     fn private_key(&self, extension: &str) -> Result<PrivateKey, AdminError> {
-        read_private_key(&self.file(extension))
+        self.read_private_key(&self.file(extension))
+    }
+
+    /// Reads a private key, after asking for its passphrase if it needs one.
+    pub(crate) fn read_private_key(&self, path: &Path) -> Result<PrivateKey, AdminError> {
+        let text = read(path)?;
+        let failed = |source| AdminError::Key { path: path.to_owned(), source };
+        match PrivateKey::from_pem(&text) {
+            Err(KeyError::Encrypted) => {
+                let passphrases = self.passphrases.as_ref().ok_or_else(|| failed(KeyError::Encrypted))?;
+                let passphrase = passphrases.of(path, PassphraseFor::Opening)?;
+                PrivateKey::from_encrypted_pem(&text, &passphrase).map_err(failed)
+            }
+            other => other.map_err(failed),
+        }
     }
 }
+
+/// Extension of the certificate of a rotation that goes on.
+pub(crate) const NEXT_CERTIFICATE: &str = "next.crt";
 
 /// Returns true if a private key exists that other users can read or write, or that another user owns.
 pub fn is_exposed(path: &Path) -> bool {
@@ -185,9 +352,10 @@ pub fn is_exposed(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o077 != 0 || ![0, me].contains(&facts.uid()))
 }
 
-pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKey, AdminError> {
-    let path = path.to_owned();
-    PrivateKey::from_pem(&read(&path)?).map_err(|source| AdminError::Key { path, source })
+/// Returns true if other users can write a file, or another user owns it.
+fn is_changeable(path: &Path) -> bool {
+    let me = rustix::process::geteuid().as_raw();
+    fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o022 != 0 || ![0, me].contains(&facts.uid()))
 }
 
 fn read(path: &Path) -> Result<String, AdminError> {

@@ -15,10 +15,10 @@ mod base;
 mod bundles;
 mod catalogs;
 mod changes;
+mod check;
 mod clusters;
 mod collect;
 mod commit;
-#[allow(dead_code, reason = "collect, which is being built, uses the rest")]
 mod condemned;
 mod content_index;
 mod create;
@@ -27,13 +27,20 @@ mod disks;
 mod dry;
 mod encode;
 mod entry;
+mod entry_diff;
 mod error;
+mod exclusive;
+mod file_content;
 mod file_index;
 mod filter;
 mod hash_lists;
+mod info;
 mod ingest;
 mod kept;
 mod key_folder;
+mod keys;
+mod log;
+mod object_source;
 mod overlay;
 mod path;
 mod path_changes;
@@ -43,21 +50,35 @@ mod profiles;
 mod progress;
 mod publish;
 mod published;
+mod recent_objects;
+mod reflog;
 mod reindex;
+mod remove;
 mod report;
 mod repository;
 mod resign;
+mod returning;
 mod revision;
+mod revisions;
+mod rollback;
 mod scan;
 mod settings;
 mod shrink;
 mod signed;
 mod small_archive;
+mod snapshots;
 mod source;
 mod spool;
 mod state;
+mod tags;
+mod takeover;
+mod tree_diff;
 
 pub use base::BaseRevision;
+pub use check::{
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
+    MirrorFolder, MirrorServer, Repair, Repaired,
+};
 pub use clusters::{Cluster, clusters, extent};
 pub use collect::{
     Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
@@ -66,10 +87,19 @@ pub use commit::TagRequest;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
+pub use entry_diff::Attributes;
 pub use error::AdminError;
+pub use file_content::file_content;
 pub use filter::{Filter, OwnerMap};
+pub use info::{
+    CertificateInfo, InfoContext, ListedRepository, Problem, RepositoryFiles, RepositoryInfo, WhitelistInfo,
+    list_repositories,
+};
 pub use ingest::{Ingest, Owner, Staged};
-pub use key_folder::{KeyFolder, is_exposed};
+pub use key_folder::{Copied, KeyCopy, KeyFile, KeyFolder, PassphraseFor, Passphrases, is_exposed};
+pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
+pub use log::{Log, LogEnd, LogEntry};
+pub use object_source::{ObjectSource, WantedObject};
 pub use overlay::{PublishUpper, Upper};
 pub use path_changes::{ChangeKind, PathChange};
 pub use plan::{Differences, KindCounts};
@@ -77,10 +107,20 @@ pub use profiles::{NamedProfile, Profiles};
 pub use progress::{Phase, Progress};
 pub use publish::Publish;
 pub use reindex::Reindexed;
+pub use remove::Removal;
 pub use report::{BundleCounts, Report, Seconds};
 pub use repository::Repository;
 pub use resign::{Resign, Resigned};
 pub use revision::PublishOptions;
-pub use settings::{Balance, Settings};
+pub use revisions::{Earlier, Revision, Revisions};
+pub use rollback::{Rollback, RollbackReport};
+pub use settings::{
+    Balance, ChangedSetting, NAMED, NamedSetting, SettingValue, Settings, SettingsChange, SettingsChanged,
+};
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
+pub use tags::{TagChange, TagInfo, TagReport};
+pub use takeover::{
+    ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, remembered_spool,
+};
+pub use tree_diff::{DiffCounts, DiffVisitor, PathDiff, TreeDiff};

@@ -19,12 +19,12 @@ pub(crate) fn ancestry(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     ends.chain([path.len()]).map(|end| &path[..end])
 }
 
-/// Tells whether a path is a directory itself or below it.
+/// Returns true if a path is a directory itself or below it.
 pub(crate) fn is_within(path: &[u8], directory: &[u8]) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// Brings a path that a person typed into the form of the repository.
+/// Normalises a path from the command line to its form in the repository.
 pub(crate) fn normalise(typed: &[u8]) -> Result<Vec<u8>, AdminError> {
     let refused = |reason| AdminError::Target { path: String::from_utf8_lossy(typed).into_owned(), reason };
     let mut path = Vec::with_capacity(typed.len());
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms() {
+    fn paths_in_every_form_are_normalised() {
         assert_eq!(normalise(b"a//b/./c/").unwrap(), b"/a/b/c");
         assert_eq!(normalise(b"/").unwrap(), b"");
         assert_eq!(normalise(b"").unwrap(), b"");

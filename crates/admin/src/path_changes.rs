@@ -18,7 +18,7 @@ use crate::published::Published;
 pub enum ChangeKind {
     /// The path is new.
     Added,
-    /// The path has other content or attributes.
+    /// The content or attributes of the path change.
     Changed,
     /// The path is gone.
     Removed,

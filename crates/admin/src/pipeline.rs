@@ -1,4 +1,4 @@
-//! Files become objects: read and cut by a few threads, compressed, hashed and put by all cores.
+//! Stores files as objects: a few threads read and cut, all cores compress, hash and put.
 //!
 //! ```text
 //!   feeders ──(pieces, a bounded number of bytes)──► workers: digest ─► known? ─► compress ─► hash ─► put
@@ -26,7 +26,7 @@ use crate::progress::{Counters, TICK};
 use crate::settings::Settings;
 use budget::{Budget, Share};
 
-/// Where the content of a file went.
+/// Objects that hold the content of one file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     pub(crate) hash: Option<ContentHash>,
@@ -37,7 +37,7 @@ pub(crate) struct Content {
 /// A piece of a file on its way from a feeder to a worker.
 struct Piece {
     job: usize,
-    /// Where a chunk starts; none if the piece is a whole file.
+    /// Offset of a chunk in its file; none if the piece is a whole file.
     offset: Option<u64>,
     plain: Vec<u8>,
     _share: Share,
@@ -56,9 +56,9 @@ pub(crate) struct Pipeline<'r> {
 
 /// Memory for pieces in flight; a few of the largest chunks may exceed it.
 const MEMORY_MAX: u64 = 192 << 20;
-/// Pieces that may wait for a worker, so that many small files don't pile up.
+/// Maximum number of pieces in the queue of the workers.
 const QUEUE_LEN: usize = 256;
-/// Bytes read at once while looking for a cut.
+/// Bytes per read while the feeder looks for a cut.
 const BLOCK: usize = 256 << 10;
 
 /// Hands files to a [`Feed`]; runs on a thread of its own.
@@ -86,8 +86,8 @@ impl Run {
 }
 
 impl Pipeline<'_> {
-    /// Stores everything that the feeders bring; `tick` is called now and then. Returns where the content of
-    /// each job went.
+    /// Stores all files from the feeders and returns their objects; `tick` is called at intervals. Returns
+    /// where the content of each job went.
     pub(crate) fn run(
         &self,
         feeders: Vec<Feeder<'_>>,
@@ -137,7 +137,7 @@ impl Pipeline<'_> {
     }
 }
 
-/// Puts the chunks of each file in order, which workers finish in any.
+/// Sorts the chunks of each file, which workers finish in any order.
 fn in_order(mut contents: Vec<Content>) -> Vec<Content> {
     for content in &mut contents {
         content.chunks.sort_unstable_by_key(|chunk| chunk.offset);
@@ -145,7 +145,7 @@ fn in_order(mut contents: Vec<Content>) -> Vec<Content> {
     contents
 }
 
-/// Where a feeder puts files.
+/// Input of the pipeline, into which a feeder puts files.
 pub(crate) struct Feed<'r> {
     pipeline: &'r Pipeline<'r>,
     run: &'r Run,
@@ -157,7 +157,7 @@ pub(crate) struct Feed<'r> {
 type Fill<'f> = dyn FnMut(&mut [u8]) -> Result<usize, AdminError> + 'f;
 
 impl Feed<'_> {
-    /// Tells whether nothing more is wanted.
+    /// Returns true if the pipeline accepts no more files.
     pub(crate) fn is_over(&self) -> bool {
         self.run.is_over()
     }
@@ -209,8 +209,9 @@ impl Feed<'_> {
         Ok(true)
     }
 
-    /// Collects the bytes of one chunk. Tells whether it ends in a cut, or else at the end of the file; none if
-    /// the file ended too early.
+    /// Collects the bytes of one chunk; returns whether a cut ends it, or none if the file was shorter than
+    /// expected. Tells whether it ends in a cut, or else at the end of the file; none if the file ended too
+    /// early.
     fn next_chunk(
         &self,
         cutting: &mut Cutting,
@@ -246,6 +247,6 @@ impl Feed<'_> {
 /// The state between two chunks of a file.
 struct Cutting {
     chunker: Chunker,
-    /// Bytes that were read beyond the last cut.
+    /// Bytes read beyond the last cut.
     carried: Vec<u8>,
 }

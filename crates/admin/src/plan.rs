@@ -19,21 +19,21 @@ use crate::published::{Listed, Published};
 use crate::settings::Settings;
 use crate::source::{Facts, SourceEntry, Time};
 
-/// How many entries of each kind.
+/// Numbers of entries by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct KindCounts {
-    /// Regular files.
+    /// Number of regular files.
     pub files: u64,
-    /// Directories.
+    /// Number of directories.
     pub directories: u64,
-    /// Symlinks.
+    /// Number of symlinks.
     pub symlinks: u64,
     /// Pipes, sockets and devices.
     pub special: u64,
 }
 
 impl KindCounts {
-    /// Counts an entry.
+    /// Counts an entry by its kind.
     pub(crate) fn add(&mut self, entry: &Entry) {
         *self.of(entry) += 1;
     }
@@ -68,15 +68,15 @@ impl KindCounts {
 /// Counts of differences between the source and the published revision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Differences {
-    /// Entries that are new.
+    /// New entries.
     pub added: KindCounts,
-    /// Entries that are different.
+    /// Changed entries.
     pub changed: KindCounts,
-    /// Entries that are gone.
+    /// Removed entries.
     pub removed: KindCounts,
-    /// Entries that are the same.
+    /// Unchanged entries.
     pub unchanged: KindCounts,
-    /// Extended attributes that catalogs can't hold.
+    /// Number of extended attributes that catalogs can't represent.
     pub xattrs_left_out: u64,
 }
 
@@ -90,7 +90,7 @@ impl Differences {
     }
 }
 
-/// Files of one directory of the source that have to be read.
+/// Files of one source directory that must be read.
 #[derive(Debug)]
 pub(crate) struct ReadDirectory {
     /// The directory, below the source.
@@ -106,14 +106,14 @@ pub(crate) struct ReadFile {
     pub(crate) job: usize,
 }
 
-/// An entry whose content is not known before its file was read.
+/// An entry whose content is unknown until its file is read.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) directory: Vec<u8>,
     pub(crate) name: Vec<u8>,
     pub(crate) job: usize,
     pub(crate) facts: Facts,
-    /// Whether a change after it was read would show in its times.
+    /// True if a later change of the file would show in its times.
     pub(crate) settled: bool,
 }
 
@@ -123,7 +123,7 @@ pub(crate) struct DirectoryPlan {
     pub(crate) directory: Vec<u8>,
     pub(crate) puts: Vec<Entry>,
     pub(crate) removals: Vec<Vec<u8>>,
-    /// Removed directories, whose contents go too.
+    /// Removed directories, which are removed with their contents.
     pub(crate) removed_directories: Vec<Vec<u8>>,
     /// The files to read, with the names that get their content. Jobs count from zero in each directory.
     pub(crate) reads: Vec<ReadFile>,
@@ -140,12 +140,12 @@ pub(crate) struct Comparison<'r> {
     pub(crate) file_index: &'r FileIndex,
     pub(crate) dirtab: &'r Dirtab,
     pub(crate) filter: &'r Filter,
-    /// The object of an empty file, and the flags that say how it is stored.
+    /// Object of an empty file, and the flags of its stored form.
     pub(crate) empty: (ContentHash, Flags),
 }
 
-/// Times within this many seconds of the look at a file may stay the same when it is changed again: some file
-/// systems count in steps of two seconds.
+/// Seconds within which a file may change again without a change of its mtime: some file systems count in steps
+/// of two seconds.
 const CLOCK_STEP: i64 = 2;
 
 impl Comparison<'_> {
@@ -285,7 +285,7 @@ impl Comparison<'_> {
     }
 }
 
-/// Names of one directory that are the same file.
+/// Hard link groups of one directory.
 struct Groups {
     /// For each file with several names here: its number, how many names, and the job that reads it.
     files: HashMap<(u64, u64), (u32, u32, Option<usize>)>,
@@ -315,7 +315,7 @@ impl Groups {
         }
     }
 
-    /// Returns the job that reads a file; all hard links of a file share one.
+    /// Returns the job that reads a file; all hard links of a file share one job.
     fn job(&mut self, source: &SourceEntry, plan: &mut DirectoryPlan) -> usize {
         let shared = self.files.get_mut(&(source.facts.device, source.facts.inode));
         if let Some((_, _, Some(job))) = shared {
@@ -359,7 +359,7 @@ fn bundle_triggers(
     files().filter(is_trigger).map(|source| (source.facts.device, source.facts.inode)).collect()
 }
 
-/// Everything a publish will do.
+/// Everything that a publish will change.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) changes: Changes,
@@ -372,7 +372,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns a plan that reads only files whose published entry has the same size, so that they may be unchanged.
+    /// Returns a plan that reads only those files whose published entry has the same size.
     pub(crate) fn take_doubtful(&mut self, published: &Published) -> Result<Self, AdminError> {
         let mut jobs: HashMap<usize, usize> = HashMap::new();
         let mut listed = Listed::default();

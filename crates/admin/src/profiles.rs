@@ -1,4 +1,4 @@
-//! The profiles that a publisher keeps beside a repository.
+//! Manages the recorded profiles of a publisher.
 //!
 //! ```text
 //! profiles/NAME.json   a recorded profile
@@ -20,17 +20,17 @@ use crate::state;
 pub(crate) const FOLDER: &str = "profiles";
 const SUFFIX: &str = ".json";
 const TRIGGERS: &str = "bundles.json";
-/// The most profiles of one repository.
+/// Maximum number of profiles of one repository.
 const PROFILES_MAX: usize = 256;
 /// The longest name of a profile.
 const NAME_MAX: usize = 64;
-/// Room for the paths of as many triggers as all profiles together may have.
+/// Maximum total size in bytes of the paths of all triggers.
 const TRIGGERS_BYTES_MAX: u64 = 256 << 20;
 
 /// A profile with the name that its publisher gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedProfile {
-    /// Its name.
+    /// Name of the profile.
     pub name: String,
     /// The recorded reads.
     pub profile: Profile,
@@ -63,7 +63,7 @@ fn is_name(name: &str) -> bool {
     first && rest && name.len() <= NAME_MAX
 }
 
-/// The profiles of a repository, which its publisher holds open.
+/// Profiles of a repository, in a folder that its publisher keeps open.
 pub struct Profiles<'r> {
     disk: Arc<dyn Disk>,
     state: &'r Path,
@@ -93,7 +93,7 @@ impl<'r> Profiles<'r> {
         Ok(names)
     }
 
-    /// Reads one of them.
+    /// Reads one profile.
     pub fn get(&self, name: &str) -> Result<NamedProfile, AdminError> {
         let path = self.file(name);
         let limit = profile::BYTES_MAX as u64;
@@ -104,7 +104,7 @@ impl<'r> Profiles<'r> {
         }
     }
 
-    /// Keeps a profile for every later publish. One of the same name is replaced.
+    /// Stores a profile for all later publishes, and replaces one of the same name.
     pub fn add(&self, added: &NamedProfile) -> Result<(), AdminError> {
         self.check(added)?;
         let path = self.file(&added.name);
@@ -129,7 +129,7 @@ impl<'r> Profiles<'r> {
         Err(AdminError::Profile { path: PathBuf::from(&added.name), reason })
     }
 
-    /// Gives a profile up; the next publish takes its bundles back.
+    /// Removes a profile; the next publish removes its bundles.
     pub fn remove(&self, name: &str) -> Result<(), AdminError> {
         if !self.names()?.iter().any(|known| known == name) {
             return Err(AdminError::NoProfile(name.to_owned()));

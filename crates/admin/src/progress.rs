@@ -1,4 +1,4 @@
-//! How far a publish is.
+//! Progress of a publish.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,13 +9,13 @@ pub(crate) const TICK: Duration = Duration::from_millis(200);
 /// Phase of a publish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Walking over the source and comparing it.
+    /// Reads the source and compares it.
     Scan,
     /// Reading, compressing and storing files.
     Store,
-    /// Writing catalogs.
+    /// Writes catalogs.
     Catalogs,
-    /// Making everything durable, and signing.
+    /// Makes all writes durable and signs the head.
     Commit,
 }
 
@@ -24,17 +24,17 @@ pub enum Phase {
 pub struct Progress {
     /// Current phase.
     pub phase: Phase,
-    /// Entries of the source that were looked at.
+    /// Number of source entries compared.
     pub scanned: u64,
-    /// Files that were read.
+    /// Number of files read.
     pub files: u64,
-    /// Files to read; 0 if unknown.
+    /// Number of files to read; 0 if unknown.
     pub files_total: u64,
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub bytes: u64,
-    /// Bytes to read; 0 if unknown.
+    /// Number of bytes to read; 0 if unknown.
     pub bytes_total: u64,
-    /// Since the phase began.
+    /// Time since the phase began.
     pub elapsed: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! Publishing: the repository, or a subtree of it, becomes equal to a folder.
+//! Publishes a folder: makes the repository, or a subtree of it, equal to the folder.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -24,19 +24,20 @@ use crate::report::Report;
 use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions, until_kept};
 use crate::scan::Scan;
+use crate::snapshots;
 use crate::source::{Facts, Source};
 
 /// Description of a publish.
 pub struct Publish<'r> {
-    /// The folder that the repository becomes equal to.
+    /// Source folder.
     pub source: PathBuf,
     /// The directory of the repository that does; empty or `/` for all of it.
     pub target: Vec<u8>,
-    /// How it is done.
+    /// Options of the publish.
     pub options: PublishOptions<'r>,
 }
 
-/// The most threads that read; more would only make a disk seek.
+/// Maximum number of threads that read; more only make a disk seek.
 const READERS_MAX: usize = 8;
 
 impl Publish<'_> {
@@ -58,7 +59,7 @@ impl Publish<'_> {
         Ok(report)
     }
 
-    /// Publishes. Without a difference there is no new revision.
+    /// Publishes the source. Without a difference there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
         until_kept(repository, |base| self.run_on(repository, base, now))
     }
@@ -76,6 +77,7 @@ impl Publish<'_> {
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
         context.finish(&plan.changes, &mut self.options, &mut report)?;
+        snapshots::follow(repository, context.now, &self.options.stop, &mut report);
         report.remembered(index.write());
         report.remembered(context.file_index.write(std::mem::take(&mut plan.records)));
         report.seconds.total = context.seconds();
@@ -151,7 +153,7 @@ impl Publish<'_> {
     }
 }
 
-/// Compares the directory that becomes the source itself, and makes those above it.
+/// Compares the target directory with the source, and creates its parents.
 fn plan_top(
     context: &Context<'_>,
     source: &Source,
@@ -207,7 +209,7 @@ fn make_parents(context: &Context<'_>, parent: &[u8], plan: &mut Plan) -> Result
     Ok(())
 }
 
-/// Gives every entry that waited for it its content, and takes back changes that turn out to be none.
+/// Sets the content of entries whose files were read, and reverts changes without a difference.
 fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Result<(), AdminError> {
     let mut listed = Listed::default();
     for waiting in std::mem::take(&mut plan.waiting) {

@@ -1,9 +1,11 @@
-//! The revision that is published now, read catalog by catalog as it is needed.
+//! A published revision, read catalog by catalog as it is needed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use esker_format::catalog::{Catalog, CatalogError, Counters, Flags, NestedCatalog, PathKey, Statistics};
+use esker_format::catalog::{
+    Catalog, CatalogError, Counters, Flags, NestedCatalog, PathKey, Row, Statistics,
+};
 use esker_format::compress::decompress;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
@@ -13,13 +15,13 @@ use esker_store::Sink;
 use parking_lot::Mutex;
 
 use crate::error::AdminError;
+use crate::object_source::{ObjectSource, StoredObjects, WantedObject};
 use crate::path;
 use crate::repository::DATABASE_MAX;
-use crate::signed::read_object;
 
-/// The published revision.
+/// A published revision; keeps every catalog that it has read.
 pub(crate) struct Published {
-    sink: Arc<dyn Sink>,
+    pub(crate) objects: Arc<dyn ObjectSource>,
     root: (ContentHash, Option<u64>),
     catalogs: Arc<Catalogs>,
 }
@@ -36,10 +38,67 @@ pub(crate) struct OldCatalog {
 }
 
 impl OldCatalog {
+    /// Reads a catalog.
+    pub(crate) fn read(
+        objects: &dyn ObjectSource,
+        mountpoint: &[u8],
+        hash: ContentHash,
+        size: Option<u64>,
+    ) -> Result<Self, AdminError> {
+        let (name, what) = (ObjectName::new(hash, ObjectKind::Catalog), what(mountpoint));
+        let wanted = WantedObject { name, compression: None, size, limit: DATABASE_MAX, what: &what };
+        let bytes = objects.object(&wanted)?;
+        let failed = |source| AdminError::Catalog { what: what.clone(), source };
+        let catalog = Catalog::open(bytes).map_err(failed)?;
+        let nested = catalog.nested().map_err(failed)?;
+        let nested = nested.into_iter().map(|nested| (nested.path.clone(), nested)).collect();
+        Ok(Self { mountpoint: mountpoint.to_vec(), hash, catalog, nested })
+    }
+
+    /// Reads a nested catalog.
+    pub(crate) fn read_nested(
+        objects: &dyn ObjectSource,
+        nested: &NestedCatalog,
+    ) -> Result<Self, AdminError> {
+        Self::read(objects, &nested.path, hash_of(nested)?, nested.size)
+    }
+
+    /// Returns the entry of a path that the catalog has.
+    pub(crate) fn entry(&self, path: &[u8]) -> Result<Option<Entry>, AdminError> {
+        let row = self.catalog.find(PathKey::of(path)).map_err(self.failed())?;
+        row.map(|row| self.entry_of(&row)).transpose()
+    }
+
+    fn entry_of(&self, row: &Row<'_>) -> Result<Entry, AdminError> {
+        let chunks = match row.flags().has(Flags::CHUNKED) {
+            true => self.catalog.chunks(row).map_err(self.failed())?,
+            false => Vec::new(),
+        };
+        Ok(Entry::from_row(row, chunks))
+    }
+
+    /// Returns the entries of a directory that the catalog lists, sorted by name, with hard link groups numbered from
+    /// one in that order.
+    pub(crate) fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
+        let mut entries = Vec::new();
+        for row in self.catalog.children(PathKey::of(directory)).map_err(self.failed())? {
+            entries.push(self.entry_of(&row.map_err(self.failed())?)?);
+        }
+        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        number_groups(&mut entries);
+        Ok(entries)
+    }
+
     fn failed(&self) -> impl FnOnce(CatalogError) -> AdminError {
         let what = what(&self.mountpoint);
         move |source| AdminError::Catalog { what, source }
     }
+}
+
+fn hash_of(nested: &NestedCatalog) -> Result<ContentHash, AdminError> {
+    nested
+        .hash
+        .ok_or_else(|| AdminError::Missing { what: what(&nested.path), object: "without a hash".to_owned() })
 }
 
 fn what(mountpoint: &[u8]) -> String {
@@ -53,13 +112,18 @@ impl Published {
 
     /// Returns the revision with a given root catalog.
     pub(crate) fn with_root(sink: Arc<dyn Sink>, root: ContentHash, size: Option<u64>) -> Self {
-        Self { sink, root: (root, size), catalogs: Arc::default() }
+        Self::of_root(Arc::new(StoredObjects(sink)), (root, size))
+    }
+
+    /// Returns the revision with a given root catalog from any source of objects.
+    pub(crate) fn of_root(objects: Arc<dyn ObjectSource>, root: (ContentHash, Option<u64>)) -> Self {
+        Self { objects, root, catalogs: Arc::default() }
     }
 
     /// Returns another revision of the repository, which shares the catalogs that were read.
     pub(crate) fn other(&self, head: &VerifiedHead) -> Self {
         let root = (head.root_catalog().hash, head.root_catalog_size());
-        Self { sink: self.sink.clone(), root, catalogs: self.catalogs.clone() }
+        Self { objects: self.objects.clone(), root, catalogs: self.catalogs.clone() }
     }
 
     /// Returns the hash of the root catalog.
@@ -87,25 +151,15 @@ impl Published {
             return Ok(known.clone());
         }
         // Two threads may load the same catalog at once; that costs time, never correctness.
-        let name = ObjectName::new(hash, ObjectKind::Catalog);
-        let bytes = read_object(&*self.sink, &name, size, DATABASE_MAX, &what(mountpoint))?;
-        let failed = |source| AdminError::Catalog { what: what(mountpoint), source };
-        let catalog = Catalog::open(bytes).map_err(failed)?;
-        let nested = catalog.nested().map_err(failed)?;
-        let nested = nested.into_iter().map(|nested| (nested.path.clone(), nested)).collect();
-        let loaded = Arc::new(OldCatalog { mountpoint: mountpoint.to_vec(), hash, catalog, nested });
+        let loaded = Arc::new(OldCatalog::read(&*self.objects, mountpoint, hash, size)?);
         Ok(self.catalogs.lock().entry(key).or_insert(loaded).clone())
     }
 
     fn load_nested(&self, nested: &NestedCatalog) -> Result<Arc<OldCatalog>, AdminError> {
-        let hash = nested.hash.ok_or_else(|| AdminError::Missing {
-            what: what(&nested.path),
-            object: "without a hash".to_owned(),
-        })?;
-        self.load(&nested.path, hash, nested.size)
+        self.load(&nested.path, hash_of(nested)?, nested.size)
     }
 
-    /// Returns the catalog that lists a directory, or would list it if it existed.
+    /// Returns the catalog that lists a directory, or that would list a missing one.
     pub(crate) fn owner(&self, directory: &[u8]) -> Result<Arc<OldCatalog>, AdminError> {
         let mut owner = self.root()?;
         for ancestor in path::ancestry(directory).skip(1) {
@@ -137,30 +191,12 @@ impl Published {
             Some((parent, _)) => self.owner(parent)?,
             None => self.root()?,
         };
-        let row = owner.catalog.find(PathKey::of(path)).map_err(owner.failed())?;
-        let Some(row) = row else { return Ok(None) };
-        let chunks = match row.flags().has(Flags::CHUNKED) {
-            true => owner.catalog.chunks(&row).map_err(owner.failed())?,
-            false => Vec::new(),
-        };
-        Ok(Some(Entry::from_row(&row, chunks)))
+        owner.entry(path)
     }
 
     /// Returns the entries of a directory sorted by name, with hard link groups numbered from one in that order.
     pub(crate) fn list(&self, directory: &[u8]) -> Result<Vec<Entry>, AdminError> {
-        let owner = self.owner(directory)?;
-        let mut entries = Vec::new();
-        for row in owner.catalog.children(PathKey::of(directory)).map_err(owner.failed())? {
-            let row = row.map_err(owner.failed())?;
-            let chunks = match row.flags().has(Flags::CHUNKED) {
-                true => owner.catalog.chunks(&row).map_err(owner.failed())?,
-                false => Vec::new(),
-            };
-            entries.push(Entry::from_row(&row, chunks));
-        }
-        entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        number_groups(&mut entries);
-        Ok(entries)
+        self.owner(directory)?.list(directory)
     }
 
     /// Returns the counters of a catalog; counts the rows if the schema is too old to have counters.
@@ -208,7 +244,7 @@ pub(crate) fn number_groups(entries: &mut [Entry]) {
     }
 }
 
-/// Finds entries in directory order, and lists each directory once.
+/// Finds entries and caches the listing of the current directory.
 #[derive(Default)]
 pub(crate) struct Listed {
     directory: Option<Vec<u8>>,
@@ -232,7 +268,7 @@ impl Listed {
     }
 }
 
-/// Returns the content of a small file that controls publishing, such as `.cvmfsdirtab`.
+/// Returns the content of a small published file that controls publishing, such as `.cvmfsdirtab`.
 pub(crate) fn read_small_file(sink: &dyn Sink, entry: &Entry, what: &str) -> Result<Vec<u8>, AdminError> {
     const LIMIT: u64 = 16 << 20;
     let missing = || AdminError::Missing { what: what.to_owned(), object: "as one object".to_owned() };

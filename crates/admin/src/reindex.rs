@@ -1,4 +1,4 @@
-//! Computes the index of content anew, from the objects of the published revision.
+//! Rebuilds the content index from the objects of the published revision.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,15 +21,15 @@ use crate::repository::Repository;
 /// them.
 const OBJECT_MAX: u64 = 1 << 30;
 
-/// An object, and how it is compressed.
+/// Name of an object, and its compression.
 type Stored = (ObjectName, Compression);
 
 /// Counts of the objects that a reindex found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reindexed {
-    /// How many are in the index.
+    /// Number of objects in the index.
     pub objects: u64,
-    /// How many were left out because they are too large.
+    /// Number of objects omitted because of their size.
     pub left_out: u64,
 }
 
@@ -75,7 +75,7 @@ impl Repository {
         Ok(Reindexed { objects: objects.len() as u64 - left_out, left_out })
     }
 
-    /// Puts an object into the index. False means that it is too large.
+    /// Adds an object to the index; returns false if it is too large.
     fn index_object(&self, index: &ContentIndex, (name, compression): &Stored) -> Result<bool, AdminError> {
         let object = || name.to_string();
         let what = || "a file of the published revision".to_owned();

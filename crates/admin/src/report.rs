@@ -12,36 +12,36 @@ use crate::plan::Differences;
 /// Report of a finished or planned publish.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// The revision that readers see now.
+    /// Number of the revision that readers see now.
     pub revision: u64,
-    /// Its root catalog.
+    /// Hash of the root catalog of that revision.
     pub root: String,
-    /// Whether there is a new revision; none is made if nothing differs.
+    /// True if a new revision was published.
     pub published: bool,
-    /// The tag that the revision got, be it new or not.
+    /// Tag of that revision, whether it is new or not.
     pub tag: Option<String>,
     /// Differences from the previous revision.
     pub differences: Differences,
     /// In a dry run, each path that would change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<PathChange>>,
-    /// Files that had to be read.
+    /// Number of files read.
     pub files_read: u64,
-    /// Their bytes.
+    /// Bytes read from files.
     pub bytes_read: u64,
-    /// Objects that were stored.
+    /// Number of new objects.
     pub objects_stored: u64,
-    /// Their bytes, compressed.
+    /// Stored size of new objects in bytes.
     pub object_bytes_stored: u64,
     /// Files and chunks whose content was stored already.
     pub objects_present: u64,
-    /// Their plain bytes.
+    /// Plain size of content that was stored already, in bytes.
     pub object_bytes_present: u64,
-    /// Bundles that come from profiles.
+    /// Counts of bundles from profiles.
     pub bundles: BundleCounts,
-    /// Catalogs that were written.
+    /// Number of catalogs written.
     pub catalogs_written: u64,
-    /// Their bytes, compressed.
+    /// Stored size of catalogs written, in bytes.
     pub catalog_bytes: u64,
     /// Problems that did not affect the revision.
     pub warnings: Vec<String>,
@@ -56,8 +56,8 @@ impl Report {
         self.warnings.append(&mut added.warnings);
     }
 
-    /// Notes whether something was written that only saves time, next time. The revision is public by then, so a
-    /// failure is none of the publish.
+    /// Records the failure to write a file that only saves time for later publishes, as a warning. The revision
+    /// is public by then, so a failure is none of the publish.
     pub(crate) fn remembered(&mut self, outcome: Result<(), AdminError>) {
         if let Err(error) = outcome {
             let cause = error.source().map_or_else(String::new, |source| format!(": {source}"));
@@ -66,14 +66,14 @@ impl Report {
     }
 }
 
-/// The bundles of a revision that come from profiles.
+/// Counts of bundles from profiles in a revision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BundleCounts {
-    /// How many there are.
+    /// Number of bundles.
     pub bundles: u64,
-    /// How many files they list.
+    /// Number of files in the bundles.
     pub files: u64,
-    /// How many files of profiles are not in the revision.
+    /// Number of files that profiles name and the revision lacks.
     pub files_missing: u64,
 }
 
@@ -82,25 +82,25 @@ pub struct BundleCounts {
 pub(crate) struct AddedBundles {
     pub(crate) counts: BundleCounts,
     pub(crate) warnings: Vec<String>,
-    /// The triggers that have a bundle of ours now.
+    /// Triggers that have a bundle from a profile now.
     pub(crate) triggers: BTreeSet<String>,
-    /// The triggers that may have had one before, too.
+    /// Triggers that have such a bundle now or may have had one.
     pub(crate) all_triggers: BTreeSet<String>,
 }
 
 /// Seconds for each phase of a publish.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Seconds {
-    /// Walking over the source and comparing.
+    /// Seconds for reading and comparing the source.
     pub scan: f64,
     /// Reading, compressing and storing files.
     pub store: f64,
-    /// Writing catalogs.
+    /// Seconds for writing catalogs.
     pub catalogs: f64,
-    /// Making everything durable, and signing.
+    /// Seconds for durable writes and signing.
     pub commit: f64,
     /// Part of it in which no other publisher could commit.
     pub locked: f64,
-    /// All of it.
+    /// Seconds in total.
     pub total: f64,
 }

@@ -6,6 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest;
@@ -36,6 +37,8 @@ pub struct Repository {
     pub(crate) sink: Arc<LocalSink>,
     pub(crate) publisher: Publisher,
     pub(crate) settings: Settings,
+    /// False if the folder has no settings, since another program made the repository.
+    pub(crate) has_settings: bool,
     pub(crate) head: VerifiedHead,
     /// Spool of CernVM-FS, if it publishes to the repository too.
     pub(crate) spool: Option<Spool>,
@@ -44,7 +47,12 @@ pub struct Repository {
     state: PathBuf,
     /// Number of lists of condemned objects before the head was read.
     collections: u64,
+    /// Longest wait for the lock of the head; none waits without limit.
+    pub(crate) lock_wait: Option<Duration>,
 }
+
+/// Longest wait for the lock of the head, which other publishers hold for a short time only.
+const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// Revision that changes are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +97,7 @@ impl Repository {
         Self::open_on(&Disks::default(), root, name, keys, now)
     }
 
-    /// The same on disks of the caller's.
+    /// Variant of the function above that works on disks given by the caller.
     pub fn open_on(
         disks: &Disks,
         root: &Path,
@@ -108,10 +116,25 @@ impl Repository {
         let collections = CondemnedFolder::new(disks.private.clone(), &state).collections()?;
         let head = read_head(&sink, name, &keys, &publisher, now)?.verified;
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
+        let has_settings = settings.is_some();
         let settings = settings.unwrap_or_default();
         let (name, disks) = (name.clone(), disks.clone());
-        let (spool, opened) = (None, now);
-        Ok(Self { name, disks, sink, publisher, settings, head, spool, keys, opened, state, collections })
+        let (spool, opened, lock_wait) = (None, now, Some(LOCK_WAIT));
+        Ok(Self {
+            name,
+            disks,
+            sink,
+            publisher,
+            settings,
+            has_settings,
+            head,
+            spool,
+            keys,
+            opened,
+            state,
+            collections,
+            lock_wait,
+        })
     }
 
     /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.
@@ -122,6 +145,11 @@ impl Repository {
             self.head = self.read_head()?.verified;
         }
         Ok(())
+    }
+
+    /// Sets how long a commit waits for the commits of other publishers; none for no limit.
+    pub fn wait_for_lock(&mut self, limit: Option<Duration>) {
+        self.lock_wait = limit;
     }
 
     /// Returns the name of the repository.
@@ -146,6 +174,12 @@ impl Repository {
         Ok(Base::of(&self.read_head()?.verified, collections))
     }
 
+    /// Returns whether objects may have been collected since work on a base began.
+    pub(crate) fn collected_since(&self, base: &Base) -> Result<bool, AdminError> {
+        let condemned = self.condemned();
+        Ok(condemned.read()?.is_some() || condemned.collections()? != base.collections)
+    }
+
     /// Reads and verifies the head that is published now.
     pub(crate) fn read_head(&self) -> Result<ReadHead, AdminError> {
         read_head(&self.sink, &self.name, &self.keys, &self.publisher, self.opened)
@@ -161,7 +195,7 @@ impl Repository {
         &self.settings
     }
 
-    /// Changes how this publish is done, without keeping it.
+    /// Returns the settings for changes that apply to this publish only.
     pub fn settings_mut(&mut self) -> &mut Settings {
         &mut self.settings
     }
@@ -182,7 +216,7 @@ impl Repository {
     }
 }
 
-/// Reads the head, which has to be signed by a publisher that clients believe, as we have to be.
+/// Reads and verifies the head, whose publisher must be on the whitelist.
 fn read_head(
     sink: &LocalSink,
     name: &RepositoryName,

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use esker_format::hash::ContentHash;
+use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
@@ -17,34 +17,47 @@ use serde::Serialize;
 use crate::create::DAY;
 use crate::disks::Disks;
 use crate::error::AdminError;
-use crate::key_folder::{KeyFolder, read_private_key};
+use crate::key_folder::KeyFolder;
 use crate::repository::has_manifest;
 use crate::signed::{SignedFiles, is_of};
 
-/// How the whitelist is to be signed.
+/// Options for a new signature of the whitelist.
 #[derive(Clone, Debug)]
 pub struct Resign {
-    /// How many days it is to be valid.
+    /// Days for which the new whitelist is valid.
     pub days: u32,
     /// The master key, if it is not in the folder of the other keys.
     pub master: Option<PathBuf>,
-    /// Whether all certificates go but the one in the folder of the keys.
+    /// True if only the certificate in the keys folder stays on the whitelist.
     pub only_own: bool,
+    /// Certificates to take off the whitelist.
+    pub drop: Vec<ContentHash>,
 }
 
-/// A whitelist that was signed, or would be.
+/// A whitelist that was signed, or that a dry run would sign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Resigned {
-    /// Until when the one before was valid, in seconds since 1970.
+    /// End of the old whitelist's validity, in seconds since 1970.
     pub expired: i64,
-    /// Until when this one is.
+    /// End of the new whitelist's validity, in seconds since 1970.
     pub expires: i64,
-    /// The certificates on it that were on the one before.
+    /// Certificates on both whitelists.
     pub kept: Vec<String>,
-    /// The certificate that is new on it.
+    /// Certificate that is new on the whitelist.
     pub added: Option<String>,
-    /// The certificates that are no longer on it.
+    /// Certificate of a rotation under way, if it is new on the whitelist.
+    pub added_next: Option<String>,
+    /// Certificates removed from the whitelist.
     pub dropped: Vec<String>,
+}
+
+/// A whitelist that is to be signed.
+pub(crate) struct Draft {
+    /// Signed files that are published.
+    pub(crate) before: SignedFiles,
+    pub(crate) whitelist: Whitelist,
+    pub(crate) algorithm: HashAlgorithm,
+    pub(crate) told: Resigned,
 }
 
 impl Resign {
@@ -59,7 +72,7 @@ impl Resign {
         self.run_on(&Disks::default(), root, name, keys, now)
     }
 
-    /// The same on disks of the caller's.
+    /// Variant of the function above that works on disks given by the caller.
     pub fn run_on(
         &self,
         disks: &Disks,
@@ -75,7 +88,7 @@ impl Resign {
         Ok(resigned)
     }
 
-    /// Returns the whitelist that would be signed, and writes nothing.
+    /// Returns the whitelist that would be signed; writes nothing.
     pub fn dry_run(
         &self,
         root: &Path,
@@ -84,7 +97,7 @@ impl Resign {
         now: UnixTime,
     ) -> Result<Resigned, AdminError> {
         let sink = open(&Disks::default(), root)?;
-        self.plan(&sink, name, keys, now).map(|(_, resigned)| resigned)
+        self.draft(&sink, name, keys, now).map(|draft| draft.told)
     }
 
     fn plan(
@@ -94,46 +107,70 @@ impl Resign {
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<(Vec<u8>, Resigned), AdminError> {
+        let Draft { before, whitelist, algorithm, told } = self.draft(sink, name, keys, now)?;
+        let master = keys.master(self.master.as_deref())?;
+        let bytes = sign_whitelist(&whitelist, algorithm, &*master).map_err(AdminError::Signing)?;
+        let after = SignedFiles { whitelist: bytes, ..before };
+        let file = self.master.clone().unwrap_or_else(|| keys.master_key_file());
+        // A whitelist that no client would accept is not written.
+        after.verify(name, &keys.public()?, now).map_err(|error| explain(error, &file, keys))?;
+        Ok((after.whitelist, told))
+    }
+
+    /// Returns the whitelist to sign.
+    pub(crate) fn draft(
+        &self,
+        sink: &LocalSink,
+        name: &RepositoryName,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<Draft, AdminError> {
         let before = SignedFiles::read(sink, name)?;
         let old = before.whitelist(name)?;
         let public = keys.public()?;
         // Only a whitelist that the owner signed is renewed; it is verified at a time before its expiry, which is the
         // reason for renewing it.
         let still_valid = UnixTime(old.expires.hour().0.saturating_sub(1)).min(now);
-        let head = before.verify(name, &public, still_valid)?;
+        let algorithm = before.verify(name, &public, still_valid)?.hash_algorithm();
 
-        let own = keys.certificate()?;
-        let is_own = |listed: &ContentHash| own.as_ref().is_some_and(|own| is_of(listed, own));
-        let (kept, dropped): (Vec<_>, Vec<_>) =
-            old.fingerprints.iter().copied().partition(|listed| !self.only_own || is_own(listed));
-        let added = own.as_ref().filter(|_| !kept.iter().any(is_own));
-        let added = added.map(|own| own.fingerprint(head.hash_algorithm()));
-        let new = Whitelist {
+        let is_dropped = |fingerprint: &ContentHash| self.drop.contains(fingerprint);
+        if let Some(unknown) = self.drop.iter().find(|dropped| !old.fingerprints.contains(dropped)) {
+            return Err(AdminError::NotOnWhitelist(unknown.to_fingerprint()));
+        }
+        let own = [keys.certificate()?, keys.next_certificate()?];
+        let is_own = |listed: &ContentHash| own.iter().flatten().any(|own| is_of(listed, own));
+        let (kept, dropped): (Vec<_>, Vec<_>) = old
+            .fingerprints
+            .iter()
+            .copied()
+            .partition(|listed| !is_dropped(listed) && (!self.only_own || is_own(listed)));
+        let [added, added_next] = own.map(|own| {
+            let own = own.filter(|own| !old.fingerprints.iter().any(|listed| is_of(listed, own)));
+            own.map(|own| own.fingerprint(algorithm))
+        });
+        let whitelist = Whitelist {
             // Clients refuse a whitelist that is older than the one they saw, so a clock that was set back must not count.
             created: Some(old.created.map_or(now, |before| before.max(now))),
             expires: UnixTime(now.0.saturating_add(i64::from(self.days) * DAY)),
-            fingerprints: kept.iter().copied().chain(added).collect(),
+            fingerprints: kept.iter().copied().chain(added).chain(added_next).collect(),
             ..old.clone()
         };
-        let master = self.master.clone().unwrap_or_else(|| keys.master_key_file());
-        let bytes = sign_whitelist(&new, head.hash_algorithm(), &read_private_key(&master)?);
-        let after = SignedFiles { whitelist: bytes.map_err(AdminError::Signing)?, ..before };
-        // A whitelist that no client would accept is not written.
-        after.verify(name, &public, now).map_err(|error| explain(error, &master, keys))?;
-        let texts = |list: &[ContentHash]| list.iter().map(ContentHash::to_fingerprint).collect();
-        let resigned = Resigned {
+        before.check_listed(&whitelist, algorithm)?;
+        let text = |hash: &ContentHash| hash.to_fingerprint();
+        let told = Resigned {
             expired: old.expires.0,
-            expires: new.expires.0,
-            kept: texts(&kept),
-            added: added.map(|own| own.to_fingerprint()),
-            dropped: texts(&dropped),
+            expires: whitelist.expires.0,
+            kept: kept.iter().map(text).collect(),
+            added: added.as_ref().map(text),
+            added_next: added_next.as_ref().map(text),
+            dropped: dropped.iter().map(text).collect(),
         };
-        Ok((after.whitelist, resigned))
+        Ok(Draft { before, whitelist, algorithm, told })
     }
 }
 
 /// Explains why the new whitelist does not verify.
-fn explain(error: AdminError, master: &Path, keys: &KeyFolder) -> AdminError {
+pub(crate) fn explain(error: AdminError, master: &Path, keys: &KeyFolder) -> AdminError {
     let AdminError::Untrusted { name, source } = error else { return error };
     match *source {
         TrustError::CertificateNotListed { fingerprint } => AdminError::StillNeeded { fingerprint },
@@ -144,7 +181,7 @@ fn explain(error: AdminError, master: &Path, keys: &KeyFolder) -> AdminError {
     }
 }
 
-fn open(disks: &Disks, root: &Path) -> Result<LocalSink, AdminError> {
+pub(crate) fn open(disks: &Disks, root: &Path) -> Result<LocalSink, AdminError> {
     if !has_manifest(&*disks.served, root)? {
         return Err(AdminError::NoRepository(root.display().to_string()));
     }

@@ -36,7 +36,7 @@ use crate::shrink::Shrink;
 /// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;
 
-/// How a revision is made.
+/// Options for a new revision.
 pub struct PublishOptions<'r> {
     /// The tag of the new revision.
     pub tag: TagRequest,
@@ -44,13 +44,13 @@ pub struct PublishOptions<'r> {
     pub threads: usize,
     /// Set to stop the publish early.
     pub stop: Arc<AtomicBool>,
-    /// Profiles to keep with those that the publisher has, for this and every later revision.
+    /// Profiles to store for this and all later revisions.
     pub profiles: Vec<NamedProfile>,
     /// What is left out, and whom the rest belongs to.
     pub filter: Filter,
-    /// Told now and then how far it is.
+    /// Callback for progress.
     pub progress: &'r mut dyn FnMut(Progress),
-    /// Asked whether a change that removes most of the repository is meant; `false` ends the publish.
+    /// Callback that confirms a change that removes most of the repository; `false` ends the publish.
     pub confirm_shrink: &'r mut dyn FnMut(Shrink) -> bool,
 }
 
@@ -88,9 +88,12 @@ pub(crate) fn until_kept<T>(
     let mut base = repository.begin();
     for _ in 1..ATTEMPTS {
         match attempt(base) {
-            Err(AdminError::Collected { .. }) => base = repository.begin_again()?,
+            Err(AdminError::Collected { .. }) => {}
+            // A catalog of the base, which is no longer kept.
+            Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => {}
             other => return other,
         }
+        base = repository.begin_again()?;
     }
     attempt(base)
 }
@@ -221,7 +224,7 @@ impl<'r> Context<'r> {
         }
     }
 
-    /// Returns a warning if the whitelist expires soon, after which clients refuse the repository.
+    /// Returns a warning if the whitelist expires soon. Clients refuse a repository whose whitelist expired.
     fn expiry_warning(&self) -> Option<String> {
         let expires = self.repository.head.whitelist_expires();
         let soon = expires.0.saturating_sub(self.now.0) < WARN_BEFORE;
@@ -253,7 +256,7 @@ impl<'r> Context<'r> {
         Ok(())
     }
 
-    /// Returns the shrink that removing so many entries is, if it is one.
+    /// Returns a shrink if the removal of so many entries counts as one.
     pub(crate) fn shrink(&self, removed: u64) -> Result<Option<Shrink>, AdminError> {
         // Few removals need no count of the whole repository.
         if removed < Shrink::REMOVED_MIN {
@@ -285,7 +288,7 @@ impl<'r> Context<'r> {
         Ok(())
     }
 
-    /// Notes in the report of a dry run which paths would change, and which tag the revision would get.
+    /// Adds the paths and the tag of a planned revision to the report of a dry run.
     pub(crate) fn foresee(
         &self,
         changes: &mut Changes,
@@ -303,7 +306,7 @@ impl<'r> Context<'r> {
         Ok(())
     }
 
-    /// Warns of a message that is stored nowhere, since there is neither a new revision nor a tag.
+    /// Returns a warning if a message is not stored, because there is neither a new revision nor a tag.
     pub(crate) fn message_warning(&self, options: &PublishOptions<'_>) -> Option<String> {
         let revision = self.base.revision;
         (!options.tag.description.is_empty()).then(|| {

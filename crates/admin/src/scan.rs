@@ -34,7 +34,7 @@ struct Step {
 #[derive(Default)]
 struct Queue {
     steps: Vec<Step>,
-    /// Steps that are queued or being worked on; the walk is over when there are none.
+    /// Number of steps queued or in progress; the scan ends when it is zero.
     open: usize,
     plan: Plan,
     error: Option<AdminError>,
@@ -47,7 +47,7 @@ impl Queue {
 }
 
 impl Scan<'_> {
-    /// Walks with this many threads; `tick` is called now and then.
+    /// Scans the source with this many threads; `tick` is called at intervals.
     pub(crate) fn run(
         &self,
         threads: usize,

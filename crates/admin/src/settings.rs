@@ -1,4 +1,8 @@
-//! Settings for publishing that a repository keeps.
+//! Stores the publishing settings of a repository.
+
+mod change;
+mod head_terms;
+mod named;
 
 use std::path::{Path, PathBuf};
 
@@ -11,19 +15,24 @@ use crate::disks::Disks;
 use crate::encode::Deflate;
 use crate::error::AdminError;
 
+pub use change::{ChangedSetting, SettingsChange, SettingsChanged};
+pub(crate) use head_terms::sign_head;
+pub use named::{NAMED, NamedSetting, SettingValue};
+pub(crate) use named::{current, set_by_name};
+
 /// Folder of the publisher's state, below the root of the repository.
 pub(crate) const STATE: &str = ".esker";
-/// Far more than settings take.
+/// Maximum size of the settings file in bytes.
 const FILE_MAX: u64 = 1 << 16;
 
-/// How content is stored, and which metadata is recorded.
+/// Settings for the encoding of content and the recorded metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The compression of files; catalogs and the like always are zlib streams.
     pub compression: Compression,
     /// The zlib encoder.
     pub deflate: Deflate,
-    /// Where large files are cut.
+    /// Sizes of chunks.
     pub chunks: ChunkSizes,
     /// Whether nanoseconds of modification times are recorded.
     pub nanoseconds: bool,
@@ -33,14 +42,20 @@ pub struct Settings {
     pub automatic_tags: bool,
     /// When catalogs are split and joined; none leaves that to markers and rules.
     pub balance: Option<Balance>,
+    /// Days after which automatic tags are removed at a publish; none keeps them.
+    pub automatic_tags_for: Option<u32>,
+    /// Whether `/.cvmfs/snapshots` shows the tagged revisions.
+    pub virtual_snapshots: bool,
+    /// Seconds for which clients trust a revision, in root catalogs to come; none continues the published value.
+    pub ttl: Option<u32>,
 }
 
-/// When catalogs are split and joined without being asked to.
+/// Limits for the automatic split and merge of catalogs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Balance {
     /// A catalog with more entries is split.
     pub max: u64,
-    /// A catalog that was split off and has fewer entries is joined to its parent again.
+    /// Minimum number of entries; a smaller automatic catalog is merged into its parent.
     pub min: u64,
 }
 
@@ -60,11 +75,17 @@ impl Default for Settings {
             xattrs: true,
             automatic_tags: true,
             balance: Some(Balance::default()),
+            automatic_tags_for: None,
+            virtual_snapshots: false,
+            ttl: None,
         }
     }
 }
 
-/// The settings as a file holds them.
+/// Days for which a new repository keeps automatic tags: each publish makes one.
+const AUTOMATIC_TAGS_DAYS: u32 = 30;
+
+/// Settings as they are stored in the file.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
@@ -75,6 +96,17 @@ struct Stored {
     xattrs: bool,
     automatic_tags: bool,
     balance: Option<Balance>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    automatic_tags_for: Option<u32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    virtual_snapshots: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttl: Option<u32>,
+}
+
+/// Returns true for a setting that versions without it would have, so that they go on reading the file.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -86,6 +118,11 @@ enum StoredCompression {
 }
 
 impl Settings {
+    /// Returns the settings of a new repository; the default ones are of a repository without a settings file.
+    pub fn of_new_repository() -> Self {
+        Self { automatic_tags_for: Some(AUTOMATIC_TAGS_DAYS), ..Self::default() }
+    }
+
     /// Returns the path of the settings in the publisher's state folder.
     pub(crate) fn path(state: &Path) -> PathBuf {
         state.join("settings.json")
@@ -96,7 +133,7 @@ impl Settings {
         Self::read(&*disks.private, &Self::path(&root.join(STATE)))
     }
 
-    /// Reads settings; none if there is no file.
+    /// Reads the settings; none if the file is missing.
     pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, AdminError> {
         let text = read_file(disk, path, FILE_MAX).map_err(AdminError::file("reading", path))?;
         let Some(text) = text else { return Ok(None) };
@@ -115,6 +152,9 @@ impl Settings {
             xattrs: stored.xattrs,
             automatic_tags: stored.automatic_tags,
             balance: stored.balance,
+            automatic_tags_for: stored.automatic_tags_for,
+            virtual_snapshots: stored.virtual_snapshots,
+            ttl: stored.ttl,
         }))
     }
 
@@ -132,6 +172,9 @@ impl Settings {
             xattrs: self.xattrs,
             automatic_tags: self.automatic_tags,
             balance: self.balance,
+            automatic_tags_for: self.automatic_tags_for,
+            virtual_snapshots: self.virtual_snapshots,
+            ttl: self.ttl,
         };
         let text =
             serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");

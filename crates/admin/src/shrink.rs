@@ -1,4 +1,4 @@
-//! Tells when a change removes so much of a repository that it is likely a mistake.
+//! Detects changes that remove so much of a repository that they are likely mistakes.
 
 /// A change that removes more than half of the entries of a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,10 +10,10 @@ pub struct Shrink {
 }
 
 impl Shrink {
-    /// Fewest removed entries that count as a shrink.
+    /// Minimum number of removed entries that counts as a shrink.
     pub const REMOVED_MIN: u64 = 10;
 
-    /// Returns the shrink that removing so many entries is, if it is one.
+    /// Returns a shrink if the removal of so many entries counts as one.
     pub(crate) fn of(removed: u64, entries: u64) -> Option<Self> {
         let is_most = removed >= Self::REMOVED_MIN && removed > entries / 2;
         is_most.then_some(Self { removed, entries: entries.max(removed) })

@@ -3,7 +3,7 @@
 use esker_format::blacklist::Blacklist;
 use esker_format::certificate::Certificate;
 use esker_format::compress::{Compression, decompress};
-use esker_format::hash::ContentHash;
+use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::manifest;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
@@ -15,10 +15,10 @@ use esker_store::Sink;
 
 use crate::error::AdminError;
 
-/// More than any manifest, whitelist or certificate has.
+/// Maximum size in bytes of a manifest, whitelist or certificate.
 pub(crate) const SMALL_FILE_MAX: u64 = 1 << 20;
 
-/// Signed files that prove a head.
+/// Signed files of a head: manifest, whitelist and certificate.
 pub(crate) struct SignedFiles {
     pub(crate) manifest: Vec<u8>,
     pub(crate) whitelist: Vec<u8>,
@@ -67,18 +67,34 @@ impl SignedFiles {
         Whitelist::parse(&self.whitelist).map_err(untrusted(name))
     }
 
+    /// Fails if a whitelist lacks the certificate that signed the published head.
+    pub(crate) fn check_listed(
+        &self,
+        whitelist: &Whitelist,
+        algorithm: HashAlgorithm,
+    ) -> Result<(), AdminError> {
+        let certificate = Certificate::parse(&self.certificate).map_err(|error| AdminError::Untrusted {
+            name: whitelist.name.clone(),
+            source: Box::new(error.into()),
+        })?;
+        if whitelist.fingerprints.iter().any(|listed| is_of(listed, &certificate)) {
+            return Ok(());
+        }
+        Err(AdminError::StillNeeded { fingerprint: certificate.fingerprint(algorithm).to_fingerprint() })
+    }
+
     /// Returns true if clients would accept signatures of a certificate.
     pub(crate) fn lists(&self, name: &RepositoryName, certificate: &Certificate) -> Result<bool, AdminError> {
         Ok(self.whitelist(name)?.fingerprints.iter().any(|listed| is_of(listed, certificate)))
     }
 }
 
-/// Tells whether a fingerprint is that of a certificate.
+/// Returns true if a fingerprint is that of a certificate.
 pub(crate) fn is_of(fingerprint: &ContentHash, certificate: &Certificate) -> bool {
     certificate.fingerprint(fingerprint.algorithm()) == *fingerprint
 }
 
-/// Reads an object that is no file of users: always compressed, checked against its name.
+/// Reads and verifies an object that is always compressed, such as a catalog or certificate.
 pub(crate) fn read_object(
     sink: &dyn Sink,
     name: &ObjectName,
@@ -86,14 +102,23 @@ pub(crate) fn read_object(
     limit: u64,
     what: &str,
 ) -> Result<Vec<u8>, AdminError> {
-    let object = || name.to_string();
-    let stored = sink
-        .read(&name.path(), limit)?
-        .ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: object() })?;
-    if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
-        return Err(AdminError::Corrupt { what: what.to_owned(), object: object() });
+    let missing = || AdminError::Missing { what: what.to_owned(), object: name.to_string() };
+    let stored = sink.read(&name.path(), limit)?.ok_or_else(missing)?;
+    decoded_object(&stored, name, size, limit, what)
+}
+
+/// Returns the plain bytes of such an object, checked against its name.
+pub(crate) fn decoded_object(
+    stored: &[u8],
+    name: &ObjectName,
+    size: Option<u64>,
+    limit: u64,
+    what: &str,
+) -> Result<Vec<u8>, AdminError> {
+    if ContentHash::of(name.hash.algorithm(), stored) != name.hash {
+        return Err(AdminError::Corrupt { what: what.to_owned(), object: name.to_string() });
     }
-    let compression = Compression::recognise(&stored).unwrap_or(Compression::Zlib);
-    decompress(&stored, compression, size, limit)
+    let compression = Compression::recognise(stored).unwrap_or(Compression::Zlib);
+    decompress(stored, compression, size, limit)
         .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
 }

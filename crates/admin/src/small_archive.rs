@@ -9,26 +9,26 @@ use esker_archive::{ArchiveError, Kind, Reader, decompressed};
 /// Bounds for reading an archive.
 #[derive(Clone, Copy, Debug)]
 pub struct ArchiveLimits {
-    /// Most bytes of the archive without its compression.
+    /// Maximum decompressed size of the archive in bytes.
     pub plain: u64,
-    /// Most members.
+    /// Maximum number of members.
     pub members: usize,
-    /// Most bytes of one file that is taken.
+    /// Maximum size in bytes of one extracted file.
     pub file: u64,
-    /// Most bytes of all files that are taken.
+    /// Maximum total size in bytes of all extracted files.
     pub taken: u64,
 }
 
-/// Why an archive is not taken.
+/// Reasons for the refusal of an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum SmallArchiveError {
-    /// It is damaged, or none.
+    /// The archive is damaged, or the file is no archive.
     #[error("it can't be read as a tar archive")]
     Damaged(#[source] ArchiveError),
-    /// It is larger than it may be.
+    /// The archive exceeds the size limit.
     #[error("it has more than {0}")]
     TooLarge(String),
-    /// A member that could do harm if it were decompressed, or is not a file where one is needed.
+    /// A member is compressed again, or is not a regular file where one is needed.
     #[error("it has a member `{name}`, which {why}")]
     Member {
         /// The name of the member.
@@ -117,7 +117,7 @@ fn inside(name: &[u8]) -> Result<String, SmallArchiveError> {
     Ok(parts.join("/"))
 }
 
-/// A stream that fails where it has been long enough.
+/// A stream that fails beyond a length limit.
 struct Bounded<R> {
     inner: R,
     left: u64,
@@ -216,9 +216,9 @@ mod tests {
         assert!(files(b"").is_err());
     }
 
-    /// A bomb that inflates a thousandfold is refused.
+    /// An archive that expands a thousandfold is refused.
     #[test]
-    fn a_bomb_does_not_go_off() {
+    fn decompression_bombs_are_refused() {
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         let zeros = vec![0; 1 << 20];
         let mut header = tar::Header::new_ustar();

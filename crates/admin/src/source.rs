@@ -1,5 +1,5 @@
-//! The source: a folder that is read by descriptors, name by name, so that no path is too long and no symlink
-//! that appears on the way leads anywhere else.
+//! Reads the source folder through descriptors, name by name, so that long paths work and new symlinks can't
+//! lead outside.
 
 mod attributes;
 
@@ -91,7 +91,7 @@ pub(crate) struct SourceEntry {
     pub(crate) facts: Facts,
     /// The target of a symlink.
     pub(crate) target: Vec<u8>,
-    /// Whether its times tell of every change.
+    /// True if the ctime of a file on this file system changes with every change of the file.
     pub(crate) dated: bool,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Source {
     folder: OwnedFd,
 }
 
-/// How directories of the source are opened; files get the same without the demand for a directory.
+/// Flags for opening source files; directories add `O_DIRECTORY`.
 const OPEN_FILE: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC)
@@ -158,7 +158,7 @@ impl Source {
         Facts::of_file(self.folder.as_fd()).map_err(self.failed("looking at", b""))
     }
 
-    /// Opens a directory by its path below the folder, one name after the other.
+    /// Opens a directory by its path below the folder, name by name.
     pub(crate) fn open_directory(&self, relative: &[u8]) -> Result<OwnedFd, AdminError> {
         let failed = || self.failed("opening directory", relative);
         let mut directory = openat(&self.folder, c".", OPEN_DIRECTORY, Mode::empty()).map_err(failed())?;

@@ -21,15 +21,16 @@ pub(crate) struct Spool {
     _publishing: FileLock,
 }
 
-/// Its existence says that a transaction is open.
+/// Name of the marker file of an open transaction.
 const TRANSACTION: &str = "in_transaction.lock";
 /// Content of a marker that Esker wrote; complete from the moment that the marker exists.
 const OURS: &[u8] = b"esker is publishing\n";
-/// A marker that has no name yet.
+/// Prefix of a marker file that is not linked to its name yet.
 const UNNAMED: &str = "esker.in_transaction";
-/// File that every publisher locks.
+/// Name of the file that every publisher locks.
 const PUBLISHING: &str = "is_publishing.lock";
-const REFLOG_CHECKSUM: &str = "reflog.chksum";
+/// File with the checksum of the reflog.
+pub(crate) const REFLOG_CHECKSUM: &str = "reflog.chksum";
 
 impl Spool {
     /// Claims a spool folder; none if there is none.
@@ -53,7 +54,7 @@ impl Spool {
         }
     }
 
-    /// Creates the marker, unless CernVM-FS has one.
+    /// Creates the transaction marker, unless CernVM-FS has one.
     ///
     /// The complete file is linked to its name, so that a killed publisher leaves no marker without content.
     fn open_transaction(&self, marker: &Path) -> io::Result<()> {
@@ -69,7 +70,7 @@ impl Spool {
         linked
     }
 
-    /// Tells the reference about the reflog that was just put.
+    /// Records the hash of the new reflog where the reference implementation looks for it.
     pub(crate) fn remember_reflog(&self, hash: &ContentHash) -> Result<(), AdminError> {
         let path = self.folder.join(REFLOG_CHECKSUM);
         persist(&*self.disk, &path, hash.to_string().as_bytes()).map_err(AdminError::file("writing", &path))
@@ -88,7 +89,7 @@ impl Drop for Spool {
     }
 }
 
-/// Tells whether a marker is one of ours.
+/// Returns true if Esker wrote a transaction marker.
 fn is_ours(marker: &Path) -> bool {
     fs::read(marker).is_ok_and(|text| text == OURS)
 }
@@ -99,7 +100,7 @@ mod tests {
     use esker_format::hash::HashAlgorithm;
 
     #[test]
-    fn locks_and_checksums() {
+    fn a_spool_has_the_locks_and_checksums_of_the_reference() {
         let folder = tempfile::tempdir().unwrap();
         let claim = |folder: &Path| Spool::claim(Arc::new(esker_store::RealDisk::SERVED), folder);
         assert!(claim(&folder.path().join("none")).unwrap().is_none());

@@ -1,7 +1,7 @@
 //! The folder of the publisher's state, `.esker` below the root of the repository, and the lock for writing to it.
 //!
 //! Any number of processes publish at once, so each file in the folder is replaced in one step under the lock, which is
-//! held for that step only. Whoever holds the lock may remove unfinished files.
+//! held for that step only. A process that holds the lock may remove unfinished files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,16 @@ use crate::settings::STATE;
 
 const LOCK: &str = "lock";
 
+/// Returns the folder of a repository, which may not exist.
+pub(crate) fn folder(root: &Path) -> PathBuf {
+    root.join(STATE)
+}
+
 /// Makes the folder, and removes unfinished files of an interrupted publish.
 ///
 /// Web servers run as other users and need no access to it.
 pub(crate) fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
-    let state = root.join(STATE);
+    let state = folder(root);
     let disk = &*disks.private;
     disk.make_dir(&state).map_err(AdminError::file("making folder", &state))?;
     let path = state.join(LOCK);

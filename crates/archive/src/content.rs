@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::sparse::{Data, Span};
 
-/// Content that may have holes.
+/// Content of a file that may be sparse.
 pub trait Holes: Read {
     /// Skips the next `len` bytes if all of them are in a hole; returns true if they are.
     fn skip_hole(&mut self, len: u64) -> io::Result<bool>;

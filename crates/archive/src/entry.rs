@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_become_paths() {
+    fn names_are_normalised_to_paths() {
         assert_eq!(normalised(b"./a//b/./c/").as_deref(), Ok(&b"a/b/c"[..]));
         assert_eq!(normalised(b"/etc/x").as_deref(), Ok(&b"etc/x"[..]));
         for name in [&b""[..], b"/", b"./", b"."] {

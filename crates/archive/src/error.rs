@@ -24,7 +24,7 @@ pub enum ArchiveError {
     /// The file is no tar archive.
     #[error("it is no tar archive{what}")]
     NoArchive {
-        /// Rest of the sentence that says what the file is instead; empty if unknown.
+        /// Predicate of the sentence that describes the file; empty if the format is unknown.
         what: String,
     },
     /// A header is damaged, or asks for something that is not supported.

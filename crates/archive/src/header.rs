@@ -20,7 +20,7 @@ pub(crate) type Block = [u8; BLOCK];
 /// Maximum major device number of Linux.
 const MAJOR_MAX: u32 = (1 << 12) - 1;
 const MINOR_MAX: u32 = (1 << 20) - 1;
-/// The kernel reserves 2^32 - 1 for "leave the owner as it is".
+/// Maximum owner number: the kernel reserves 2^32 - 1 for "leave the owner as it is".
 const OWNER_MAX: Number = u32::MAX as Number - 1;
 
 /// Format of a header.

@@ -344,7 +344,7 @@ impl<R: Read> Reader<R> {
         Ok(())
     }
 
-    /// Reads a block that must be a header; the first one shows whether the input is an archive at all.
+    /// Reads a block that must be a header; the first one decides whether the input is an archive.
     fn header_block(&mut self) -> Result<Option<Box<Block>>, ArchiveError> {
         let at = self.position;
         match self.block() {
@@ -418,7 +418,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// Returns the value of an extended header, or else that of the entry's own header.
+/// Returns the value of an extended header, or that of the entry's own header if there is none.
 fn of_either<T>(extended: Option<T>, own: Result<T, String>) -> Result<T, String> {
     // An invalid field is an error even if it isn't used, since other fields may be wrong without notice.
     own.map(|own| extended.unwrap_or(own))

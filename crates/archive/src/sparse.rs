@@ -40,7 +40,7 @@ pub struct Data {
 /// A part of a file: a hole or stored data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Span {
-    /// This many zeros that are not stored.
+    /// This many zero bytes, which are not stored.
     Hole(u64),
     /// `len` bytes stored at offset `at` of the archive.
     Stored { at: u64, len: u64 },
@@ -66,7 +66,7 @@ impl Data {
     }
 }
 
-/// A map that is being built. Its regions are in order and don't overlap.
+/// A map under construction. Its regions are sorted and do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct SparseMap {
     regions: Vec<Region>,
@@ -127,7 +127,7 @@ impl SparseMap {
         self.more(is_complete, header.field(more, 1))
     }
 
-    /// Adds the regions in a block after such a header; returns true if more follow.
+    /// Adds the regions of a block that follows a sparse header; returns true if more blocks follow.
     pub(crate) fn add_of_block(&mut self, block: &Block) -> Result<bool, String> {
         let fields = block.get(..MORE_REGIONS.1 * REGION_LEN).unwrap_or_default();
         let is_complete = self.add_fields(fields)?;

@@ -12,7 +12,7 @@ use crate::sys::Scattered;
 /// Smallest block in bytes that a guest reports as free and the host takes back.
 const BLOCK: usize = 2 << 20;
 
-/// Memory held so until this is dropped.
+/// Memory with scattered used pages, held until this is dropped.
 #[derive(Debug)]
 pub struct Backing {
     _blocks: Scattered,

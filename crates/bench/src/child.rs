@@ -1,4 +1,4 @@
-//! A child process that lives as long as a measurement.
+//! Runs a child process for the duration of a measurement.
 
 use std::process::{Child, ExitStatus};
 

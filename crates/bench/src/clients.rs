@@ -26,7 +26,7 @@ use crate::sys::Used;
 use crate::table;
 use esker_testkit::soak::Random;
 
-/// No object is larger than a chunk, and none of them compresses to more.
+/// Maximum size of an object in bytes, above that of any chunk, compressed or not.
 const OBJECT_MAX: u64 = 64 << 20;
 
 /// Options of the measurement.
@@ -36,9 +36,9 @@ pub struct Plan {
     pub repository: PathBuf,
     /// Number of clients.
     pub clients: usize,
-    /// Stored bytes that each of them fetches, about.
+    /// Approximate number of stored bytes that each client fetches.
     pub bytes: u64,
-    /// Requests that each makes at once at most, if not as many as a mount.
+    /// Maximum number of concurrent requests of a client; by default as many as a mount makes.
     pub requests: Option<usize>,
     /// Connections of the plain fetcher.
     pub connections: usize,
@@ -46,20 +46,20 @@ pub struct Plan {
     pub repetitions: usize,
     /// The binary of the server.
     pub esker: String,
-    /// The proxy's.
+    /// Path of the squid binary.
     pub squid: PathBuf,
 }
 
-/// Everything that was measured.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Machine and programs.
     pub conditions: Conditions,
     /// Number of clients.
     pub clients: usize,
-    /// Objects each of them fetched.
+    /// Number of objects that each client fetched.
     pub objects: usize,
-    /// Their bytes.
+    /// Stored bytes that each client fetched.
     pub bytes: u64,
     /// Connections of the plain fetcher.
     pub connections: usize,
@@ -69,24 +69,24 @@ pub struct Report {
     pub ways: Vec<Way>,
 }
 
-/// One way of fetching.
+/// Results of one method of fetching.
 #[derive(Clone, Debug, Serialize)]
 pub struct Way {
-    /// Name.
+    /// Name of the method.
     pub name: String,
     /// Seconds until all clients had all objects.
     pub real: Estimate,
-    /// To the plain fetcher.
+    /// Time relative to the plain fetcher.
     pub ratio: Option<Estimate>,
     /// Processor seconds of the proxy.
     pub proxy_cpu: f64,
     /// Processor seconds of the clients.
     pub own_cpu: f64,
-    /// Each run's seconds.
+    /// Seconds of each run.
     pub runs: Vec<f64>,
 }
 
-/// Measures, in turns, after everything went through the proxy once.
+/// Measures all methods in turns, after a run that fills the proxy's cache.
 pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
     raise_descriptor_limit()?;
     let squid_program = plan.squid.to_string_lossy().into_owned();
@@ -133,7 +133,8 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
     Ok(Report { conditions, clients, objects: objects.len(), bytes, connections, apart, ways })
 }
 
-/// Leaves the first processor to a process, and the others to this thread and those that it starts. Not with one only.
+/// Pins a process to the first processor, and this thread and its children to the others; does nothing on a
+/// single processor. Not with one only.
 fn set_apart(pid: u32) -> Result<bool> {
     let mut others = sched_getaffinity(None)?;
     let first = (0..CpuSet::MAX_CPU).find(|cpu| others.is_set(*cpu));
@@ -152,13 +153,13 @@ fn set_apart(pid: u32) -> Result<bool> {
 /// An object of the repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its path below the repository.
+    /// Path below the repository.
     pub path: String,
-    /// Its stored bytes.
+    /// Stored size in bytes.
     pub bytes: u64,
 }
 
-/// Objects of a repository in an order by chance, the same each time, until they are as many bytes.
+/// Selects objects of a repository in a fixed random order, up to this many bytes.
 fn choose(repository: &Path, bytes: u64) -> Result<Vec<Object>> {
     let repository = folder_of(repository)?;
     let data = repository.join("data");
@@ -199,7 +200,7 @@ fn folder_of(folder: &Path) -> Result<PathBuf> {
     found.next().with_context(|| format!("{} holds no repository", folder.display()))
 }
 
-/// Makes this many clients fetch all objects at the same time, each for itself.
+/// Starts this many clients that fetch all objects concurrently, each for itself.
 fn emulate(url: &str, objects: &[Object], clients: usize, requests: Option<usize>) -> Result<()> {
     let mut options = EngineOptions::default();
     options.http.connections_near = requests.unwrap_or(options.http.connections_near);

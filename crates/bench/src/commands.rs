@@ -1,4 +1,4 @@
-//! The commands: one module each, with its arguments, whose comment is the help.
+//! Lists the commands: one module each with its arguments, whose comments are the help.
 
 use std::path::Path;
 

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use esker_format::time::UnixTime;
 use serde::{Deserialize, Serialize};
 
-/// Everything that a number depends on and that doesn't show in it.
+/// Machine and software properties that affect results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Conditions {
     /// Start of the measurement.
@@ -15,7 +15,7 @@ pub struct Conditions {
     pub kernel: String,
     /// The processor's name, as the kernel has it.
     pub processor: String,
-    /// Processors that this process may use.
+    /// Number of processors that this process may use.
     pub cores: usize,
     /// Memory in bytes.
     pub memory: u64,
@@ -32,7 +32,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Reads the state of the machine and asks `programs` for their versions.
+    /// Reads the state of the machine, and runs `programs` for their versions.
     pub fn now(programs: &[&str]) -> Self {
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let uname = rustix::system::uname();

@@ -21,9 +21,9 @@ use crate::sys::Used;
 use crate::table;
 use esker_testkit::soak::Random;
 
-/// The most plain bytes of an object that is taken.
+/// Maximum plain size of a measured object in bytes.
 const PLAIN_MAX: u64 = 1 << 30;
-/// The most bytes of a manifest.
+/// Maximum size of a manifest in bytes.
 const MANIFEST_MAX: u64 = 64 << 10;
 
 /// Options of the measurement.
@@ -35,26 +35,26 @@ pub struct Plan {
     pub folder: std::path::PathBuf,
     /// Number of objects.
     pub count: usize,
-    /// The most stored bytes of one.
+    /// Maximum stored size of an object in bytes.
     pub largest: u64,
-    /// Objects that are demanded one after the other, alone and beside the others.
+    /// Number of objects that are demanded one after the other, both alone and during prefetches.
     pub probes: usize,
-    /// Objects in one request at most, where the server offers that.
+    /// Maximum number of objects in a batch request, if the server offers batches.
     pub batch: usize,
-    /// Rounds.
+    /// Number of rounds.
     pub repetitions: usize,
 }
 
-/// One way to fetch.
+/// Results of one variant.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// Name of the way to fetch.
+    /// Name of the variant.
     pub way: &'static str,
-    /// Seconds until all objects were there.
+    /// Seconds until all objects had arrived.
     pub seconds: Estimate,
-    /// Processor time of this process for each of them, in milliseconds.
+    /// Processor time of this process for each object, in milliseconds.
     pub cpu_ms: Estimate,
-    /// Milliseconds that half of the probes took.
+    /// Median latency of the probes in milliseconds.
     pub probe_ms: Estimate,
     /// 95th percentile in milliseconds.
     pub probe_p95_ms: Estimate,
@@ -66,16 +66,16 @@ pub struct Measured {
     pub idle_wait_p99_us: u64,
 }
 
-/// Everything that was measured.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Machine and programs.
+    /// Machine and programs of the measurement.
     pub conditions: Conditions,
     /// Objects of a round.
     pub objects: usize,
-    /// Their stored bytes.
+    /// Stored size of all objects in bytes.
     pub stored_bytes: u64,
-    /// One row a way.
+    /// Results, one row for each variant.
     pub rows: Vec<Measured>,
 }
 
@@ -85,9 +85,9 @@ enum Way {
     Demand,
     /// All objects are prefetched.
     Ahead,
-    /// Only the probes.
+    /// Only the probes are requested.
     Alone,
-    /// The probes, while all others are prefetched.
+    /// The probes are requested while all others are prefetched.
     Beside,
 }
 
@@ -141,13 +141,13 @@ fn once(plan: &Plan, wanted: &[ObjectRequest], way: Way, sample: &mut Sample) ->
     Callback::wait(|done| source.fetch(Fetch::new(manifest::PATH, "the manifest", MANIFEST_MAX), done))?;
     let store = Objects::new(&cache, source);
     let (probes, others) = wanted.split_at(plan.probes);
-    let errand = CancelToken::new();
+    let token = CancelToken::new();
     let (told, outcomes) = channel();
     let (began, before) = (Instant::now(), Used::now().context("getrusage")?);
     match way {
         Way::Demand => others.iter().for_each(|object| store.get(object.clone(), count(&told))),
         Way::Ahead | Way::Beside => {
-            others.iter().for_each(|object| store.warm(object.clone(), &errand, count(&told)));
+            others.iter().for_each(|object| store.warm(object.clone(), &token, count(&told)));
         }
         Way::Alone => {}
     }
@@ -185,7 +185,7 @@ fn count<T: Send + 'static>(told: &Sender<Result<(), esker_store::StoreError>>) 
     })
 }
 
-/// Draws objects of the repository, always the same ones; their plain sizes are those of a catalog.
+/// Draws objects of the repository with a fixed seed; a catalog supplies their plain sizes.
 fn choose(plan: &Plan) -> Result<Vec<(ObjectRequest, u64)>> {
     let mut names = Vec::new();
     let data = plan.folder.join("data");

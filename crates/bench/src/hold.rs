@@ -12,10 +12,10 @@ use anyhow::{Context, Result};
 
 use crate::sys::{Locked, resident_pages};
 
-/// Linux allows a process 65,530 mappings.
+/// Maximum number of files: Linux limits a process to 65,530 mappings.
 const FILES_MAX: usize = 60_000;
 
-/// Files locked in memory for as long as this lives.
+/// Files that are locked in memory until this is dropped.
 #[derive(Debug)]
 pub struct Held {
     files: Vec<Locked>,
@@ -42,7 +42,7 @@ pub fn resident_bytes(root: &Path) -> Result<u64> {
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// Calls `tell` with each file below `root` that has pages in the page cache, and their bytes.
+/// Calls `tell` with each file below `root` that has pages in the page cache, and the size of these pages.
 fn each_resident(root: &Path, mut tell: impl FnMut(&Path, u64)) -> Result<()> {
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -23,7 +23,7 @@ pub use counts::Counts;
 pub use profile::Profile;
 use relay::Relay;
 
-/// A relay that lives as long as this.
+/// A relay, which stops when this is dropped.
 #[derive(Debug)]
 pub struct Link {
     profile: Profile,
@@ -34,7 +34,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Relays from `listen`, port 0 being any free one, to `to`.
+    /// Starts a relay from `listen` (port 0 selects a free port) to `to`.
     pub fn start(profile: Profile, to: SocketAddr, listen: SocketAddr) -> io::Result<Self> {
         let counters = Arc::new(Counters::default());
         let relay = Relay::new(profile, to, listen, Arc::clone(&counters))?;
@@ -58,12 +58,12 @@ impl Link {
         self.counters.get()
     }
 
-    /// Relays until it fails.
+    /// Waits until the relay fails.
     pub fn wait(mut self) -> io::Result<()> {
         self.join().map(|_| ())
     }
 
-    /// Ends all connections; gives the processor time that the relay used.
+    /// Ends all connections; returns the processor time that the relay used.
     pub fn stop(mut self) -> io::Result<Duration> {
         self.ask_to_stop();
         self.join()

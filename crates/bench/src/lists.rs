@@ -1,4 +1,4 @@
-//! Lists of files that a command opens, recorded once and read by small processes, many of which fit on a machine.
+//! Reads lists of files that a command opened, as small processes that stand for the command.
 //!
 //! A list has one path a line, relative to the recorded root, in the order of first use.
 
@@ -14,12 +14,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use esker_testkit::soak::Random;
 
-/// Which share of a list a reader reads.
+/// Share of a list that one reader reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which one, counted from 0.
+    /// Number of the reader, from 0.
     pub number: usize,
-    /// Of how many.
+    /// Number of readers.
     pub of: usize,
 }
 
@@ -38,9 +38,9 @@ impl FromStr for Part {
 /// Files and bytes that a reader has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// Files.
+    /// Number of files read.
     pub files: u64,
-    /// Their bytes.
+    /// Number of bytes read.
     pub bytes: u64,
 }
 
@@ -82,7 +82,7 @@ pub fn deal(files: &[PathBuf], part: Part, shared_percent: usize) -> Vec<&Path> 
     own
 }
 
-/// Opens each file below `root`, asks for its size and reads it to its end.
+/// Opens each file below `root`, queries its size and reads it to its end.
 pub fn read(root: &Path, files: &[&Path]) -> Result<Amount> {
     let mut buffer = vec![0; 128 << 10];
     let mut amount = Amount::default();
@@ -129,7 +129,7 @@ pub fn record(root: &Path, command: &[String]) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Returns the path that a line of strace reports as opened: the text in the angle brackets behind the result.
+/// Returns the path that a line of strace reports as opened: the text in angle brackets after the result.
 fn opened(line: &[u8]) -> Option<PathBuf> {
     let line = line.strip_suffix(b">")?;
     let ends = line.windows(4).enumerate().filter(|(_, at)| at == b") = ").map(|(at, _)| &line[at + 4..]);

@@ -1,4 +1,4 @@
-//! Lookups in one large catalog by several threads: cost of metadata without kernel and network.
+//! Measures lookups in a large catalog by several threads: the cost of metadata without kernel and network.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::statistics::{Estimate, median_of};
 use crate::table;
 use esker_testkit::soak::Random;
 
-/// Files a directory of the synthetic tree.
+/// Number of files in a directory of the synthetic tree.
 const FILES: usize = 1000;
 
 /// Options of the measurement.
@@ -22,38 +22,38 @@ pub struct Plan {
     pub entries: Vec<usize>,
     /// Threads of each round.
     pub threads: Vec<usize>,
-    /// Lookups of a thread in a round.
+    /// Number of lookups of a thread in a round.
     pub lookups: usize,
-    /// Rounds.
+    /// Number of rounds.
     pub repetitions: usize,
 }
 
-/// Lookups in one catalog by some threads.
+/// Results for one catalog and number of threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     /// Entries of the catalog.
     pub entries: usize,
     /// Bytes of the catalog.
     pub catalog_bytes: usize,
-    /// Threads at once.
+    /// Number of threads that run at the same time.
     pub threads: usize,
     /// True if the paths exist.
     pub exist: bool,
-    /// Lookups a second, of all threads.
+    /// Number of lookups of all threads in a second.
     pub rate: Estimate,
 }
 
-/// Everything that was measured.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Where.
+    /// Machine and programs of the measurement.
     pub conditions: Conditions,
-    /// One row a catalog and number of threads.
+    /// Results, one row for each catalog and number of threads.
     pub rows: Vec<Measured>,
 }
 
-/// Measures. Random paths, so that no page of the catalog is nearer than another; rounds of all thread counts are
-/// interleaved.
+/// Measures lookups of random paths, with the rounds of all thread counts interleaved. Random paths, so that no
+/// page of the catalog is nearer than another; rounds of all thread counts are interleaved.
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
     let conditions = Conditions::now(&[]);
     let mut rows = Vec::new();
@@ -109,7 +109,7 @@ fn path(number: usize) -> String {
     format!("/software/release-{:05}/lib/module_{:03}.py", number / FILES, number % FILES)
 }
 
-/// Makes a catalog whose rows are in the order of their keys, as in a fresh one.
+/// Creates a catalog whose rows are in the order of their keys, as in a fresh one.
 fn catalog(entries: usize) -> Vec<u8> {
     let mut keys: Vec<([i64; 2], usize)> =
         (0..entries).map(|number| (order(&path(number)), number)).collect();
@@ -128,7 +128,7 @@ fn order(path: &str) -> [i64; 2] {
     [(digest as u64).cast_signed(), ((digest >> 64) as u64).cast_signed()]
 }
 
-/// Lookups a second of all threads together, hashing of the path included as in a real lookup.
+/// Measures lookups of all threads in a second, including the hashing of paths.
 fn round<B: AsRef<[u8]> + Send + Sync>(
     catalog: &Catalog<B>,
     entries: usize,

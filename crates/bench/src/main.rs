@@ -15,7 +15,7 @@ use commands::{
     startup, waits,
 };
 
-/// Measures Esker beside other ways to the same thing.
+/// Measures Esker and other methods for comparison.
 #[derive(Parser)]
 #[command(name = "esker-bench", version, max_term_width = 100)]
 struct Bench {

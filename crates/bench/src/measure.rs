@@ -1,4 +1,4 @@
-//! One run of a command and its cost.
+//! Runs a command and measures its cost.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_busy_command_and_an_idle_one() {
+    fn a_busy_command_costs_more_processor_time_than_an_idle_one() {
         let busy = run(shell("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done")).expect("a loop");
         assert!(busy.user > 0.0 && busy.real > 0.0 && busy.peak > 0);
         let idle = run(shell("sleep 0.2")).expect("sleep");

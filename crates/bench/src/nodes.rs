@@ -1,4 +1,4 @@
-//! Models many nodes that start the same program from one parallel file system: the load of its servers.
+//! Models the load on the servers of a parallel file system when many nodes start the same program.
 //!
 //! Only the input/output of one node with an empty page cache is measured. The model multiplies it by the nodes and
 //! divides it by the servers' capacity: lower bounds, because nothing queues and nothing is lost. It tells which part
@@ -13,52 +13,52 @@ use crate::table;
 /// A file system and its clients.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Site {
-    /// Nodes that start at the same time.
+    /// Number of nodes that start at the same time.
     pub nodes: u64,
-    /// Object servers.
+    /// Number of object servers.
     pub servers: u64,
-    /// Object servers that a single file is spread over.
+    /// Number of object servers that store parts of a single file.
     pub stripes: u64,
-    /// Bytes a second that one object server sends.
+    /// Bytes that an object server sends in a second.
     pub server_bytes: f64,
-    /// Requests a second that one object server answers.
+    /// Requests that an object server answers in a second.
     pub server_requests: f64,
-    /// Names a second that the metadata servers look up, all together.
+    /// Names that all metadata servers together look up in a second.
     pub metadata: f64,
-    /// Bytes a second that one node receives.
+    /// Bytes that a node receives in a second.
     pub node_bytes: f64,
 }
 
 /// Load of one node.
 #[derive(Clone, Debug, Serialize)]
 pub struct OneNode {
-    /// Where the program is started from.
+    /// Name of the root that the program is started from.
     pub name: String,
-    /// Seconds it takes alone, from a local disk.
+    /// Seconds of a start on a single node from a local disk.
     pub alone: f64,
     /// Operations of the metadata servers.
     pub metadata: f64,
     /// Requests of object servers.
     pub requests: f64,
-    /// Bytes.
+    /// Bytes read from the file system.
     pub bytes: f64,
-    /// True if everything it reads is a single file.
+    /// True if all reads are from a single file.
     pub single_file: bool,
 }
 
-/// Seconds that each part of the file system is busy until all nodes have started.
+/// Seconds for which each part of the file system is busy until all nodes have started.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bounds {
     /// Load of one node.
     #[serde(flatten)]
     pub one: OneNode,
-    /// The metadata servers.
+    /// Seconds for which the metadata servers are busy.
     pub metadata_seconds: f64,
-    /// The busiest object server, with its requests.
+    /// Seconds for which the busiest object server is busy with requests.
     pub requests_seconds: f64,
-    /// The busiest object server, with its bytes.
+    /// Seconds for which the busiest object server is busy with bytes.
     pub bytes_seconds: f64,
-    /// A node's own link.
+    /// Seconds for which a node's own link is busy.
     pub link_seconds: f64,
 }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_waits_for_names_and_an_image_for_its_server() {
+    fn the_bottleneck_of_a_tree_are_names_and_that_of_an_image_its_server() {
         let tree = SITE.bounds(one(false));
         assert_eq!((tree.metadata_seconds, tree.requests_seconds, tree.bytes_seconds), (500.0, 20.0, 100.0));
         assert_eq!(tree.slowest(), ("metadata", 500.0));

@@ -1,4 +1,4 @@
-//! Bars with intervals, as SVG that needs nothing else.
+//! Draws bar charts with confidence intervals as self-contained SVG.
 
 use std::fmt::Write as _;
 
@@ -11,9 +11,9 @@ pub struct Bar {
     pub label: String,
     /// Group of the bar; a change starts a new group.
     pub group: String,
-    /// Its length.
+    /// Length of the bar.
     pub value: Estimate,
-    /// Words at its end.
+    /// Text at the end of the bar.
     pub note: String,
 }
 

@@ -1,5 +1,4 @@
-//! Prepares a repository in which the measured tree is a small part, as in real ones: beside other versions of it that
-//! share no content, and other packages.
+//! Prepares a repository in which the measured tree is a small part, with other versions and packages.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -15,7 +14,7 @@ use crate::measure;
 use crate::publish::size;
 use esker_testkit::soak::Random;
 
-/// One change in each piece of this size, so that no chunk of a large file stays the same: chunks are larger.
+/// Interval of the changes in a file, in bytes: smaller than a chunk, so that every chunk differs.
 const PIECE: usize = 64 << 10;
 
 /// Bytes changed per piece. Too few to matter for its compressed size.
@@ -24,25 +23,25 @@ const CHANGE: usize = 8;
 /// Options of the preparation.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The tree that will be measured.
+    /// Tree to measure.
     pub tree: PathBuf,
     /// Versions in the repository, the tree itself included.
     pub versions: usize,
-    /// Which of them is the tree itself, counted from 1.
+    /// Number of the version that equals the tree, from 1.
     pub original: usize,
-    /// Other folders to publish beside it.
+    /// Further folders to publish.
     pub packages: Vec<PathBuf>,
-    /// Which directories get a catalog of their own, in the words of `.cvmfsdirtab`.
+    /// Rules for `.cvmfsdirtab` that select directories with catalogs of their own.
     pub nested: Vec<String>,
     /// Name of the repository.
     pub name: String,
-    /// Becomes the folder of the repository, with `repo` and `keys` in it.
+    /// Output folder of the repository, with subfolders `repo` and `keys`.
     pub out: PathBuf,
-    /// The binary.
+    /// Path of the `esker` binary.
     pub esker: PathBuf,
-    /// Where a version is written and removed again.
+    /// Folder for the temporary files of one version.
     pub scratch: PathBuf,
-    /// Where all versions stay as directories, if they do, named as in the repository.
+    /// Folder that keeps all versions as directories, named as in the repository.
     pub directories: Option<PathBuf>,
 }
 
@@ -55,11 +54,11 @@ pub struct Prepared {
     pub tree_bytes: u64,
     /// Stored bytes of the repository.
     pub stored: u64,
-    /// Stored bytes that the tree itself added.
+    /// Stored bytes that the tree added.
     pub stored_for_tree: u64,
 }
 
-/// Makes the repository.
+/// Creates the repository.
 pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Prepared> {
     ensure!((1..=plan.versions).contains(&plan.original), "there is no version {}", plan.original);
     let leaf = plan.tree.file_name().context("the tree has no name")?.to_string_lossy().into_owned();
@@ -123,7 +122,7 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Prepared> {
     })
 }
 
-/// Copies a tree; another version gets a small change in each file. Equal files stay equal.
+/// Copies a tree with a small change in each file. Equal files stay equal.
 fn write_variant(tree: &Path, to: &Path, version: Option<u64>) -> Result<()> {
     fs::create_dir(to)?;
     let mut folders = vec![PathBuf::new()];
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_is_the_same_tree_with_other_content() {
+    fn a_variant_has_the_same_names_and_other_content() {
         let folder = tempfile::tempdir().expect("a folder");
         let tree = folder.path().join("tree");
         fs::create_dir_all(tree.join("sub")).expect("folders");

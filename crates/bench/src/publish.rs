@@ -1,4 +1,4 @@
-//! Publishes a tree into a repository, beside the usual tools: `tar | pigz -6`.
+//! Measures publishing a tree, and `tar | pigz -6` for comparison.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,17 @@ use crate::table;
 /// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The tree.
+    /// Directory to measure.
     pub tree: PathBuf,
-    /// The binary.
+    /// Path of the `esker` binary.
     pub esker: PathBuf,
-    /// Where repositories and archives are put and removed again.
+    /// Folder for temporary repositories and archives.
     pub scratch: PathBuf,
-    /// How often.
+    /// Number of rounds.
     pub repetitions: usize,
 }
 
-/// The ways a tree is packed.
+/// Names of the measured methods.
 const WAYS: [&str; 6] = [
     "tar | pigz -6",
     "esker publish, first",
@@ -42,18 +42,18 @@ const ENCODERS: [(&[&str], &[usize]); 4] = [
     (&["--compress", "zstd"], &[5]),
 ];
 
-/// One way of packing.
+/// Results of one method.
 #[derive(Clone, Debug, Serialize)]
 pub struct Way {
-    /// Which.
+    /// Name of the method.
     pub name: String,
     /// Seconds on the clock.
     pub real: Estimate,
-    /// To the archive.
+    /// Time relative to that of `tar | pigz`.
     pub ratio: Option<Estimate>,
-    /// Processor seconds.
+    /// Processor time in seconds.
     pub cpu: f64,
-    /// Files a second.
+    /// Files published in a second.
     pub files_per_second: f64,
     /// Megabytes of plain content a second.
     pub megabytes_per_second: f64,
@@ -61,24 +61,24 @@ pub struct Way {
     pub peak: u64,
     /// Bytes on disk afterwards.
     pub stored: u64,
-    /// Every single run.
+    /// Cost of each run.
     pub runs: Vec<Cost>,
 }
 
-/// Everything that was measured.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Where.
+    /// Machine and programs of the measurement.
     pub conditions: Conditions,
     /// Regular files of the tree.
     pub files: u64,
-    /// Their bytes.
+    /// Size of these files in bytes.
     pub bytes: u64,
-    /// One row a way.
+    /// Results, one row for each method.
     pub ways: Vec<Way>,
 }
 
-/// Measures, in turns. The tree is read once before, so that no way pays for the disk alone.
+/// Measures all methods in turns, after reading the tree once so that no method alone pays for the disk.
 pub fn run(plan: &Plan, mut progress: impl FnMut(usize)) -> Result<Report> {
     let esker = plan.esker.to_string_lossy().into_owned();
     let conditions = Conditions::now(&[&esker, "pigz", "tar"]);

@@ -19,7 +19,7 @@ use crate::measure;
 use crate::publish::size;
 use esker_testkit::soak::Random;
 
-/// Functions of a module that call one another before its entry calls the next one.
+/// Number of functions that call one another before the entry function calls the next one.
 const CALL_DEPTH: usize = 10;
 
 const MODULE: &str = "module";
@@ -33,17 +33,17 @@ const NAME_TAIL: usize = 100;
 pub struct Plan {
     /// Shared libraries, the utilities among them.
     pub libraries: usize,
-    /// Utilities.
+    /// Number of utility libraries.
     pub utilities: usize,
     /// Functions of a library, on average: half of that to one and a half.
     pub functions: usize,
-    /// Becomes the tree, with `bin/driver` and `lib` in it.
+    /// Output folder of the tree, with `bin/driver` and `lib`.
     pub out: PathBuf,
-    /// The C compiler.
+    /// Command of the C compiler.
     pub compiler: String,
-    /// Compilers at once.
+    /// Number of compilers that run at the same time.
     pub jobs: usize,
-    /// Where sources are written and removed again.
+    /// Folder for temporary sources.
     pub scratch: PathBuf,
 }
 
@@ -58,7 +58,7 @@ pub struct Made {
     pub bytes: u64,
 }
 
-/// A library to be.
+/// A library to generate.
 #[derive(Clone, Debug)]
 struct Library {
     kind: &'static str,
@@ -83,7 +83,7 @@ impl Library {
         if self.kind == UTILITY { 1 } else { CALL_DEPTH }
     }
 
-    /// Its source; its functions call those of `utilities`, if there are any.
+    /// Returns the source of a library; its functions call those of `utilities`.
     fn source(&self, utilities: &[Library]) -> String {
         let mut random = Random(self.number as u64);
         let mut text = String::new();
@@ -115,7 +115,7 @@ impl Library {
     }
 }
 
-/// Makes the tree.
+/// Creates the tree.
 pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Made> {
     ensure!(plan.utilities < plan.libraries, "of {} libraries none is a module", plan.libraries);
     ensure!(plan.functions > 0, "libraries without functions");
@@ -155,7 +155,7 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Made> {
     Ok(Made { functions: visited + functions(&utilities), visited, bytes: size(&plan.out)?.1 })
 }
 
-/// Compiles the driver: it loads all modules, as Python does, and then visits them.
+/// Compiles the driver, which loads all modules as Python does and then calls them.
 fn compile_driver(plan: &Plan, modules: &[Library], sources: &Path) -> Result<()> {
     let mut table = String::new();
     for module in modules {
@@ -171,7 +171,7 @@ fn compile_driver(plan: &Plan, modules: &[Library], sources: &Path) -> Result<()
     measure::run(compiler).map(drop)
 }
 
-/// Does something with each library, with so many threads; the first failure ends it.
+/// Runs a function for each library with so many threads, until the first failure.
 fn in_parallel(
     libraries: &[Library],
     jobs: usize,

@@ -20,38 +20,38 @@ use crate::table;
 #[derive(Debug, Serialize)]
 pub struct Report {
     conditions: Conditions,
-    /// One after the other, then many at once.
+    /// Results: sequential requests, then concurrent ones.
     rows: Vec<Row>,
 }
 
-/// One kind of way.
+/// Results for one number of concurrent requests.
 #[derive(Debug, Serialize)]
 struct Row {
     /// Routes to choose from.
     ways: String,
-    /// Requests under way at once.
+    /// Number of concurrent requests.
     at_once: usize,
-    /// Microseconds a request straight from the server.
+    /// Microseconds of a request directly to the server.
     straight_us: Estimate,
-    /// The same through the choice, in parts of that.
+    /// Time with route selection relative to that without.
     ratio: Estimate,
 }
 
-/// How much is measured.
+/// Size of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Pairs of turns.
+    /// Number of pairs of turns.
     pub turns: usize,
-    /// Requests in a turn.
+    /// Number of requests in a turn.
     pub requests: usize,
 }
 
-/// An object as small as many are.
+/// Size of the measured object in bytes, as small as many are.
 const OBJECT: usize = 2000;
-/// Requests at once in the second half.
+/// Number of concurrent requests in the second half.
 const AT_ONCE: usize = 16;
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(size: Size) -> Result<Report> {
     let mirror = Mirror::serve(std::env::temp_dir());
     mirror.make(|_| Some(vec![7; OBJECT]));
@@ -90,7 +90,7 @@ fn many(url: &str) -> Result<Servers> {
     Ok(servers)
 }
 
-/// Microseconds that a request takes.
+/// Returns the microseconds of a request.
 fn turn(source: &Arc<dyn Source>, requests: usize, at_once: usize) -> Result<f64> {
     let began = Instant::now();
     let (sender, receiver) = std::sync::mpsc::channel();

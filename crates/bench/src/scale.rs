@@ -1,4 +1,4 @@
-//! The same work by more and more threads: the cost of one operation under contention.
+//! Measures the cost of an operation under contention, with a growing number of threads.
 //!
 //! On a machine with few cores more threads can't be faster. But it shows whether an operation costs more processor
 //! time, or makes threads sleep: a contended lock does one or the other. `docs/benchmarks.md` says what only a larger
@@ -26,62 +26,62 @@ pub enum Work {
     Lookup,
     /// Files in a view whose objects are in the cache.
     Read,
-    /// Objects that are not in the cache and whose source is in memory.
+    /// Fetches of objects that are not cached and whose source is in memory.
     Miss,
-    /// Names in a mounted tree that answers at once: the kernel's part and the mount's.
+    /// Lookups in a mounted tree that replies at once: the kernel's and the FUSE layer's cost.
     Null,
 }
 
 /// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Kinds of work.
+    /// Kinds of operation to measure.
     pub work: Vec<Work>,
     /// Threads of each round; growth is relative to the first.
     pub threads: Vec<usize>,
     /// Operations of a round, of all threads together; otherwise as many as take long enough.
     pub operations: Option<usize>,
-    /// Rounds.
+    /// Number of rounds.
     pub repetitions: usize,
 }
 
-/// One kind of work by some threads.
+/// Results for one operation and number of threads.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
-    /// Which.
+    /// Kind of operation.
     pub work: Work,
     /// Operations of a round.
     pub operations: usize,
-    /// Threads at once.
+    /// Number of threads that run at the same time.
     pub threads: usize,
     /// Processor time of an operation in nanoseconds, of the whole process.
     pub nanoseconds: Estimate,
-    /// How often an operation sent a thread to sleep.
+    /// Number of times that an operation put a thread to sleep.
     pub sleeps: Estimate,
     /// Processor time against the first number of threads.
     pub growth: Estimate,
-    /// Operations a second, of all threads.
+    /// Number of operations of all threads in a second.
     pub rate: Estimate,
 }
 
-/// Everything that was measured.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Where.
+    /// Machine and programs of the measurement.
     pub conditions: Conditions,
-    /// One row a kind of work and number of threads.
+    /// Results, one row for each operation and number of threads.
     pub rows: Vec<Measured>,
 }
 
-/// Something that many threads can do at once.
+/// An operation that many threads can perform at the same time.
 trait Subject: Sync {
-    /// Makes everything ready for a round in which each number below `operations` is done once.
+    /// Prepares a round that performs the operation once for each number below `operations`.
     fn prepare(&mut self, operations: usize) -> Result<()>;
     /// Performs one operation.
     fn operate(&self, number: usize) -> Result<()>;
 }
 
-/// Rounds of one kind of work by one number of threads.
+/// Rounds of one operation by one number of threads.
 #[derive(Clone, Default)]
 struct Rounds {
     nanoseconds: Vec<f64>,
@@ -89,7 +89,7 @@ struct Rounds {
     rates: Vec<f64>,
 }
 
-/// Measures. Rounds of all thread counts are interleaved.
+/// Runs the measurement, with the rounds of all thread counts interleaved.
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report> {
     let conditions = Conditions::now(&[]);
     let mut rows = Vec::new();

@@ -1,4 +1,4 @@
-//! A server on this machine that lives as long as a measurement.
+//! Runs a server on this machine for the duration of a measurement.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -14,7 +14,7 @@ use crate::child::Ending;
 #[derive(Debug)]
 pub struct Served {
     _child: Ending,
-    /// The URL of its first repository.
+    /// URL of the server's first repository.
     pub url: String,
 }
 
@@ -48,7 +48,7 @@ pub fn address(url: &str) -> Result<SocketAddr> {
     found.next().with_context(|| format!("{host} has no address"))
 }
 
-/// The same URL at another address.
+/// Returns the same URL with another address.
 pub fn at(url: &str, address: SocketAddr) -> Result<String> {
     let (_, path) = split(url)?;
     Ok(format!("http://{address}{path}"))
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_move() {
+    fn urls_change_their_address() {
         let url = "http://127.0.0.1:8000/cvmfs/a.b";
         let there: SocketAddr = "127.0.0.1:9".parse().expect("an address");
         assert_eq!(at(url, there).expect("a url"), "http://127.0.0.1:9/cvmfs/a.b");

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::child::Ending;
 
-/// How long it may take to listen.
+/// Timeout for squid to start listening.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A squid, stopped when this is dropped.
@@ -20,12 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Squid {
     child: Ending,
     _folder: TempDir,
-    /// Where it listens.
+    /// Address that squid listens at.
     pub address: SocketAddr,
 }
 
 impl Squid {
-    /// Starts one that asks `server` and keeps as much in memory as `cache` bytes.
+    /// Starts squid as a proxy of `server` with `cache` bytes of memory.
     pub fn start(program: &Path, server: SocketAddr, cache: u64) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("esker-bench-").tempdir()?;
         // Started by root it goes on as a user of its own.
@@ -47,7 +47,7 @@ impl Squid {
         Ok(squid)
     }
 
-    /// Its process.
+    /// Returns the process id of squid.
     pub fn pid(&self) -> u32 {
         self.child.pid()
     }

@@ -1,4 +1,4 @@
-//! How long a command takes to start from different roots: a directory, memory, mounts of several clients.
+//! Measures the start of a command from different roots: a directory, memory, mounts of several clients.
 //!
 //! * cold: nothing is on the client. Its cache is emptied, its process is gone, the page cache dropped, the root mounted
 //!   anew, perhaps over a link that makes the server far away.
@@ -36,22 +36,22 @@ const VOID_IN_A_ROW: usize = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Nothing is on the client.
+    /// The client has no data of the repository.
     Cold,
     /// Objects are in the client's cache on disk.
     Warm,
-    /// Everything is in memory.
+    /// All data is in memory.
     Hot,
 }
 
 /// Options of the measurement.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Which states, in this order.
+    /// States to measure, in this order.
     pub states: Vec<State>,
-    /// How far the server is when a mount is cold; as it is if there are none.
+    /// Emulated distances of the server for cold runs; none for the real distance.
     pub links: Vec<Profile>,
-    /// How many processes run the command at the same time.
+    /// Numbers of processes that run the command at the same time.
     pub processes: Vec<usize>,
     /// The command. In its arguments `{root}` stands for the root, `{process}` for the number of the process, and
     /// `{scratch}` for an empty folder of its own.
@@ -62,63 +62,63 @@ pub struct Plan {
     pub once_before: bool,
     /// The repository, for clients that mount it.
     pub url: Option<String>,
-    /// Where commands that write have their folders.
+    /// Folder for the scratch folders of commands that write.
     pub scratch: PathBuf,
 }
 
 /// Setting that distinguishes one series of runs from another of the same root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// How near things are.
+    /// State before a run.
     pub state: State,
-    /// How far the server is, if something makes it far.
+    /// Emulated distance of the server, if there is one.
     pub link: Option<String>,
-    /// How many run the command at once.
+    /// Number of processes that run the command at the same time.
     #[serde(default = "one")]
     pub processes: usize,
 }
 
-/// Results that are older than the field had one process.
+/// Returns the default of `processes` for results that are older than the field.
 fn one() -> usize {
     1
 }
 
-/// One run.
+/// Measurements of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Run {
     /// Cost of the command.
     #[serde(flatten)]
     pub cost: Cost,
-    /// Seconds that mounting took before it, if that was part of the state.
+    /// Seconds for mounting, if that was part of the state.
     pub mount: Option<f64>,
-    /// Processor seconds of the client's process meanwhile, mounting included where that was part of it.
+    /// Processor seconds of the client's process during the run, mounting included where that was part of it.
     pub daemon: Option<f64>,
-    /// Processor seconds of the whole machine while the command ran: the kernel's own threads, and whatever else ran, count
-    /// here alone.
+    /// Processor seconds of the whole machine during the run, including threads of the kernel and other
+    /// processes.
     #[serde(default)]
     pub machine: Option<f64>,
-    /// FUSE requests that the client answered meanwhile, if it can tell.
+    /// FUSE requests that the client answered during the run, if it reports them.
     pub callbacks: Callbacks,
     /// Traffic over the link from mounting to unmounting, if there is one.
     pub traffic: Option<Counts>,
-    /// Bytes that the client reports as fetched, if it was cold and can tell.
+    /// Bytes that the client reports as fetched in a cold run.
     pub fetched: Option<Fetched>,
     /// Reads of the disk below the root or the client's folders, if the page cache was dropped before.
     #[serde(default)]
     pub disk: Option<DiskReads>,
 }
 
-/// The runs of one root in one setting, in the order they were made.
+/// Runs of one root in one setting, in order of time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series {
-    /// In which setting.
+    /// Setting of the runs.
     #[serde(flatten)]
     pub setting: Setting,
-    /// The root's name.
+    /// Name of the root.
     pub root: String,
-    /// The runs.
+    /// All runs.
     pub runs: Vec<Run>,
-    /// Runs that were repeated, because part of their working set was in memory already.
+    /// Number of repeated runs, because part of their working set was in memory before.
     #[serde(default)]
     pub void: usize,
 }
@@ -198,7 +198,7 @@ pub fn end_on_signals() -> Result<()> {
     sys::note_signals().context("can't wait for signals")
 }
 
-/// Starts the processes at once and waits for them. Their scratch folders are made before and removed after the
+/// Starts all processes at once and waits for them. Their scratch folders are made before and removed after the
 /// measured time.
 fn start(root: &Root, plan: &Plan, processes: usize) -> Result<Cost> {
     ensure!(!sys::was_asked_to_end(), "interrupted");
@@ -213,13 +213,15 @@ fn start(root: &Root, plan: &Plan, processes: usize) -> Result<Cost> {
     measure::run_all((0..processes).map(command))
 }
 
-/// Locks the files that a server has just read in memory; the client's empty page cache doesn't cover them.
+/// Locks the files that the server has just read in memory: emptying the client's page cache doesn't evict them
+/// there.
 pub fn hold_what_was_served(folder: &Path) -> Result<Held> {
     let read = hold::resident(folder)?;
     hold::hold(&[folder.to_owned()], &read)
 }
 
-/// Locks the files that the command has read from the first root in memory, and the same files of the others.
+/// Locks the files that the command has read from the first root, and the same files of the other roots, in
+/// memory.
 fn hold_what_was_read(roots: &[Root], say: &mut impl FnMut(&str)) -> Result<Option<Held>> {
     let paths: Vec<_> = roots.iter().map(Root::path).collect();
     let Some(first) = paths.first() else { return Ok(None) };
@@ -235,7 +237,7 @@ fn hold_what_was_read(roots: &[Root], say: &mut impl FnMut(&str)) -> Result<Opti
     }
 }
 
-/// One setting, being measured.
+/// Measurement of one setting.
 struct Stage<'a> {
     plan: &'a Plan,
     state: State,

@@ -1,4 +1,4 @@
-//! Medians, ratios and how far they can be trusted.
+//! Computes medians, ratios and confidence intervals.
 
 use esker_testkit::soak::Random;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub struct Estimate {
     pub high: f64,
 }
 
-/// Returns the median; `NaN` of nothing.
+/// Returns the median; `NaN` for an empty list.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -39,7 +39,7 @@ pub fn ratio_of(values: &[f64], baseline: &[f64]) -> Estimate {
     })
 }
 
-/// Applies `statistic` to the sample's places and to many resamples of them.
+/// Computes `statistic` for a sample and for many resamples.
 fn bootstrap(len: usize, statistic: impl Fn(&[usize]) -> f64) -> Estimate {
     let mut picks: Vec<usize> = (0..len).collect();
     let point = statistic(&picks);
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn medians_are_computed() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
@@ -88,9 +88,9 @@ mod tests {
         assert_eq!(quantile(&sorted, 1.0), 30.0);
     }
 
-    /// Of many samples with a known median, about 95 of 100 intervals contain it.
+    /// About 95 of 100 intervals contain the known median of random samples.
     #[test]
-    fn intervals_hold_the_median_as_often_as_they_say() {
+    fn intervals_contain_the_median_with_the_stated_confidence() {
         let mut random = Random(1);
         let mut held = 0;
         for _ in 0..200 {

@@ -55,7 +55,7 @@ fn duration(time: libc::timeval) -> Duration {
     Duration::from_secs(seconds.unwrap_or(0)) + Duration::from_micros(micros.unwrap_or(0))
 }
 
-/// A mapping of our own, until this is dropped.
+/// A memory mapping, unmapped on drop.
 #[derive(Debug)]
 struct Mapped {
     start: NonNull<c_void>,
@@ -65,7 +65,7 @@ struct Mapped {
 impl Mapped {
     /// Maps the first `len` bytes of a file, at least one, for reading.
     fn of_file(file: &File, len: usize) -> io::Result<Self> {
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours, and nobody reads it.
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours, and no code reads it.
         let start = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0) }?;
         Self::at(start, len)
     }
@@ -96,7 +96,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and nobody has a reference into it.
+        // SAFETY: the mapping is ours alone, and no code has a reference into it.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) };
     }
 }
@@ -108,7 +108,7 @@ pub(crate) struct Locked {
 }
 
 impl Locked {
-    /// Reads the first `len` bytes of a file into memory, at least one, and locks them there.
+    /// Reads the first `len` bytes of a file into memory and locks them; `len` is at least one.
     pub(crate) fn of(file: &File, len: usize) -> io::Result<Self> {
         let mapped = Mapped::of_file(file, len)?;
         // SAFETY: the range is the mapping just made.
@@ -125,7 +125,7 @@ pub(crate) fn resident_pages(file: &File, len: usize) -> io::Result<usize> {
 /// Largest pipe in bytes for an ordinary user, by the kernel's default limit.
 const PIPE_LEN: usize = 1 << 20;
 
-/// Blocks of memory of each of which one page is in use, and stays where it is, until this is dropped.
+/// Blocks of memory with one unmovable used page each, freed on drop.
 #[derive(Debug)]
 pub(crate) struct Scattered {
     mapped: Mapped,
@@ -145,7 +145,7 @@ impl Scattered {
         // SAFETY: the range is the mapping just made, and the advice changes no bytes.
         unsafe { madvise(start.as_ptr(), len, Advice::LinuxNoHugepage) }?;
         for at in (0..len).step_by(page) {
-            // SAFETY: within the mapping, to which nobody has a reference.
+            // SAFETY: within the mapping, to which no code has a reference.
             unsafe { start.as_ptr().cast::<u8>().add(at).write_volatile(1) };
         }
         for (number, at) in (0..len).step_by(size).enumerate() {
@@ -160,19 +160,19 @@ impl Scattered {
         Ok(scattered)
     }
 
-    /// Keeps the first page of the block at this place, in the newest pipe.
+    /// Keeps the first page of this block in use, through the newest pipe.
     fn keep_first_page(&self, at: usize, size: usize, page: usize) -> io::Result<()> {
         let Some((_, pipe)) = self.pipes.last() else { return Err(io::Error::other("there is no pipe")) };
-        // SAFETY: the block lies within the mapping, to which nobody writes any more.
+        // SAFETY: the block lies within the mapping, to which no code writes any more.
         let block = unsafe { self.mapped.start.as_ptr().cast::<u8>().add(at) };
         // SAFETY: as above, and the page was written.
         let first = unsafe { std::slice::from_raw_parts(block, page) };
-        // SAFETY: nobody reads what is in the pipe.
+        // SAFETY: no code reads the pipe.
         let spliced = unsafe { vmsplice(pipe, &[IoSliceRaw::from_slice(first)], SpliceFlags::NONBLOCK) }?;
         if spliced != page {
             return Err(io::Error::other("a pipe took less than a page"));
         }
-        // SAFETY: the rest of the block, which nobody reads.
+        // SAFETY: the rest of the block, which no code reads.
         unsafe { madvise(block.add(page).cast(), size - page, Advice::LinuxDontNeed) }?;
         Ok(())
     }
@@ -187,7 +187,7 @@ impl Scattered {
 /// Resources used by this process so far, with all its threads.
 pub(crate) struct Used {
     pub(crate) processor: Duration,
-    /// How often a thread gave its processor up because it had to wait.
+    /// Number of times that a thread went to sleep because it had to wait.
     pub(crate) sleeps: u64,
 }
 
@@ -226,7 +226,7 @@ pub(crate) fn note_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// True if one of these signals came.
+/// Returns true if one of these signals arrived.
 pub(crate) fn was_asked_to_end() -> bool {
     ASKED_TO_END.load(Ordering::Relaxed)
 }

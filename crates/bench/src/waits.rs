@@ -20,9 +20,9 @@ use crate::table;
 pub struct Report {
     /// Length of the trace in seconds.
     pub seconds: f64,
-    /// For how many of them at least one core had nothing to do.
+    /// Seconds of these in which at least one core was idle.
     pub idle_seconds: f64,
-    /// Switches that were missing and taken from how long tasks ran.
+    /// Number of switches missing in the trace and derived from the run times of tasks.
     pub rebuilt: usize,
     /// Error of the reconstruction: how much later the recorded idle periods would have ended without their switches.
     pub rebuilt_late: Moments,
@@ -33,39 +33,39 @@ pub struct Report {
 /// Jobs of one kind of thread. All times are microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Kind {
-    /// How many.
+    /// Number of jobs.
     pub jobs: usize,
-    /// Half of them waited no longer than this.
+    /// Median wait.
     pub half_us: f64,
-    /// All but a hundredth waited no longer than this.
+    /// 99th percentile of the wait.
     pub p99_us: f64,
-    /// The same, counting only time at which a core had nothing to do.
+    /// Median wait while a core was idle.
     pub idle_half_us: f64,
-    /// The same.
+    /// 99th percentile of the wait while a core was idle.
     pub idle_p99_us: f64,
-    /// The longest of these.
+    /// Longest wait while a core was idle.
     pub idle_most_us: f64,
-    /// Jobs that waited for more than a millisecond beside an idle core.
+    /// Number of jobs that waited for more than a millisecond while a core was idle.
     pub idle_over_ms: usize,
-    /// The times from when a core was idle while any of them waited until that ended. Many jobs may wait through one, and one
-    /// job through many.
+    /// Idle periods of a core during which a job waited. Many jobs may wait through one, and one job through
+    /// many.
     pub moments: Moments,
 }
 
 /// Lengths in microseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Moments {
-    /// How many.
+    /// Number of moments.
     pub count: usize,
-    /// Half of them were no longer than this.
+    /// Median length.
     pub half_us: f64,
-    /// All but a hundredth were no longer than this.
+    /// 99th percentile of the length.
     pub p99_us: f64,
-    /// The longest.
+    /// Longest length.
     pub most_us: f64,
 }
 
-/// From when to when, in nanoseconds.
+/// Start and end in nanoseconds.
 type Span = (u64, u64);
 
 /// The last switch of a core.
@@ -74,7 +74,7 @@ struct Core {
     at: u64,
     /// Task that was switched to; 0 is idle.
     runs: u64,
-    /// True if it ended idling.
+    /// True if the switch ended an idle period.
     woke: bool,
 }
 
@@ -82,17 +82,17 @@ struct Core {
 struct Trace {
     span: Option<Span>,
     cores: HashMap<u64, Core>,
-    /// For how long a task has run since it was last seen to start or to stop.
+    /// Run time of each task since its last recorded switch.
     ran: HashMap<u64, u64>,
-    /// True if the trace tells that.
+    /// True if the trace contains run times.
     timed: bool,
-    /// How often something stopped that wasn't seen to start.
+    /// Number of recorded stops without a recorded start.
     gaps: usize,
-    /// By how much the end of idling would be missed, for each that was recorded.
+    /// Delay by which the end of each recorded idle period would be missed.
     late: Vec<u64>,
     idle: Vec<Span>,
     waits: Vec<(String, Span)>,
-    /// The last wait of each thread: one that began beside a sleeping thread is noted twice.
+    /// Last wait of each thread; a wait that began beside a sleeping thread is recorded twice.
     last: HashMap<String, u64>,
 }
 
@@ -191,7 +191,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Spans in order that touch no other.
+/// Returns the union of spans, sorted and without overlap.
 fn union(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort_unstable();
     let mut joined: Vec<Span> = Vec::new();
@@ -211,14 +211,14 @@ fn covered(spans: &[Span], (begin, end): Span) -> impl Iterator<Item = Span> {
     touched.map(move |span| (span.0.max(begin), span.1.min(end)))
 }
 
-/// Lengths in microseconds, the shortest first.
+/// Returns the lengths of spans in microseconds, sorted.
 fn lengths(nanoseconds: impl Iterator<Item = u64>) -> Vec<f64> {
     let mut all: Vec<f64> = nanoseconds.map(|length| length as f64 / 1e3).collect();
     all.sort_by(f64::total_cmp);
     all
 }
 
-/// Returns a percentile; 0 of nothing.
+/// Returns a percentile; 0 for an empty list.
 fn at(sorted: &[f64], percent: usize) -> f64 {
     let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
     sorted.get(place).copied().unwrap_or(0.0)

@@ -1,4 +1,4 @@
-//! This program started again with its own command line, as a process that stays.
+//! Starts this program again with its own command line, as a background process.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -11,8 +11,8 @@ use esker_store::without_passwords;
 use crate::args::RepositoryArgs;
 use crate::error::{Context, Failure, Kind};
 
-/// How to start this program again: its program name, the option for the report's descriptor, and the error if it
-/// can't be started.
+/// Data for starting this program again: its name, the option for the report's descriptor, and the error for a
+/// failed start.
 pub(crate) struct Again<'a> {
     pub(crate) name: &'a str,
     pub(crate) option: &'static str,
@@ -45,7 +45,7 @@ pub(crate) fn start_again(
     }
 }
 
-/// Reads the proxies that stand masked in the command line of a process that was started again.
+/// Reads the proxies that are masked in the command line of a process that was started again.
 pub(crate) fn read_proxies(args: &mut RepositoryArgs) -> Result<(), Failure> {
     let text = std::io::read_to_string(std::io::stdin());
     args.proxy = Some(text.context(Kind::Failed, "can't read the proxies")?);
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn passwords_of_proxies_are_taken_out_of_a_command_line() {
+    fn passwords_of_proxies_are_removed_from_a_command_line() {
         let line = |words: &str| words.split(' ').map(OsString::from).collect::<Vec<_>>();
         for (given, masked, proxies) in [
             ("mount u m --proxy http://p:1;DIRECT", "mount u m --proxy http://p:1;DIRECT", None),

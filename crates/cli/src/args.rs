@@ -32,7 +32,8 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) public_key: Vec<PathBuf>,
 
-    /// Further server of the repository, tried when those before it fail; with a NAME, replaces the configured servers
+    /// Additional server of the repository, tried after the servers before it have failed; with a NAME, replaces
+    /// the configured servers
     #[arg(long, value_name = "URL")]
     pub(crate) server: Vec<String>,
 
@@ -45,7 +46,7 @@ pub(crate) struct RepositoryArgs {
     #[arg(long, value_name = "FILE|DIR")]
     pub(crate) ca: Vec<PathBuf>,
 
-    /// Server for external data, which is requested by the path of its file
+    /// Server for external data: files are requested by their path in the repository
     #[arg(long, value_name = "URL")]
     pub(crate) external: Vec<String>,
 
@@ -104,7 +105,7 @@ pub(crate) struct RepositoryArgs {
     #[arg(long)]
     pub(crate) offline: bool,
 
-    /// Accept a repository that was created again and is older than the revision seen before
+    /// Accept a recreated repository whose revision is older than the last accepted one
     #[arg(long)]
     pub(crate) forget_history: bool,
 
@@ -176,7 +177,7 @@ pub(crate) struct PinArgs {
 }
 
 impl PinArgs {
-    /// Returns the pinned revision, if one was named.
+    /// Returns the pinned revision, if the options name one.
     pub(crate) fn pin(&self) -> Option<Pin> {
         let tag = self.tag.clone().map(Pin::Tag);
         tag.or(self.date.map(Pin::Date)).or(self.root_hash.map(Pin::Root))
@@ -205,7 +206,7 @@ pub(crate) struct ViewArgs {
     #[command(flatten)]
     pin: PinArgs,
 
-    /// Stay at the current revision; programs start faster, because the kernel can answer more by itself
+    /// Stay at the current revision; programs start faster, because the kernel can cache more
     #[arg(long)]
     pub(crate) fixed: bool,
 
@@ -220,7 +221,7 @@ pub(crate) struct ViewArgs {
 }
 
 impl ViewArgs {
-    /// Returns the pinned revision, whatever is published later.
+    /// Returns the pinned revision, or none for the newest.
     pub(crate) fn pin(&self) -> Option<Pin> {
         self.pin.pin().or(self.fixed.then_some(Pin::Head))
     }
@@ -279,7 +280,7 @@ pub(crate) struct PlaceArgs {
     #[command(flatten)]
     pub(crate) repository: RepositoryArgs,
 
-    /// Where a NAME is looked for that is published from this machine.
+    /// Options that say where a NAME published from this machine is looked up.
     #[command(flatten)]
     pub(crate) published: PublisherArgs,
 }
@@ -290,12 +291,12 @@ pub(crate) struct Located<'a> {
     pub(crate) repository: &'a str,
     /// The path in the repository.
     pub(crate) path: &'a [u8],
-    /// The revision, if one is named.
+    /// Pinned revision, if the command line names one.
     pub(crate) pin: Option<Pin>,
 }
 
 impl PlaceArgs {
-    /// Makes the arguments for a place that was given in another way.
+    /// Creates the arguments for a repository that another argument names.
     pub(crate) fn of(place: String, repository: RepositoryArgs) -> Self {
         let (pin, published) = Default::default();
         Self { place: place.into(), path: None, repository, pin, published }
@@ -318,15 +319,10 @@ impl PlaceArgs {
         let url = std::str::from_utf8(url)
             .map_err(|_| Failure::usage(format!("{} is not the address of a repository", lossy(url))))?;
         let pin = self.pin.pin();
-        Ok(match url.split_once('@').filter(|(name, _)| is_name(name)) {
-            None => Located { repository: url, path, pin },
-            Some(_) if pin.is_some() => {
-                return Err(Failure::usage(format!(
-                    "two revisions are named: {url} names one, and an option another"
-                )));
-            }
-            Some((_, "")) => return Err(Failure::usage(format!("{url} has no tag after the @"))),
-            Some((name, tag)) => Located { repository: name, path, pin: Some(Pin::Tag(tag.to_owned())) },
+        Ok(match split_tag(url)? {
+            (url, None) => Located { repository: url, path, pin },
+            (_, Some(_)) if pin.is_some() => return Err(two_revisions(url)),
+            (repository, Some(tag)) => Located { repository, path, pin: Some(Pin::Tag(tag.to_owned())) },
         })
     }
 }
@@ -405,7 +401,7 @@ pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failu
     Ok(servers)
 }
 
-/// Applies the timeouts of the command line.
+/// Applies the timeouts that the command line sets.
 pub(crate) fn hurry(servers: &mut Servers, args: &RepositoryArgs) {
     if let Some(timeout) = args.timeout {
         (servers.timings.proxy, servers.timings.direct) = (timeout, Some(timeout));
@@ -416,9 +412,33 @@ pub(crate) fn hurry(servers: &mut Servers, args: &RepositoryArgs) {
     }
 }
 
-/// True if this is a name, and not a URL or a path.
+/// Returns true if the argument is a name, and not a URL or a path.
 pub(crate) fn is_name(text: &str) -> bool {
     !text.contains('/') && RepositoryName::parse(text).is_ok()
+}
+
+/// Splits `NAME@TAG` and `URL/NAME@TAG`; names of repositories have no `@` in them.
+pub(crate) fn split_tag(text: &str) -> Result<(&str, Option<&str>), Failure> {
+    let of_name = text.split_once('@').filter(|(name, _)| is_name(name));
+    let of_url = || {
+        let (server, last) = text.rsplit_once('/')?;
+        // A host may follow a user's name and an `@`.
+        let has_path = server
+            .split_once("://")
+            .map_or(server.starts_with('/') || server.is_empty(), |(_, rest)| !rest.is_empty());
+        let (name, tag) = last.split_once('@').filter(|(name, _)| has_path && is_name(name))?;
+        Some((&text[..server.len() + 1 + name.len()], tag))
+    };
+    match of_name.or_else(of_url) {
+        None => Ok((text, None)),
+        Some((_, "")) => Err(Failure::usage(format!("{text} has no tag after the @"))),
+        Some((repository, tag)) => Ok((repository, Some(tag))),
+    }
+}
+
+/// Returns the failure for a tag in the name of a repository beside an option.
+pub(crate) fn two_revisions(place: &str) -> Failure {
+    Failure::usage(format!("two revisions are named: {place} names one, and an option another"))
 }
 
 /// Splits `URL:/path`; the path is `None` where there is only a URL.
@@ -526,7 +546,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_read_as_urls_and_paths() {
+    fn addresses_are_parsed_as_urls_and_paths() {
         let parse = |text| Address::parse(text, None).map(|address| (address.url, address.name));
         let pair = |url: &str, name: &str| Some((url.to_owned(), name.to_owned()));
         assert_eq!(parse("http://h:8000/cvmfs/a.test/").ok(), pair("http://h:8000/cvmfs/a.test", "a.test"));
@@ -563,6 +583,9 @@ mod tests {
         assert_eq!(locate(&["a.test@v1", "/x"]), place("a.test", "/x", tag("v1")));
         assert_eq!(locate(&["a.test:/x@y"]), place("a.test", "/x@y", None));
         assert_eq!(locate(&["http://u@h/a.test:/x"]), place("http://u@h/a.test", "/x", None));
+        assert_eq!(locate(&["http://u@h/a.test@v1:/x"]), place("http://u@h/a.test", "/x", tag("v1")));
+        assert_eq!(locate(&["/srv/a.test@v1:/x"]), place("/srv/a.test", "/x", tag("v1")));
+        assert_eq!(locate(&["http://u@h.org:/x"]), place("http://u@h.org", "/x", None));
         assert!(locate(&["a.test@v1:/x", "--tag", "v2"]).is_err_and(|said| said.contains("two revisions")));
         assert!(locate(&["a.test@:/x"]).is_err_and(|said| said.contains("no tag")));
     }

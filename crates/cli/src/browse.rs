@@ -1,4 +1,4 @@
-//! A repository that is looked into without mounting it.
+//! Opens a repository for reading without mounting it.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl Browsed {
         Self::open_at(place, place.locate()?.pin, settings)
     }
 
-    /// Opens a place at this revision, or the newest one and those that follow it.
+    /// Opens a repository or mount at this revision, or at the newest one.
     pub(crate) fn open_at(place: &PlaceArgs, pin: Option<Pin>, settings: &Settings) -> Result<Self, Failure> {
         let Located { repository: named, path, .. } = place.locate()?;
         let options = ViewOptions { pin, ..view_options(settings) };

@@ -25,7 +25,7 @@ pub(crate) struct Scope {
     pub(crate) owners: bool,
 }
 
-/// Something that is not the same in both. Field names are an interface.
+/// A difference between the two trees. Field names are an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
     /// Path, from the roots of the trees.
@@ -38,7 +38,7 @@ pub(crate) struct Difference {
     pub(crate) b: String,
 }
 
-/// Longest list of attributes' names and longest value that Linux knows.
+/// Maximum length in Linux of a list of attribute names, and of a value.
 const XATTR_MAX: usize = 64 * 1024;
 const BLOCK: usize = 256 * 1024;
 
@@ -47,7 +47,7 @@ pub(crate) struct Pair<'p> {
     a: &'p Path,
     b: &'p Path,
     scope: Scope,
-    /// Directories still to be read.
+    /// Directories to read.
     queue: Mutex<Queue>,
     more: Condvar,
     entries: AtomicU64,
@@ -56,7 +56,7 @@ pub(crate) struct Pair<'p> {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<PathBuf>,
-    /// Threads that may still find more.
+    /// Number of threads that may still find more work.
     busy: usize,
 }
 
@@ -71,7 +71,7 @@ impl<'p> Pair<'p> {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Compares until everything is compared or the receiver is gone.
+    /// Compares entries until none is left or the receiver is gone.
     pub(crate) fn work(&self, found: &Sender<Difference>) {
         while let Some(directory) = self.next() {
             let inside = self.directory(&directory, found);
@@ -219,7 +219,7 @@ fn owner(meta: &Metadata) -> String {
     format!("{}:{}", meta.uid(), meta.gid())
 }
 
-/// True for attributes in which a client describes itself, which naturally differ between clients.
+/// Returns true for attributes in which a client describes itself, which differ between clients.
 fn is_about_the_client(name: &str) -> bool {
     const ABOUT: [&str; 39] = [
         "authz",
@@ -280,7 +280,7 @@ fn is_about_the_client(name: &str) -> bool {
     }
 }
 
-/// Returns the published attributes in one line.
+/// Returns the published extended attributes in one line.
 fn xattrs(path: &Path) -> String {
     let all = stored_xattrs(path);
     let shown = all.iter().filter(|(name, _)| !is_about_the_client(name));

@@ -17,12 +17,12 @@ use crate::settings::Settings;
 
 /// Timeout for an automounter.
 const AUTOMOUNT: Duration = Duration::from_secs(20);
-/// Timeout for mounting it.
+/// Timeout for mounting the configuration repository.
 const MOUNT: Duration = Duration::from_secs(30);
 
-/// Mounts the configuration repository, if there is one and it isn't mounted: by a lookup, where there is an
-/// automounter, and otherwise itself, where root calls. A failure is reported when the repository itself is looked up,
-/// and nothing takes longer than the two limits.
+/// Mounts the configuration repository if it is configured and not mounted, by a lookup where an automounter is
+/// in use, otherwise directly if root calls. A failure is reported when the repository itself is looked up, and
+/// nothing takes longer than the two limits.
 pub(crate) fn mount_first(name: &str, settings: &Settings) {
     let Ok(name) = configuration::full_name(settings, name) else { return };
     let is_missing = || {
@@ -61,7 +61,7 @@ fn missing(parameters: &Parameters) -> bool {
     parameters.problems().iter().any(|it| problem(&it.kind))
 }
 
-/// Mounts it as the user would, in a process of its own with a time limit.
+/// Mounts the configuration repository in a child process with a time limit.
 fn mount(repository: &str, folder: &Path) -> Result<(), String> {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("esker").arg("mount").arg("--").arg(repository).arg(folder).current_dir("/");

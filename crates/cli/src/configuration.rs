@@ -1,4 +1,4 @@
-//! Configuration of this machine: its files, and their settings for a repository.
+//! Loads the configuration of this machine, and its settings for a repository.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,18 +14,18 @@ use crate::doctor::{NoAnswer, Touch, touch};
 use crate::error::{Context, Failure, Kind};
 use crate::settings::Settings;
 
-/// CernVM-FS's folder.
+/// Folder of the configuration of CernVM-FS.
 const CERNVMFS: &str = "/etc/cvmfs";
-/// Esker's own.
+/// Folder of Esker's own configuration.
 const OWN: &str = "/etc/esker";
 /// Timeout for files in a mounted configuration repository; those on a disk take no time.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Timeout for a sign of life of that mount.
 const TOUCH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Files of this machine. A folder outside of `/etc` is in a configuration repository, which may be a mount that
-/// hangs; and a process with a thread that waits for that may not be able to end. So a child process that can be
-/// detached touches it first.
+/// Reads configuration files of this machine in a way that survives a hanging mount. A folder outside of `/etc`
+/// is in a configuration repository, which may be a mount that hangs; and a process with a thread that waits
+/// for that may not be able to end. So a child process that can be detached touches it first.
 struct Guarded {
     root: Root,
     stuck: Mutex<BTreeSet<PathBuf>>,
@@ -54,7 +54,7 @@ impl Files for Guarded {
     }
 }
 
-/// Reads the configuration for a repository, or the one for all.
+/// Loads the configuration for a repository, or the common one.
 pub(crate) fn load(settings: &Settings, name: Option<&str>) -> Parameters {
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -94,7 +94,7 @@ fn add_environment(parameters: &mut Parameters) {
     }
 }
 
-/// Returns the certificate authorities for TLS: the configured ones, and those of the command line.
+/// Returns the additional certificate authorities for TLS, from configuration and command line.
 pub(crate) fn authorities(parameters: &Parameters, named: &[PathBuf]) -> Result<Authorities, Failure> {
     let mut parameters = parameters.clone();
     add_environment(&mut parameters);

@@ -23,7 +23,7 @@ use crate::limits::OpenFiles;
 
 pub(crate) use root::{Kept, Root};
 
-/// Options of containers.
+/// Options for commands in containers.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct ContainerArgs {
     /// Bind mount of a host file or directory at DST (default SRC), as in `--bind /scratch/data:/data:ro,noexec`;
@@ -84,7 +84,7 @@ pub(crate) struct ContainerArgs {
     #[arg(long, help_heading = HEADING)]
     mpi: bool,
 
-    /// Mount what the rules in /etc/esker/hooks/NAME.hook, or in this FILE, list
+    /// Mount the files and devices that the rules in /etc/esker/hooks/NAME.hook, or in this FILE, list
     #[arg(long, value_name = "NAME|FILE", help_heading = HEADING)]
     hook: Vec<String>,
 }
@@ -95,7 +95,7 @@ impl ContainerArgs {
         self.contain
     }
 
-    /// Returns the first given option that needs the image as root directory.
+    /// Returns the first given option that needs the image as the root directory.
     fn for_own_root(&self) -> Option<&'static str> {
         let options = [
             ("--writable-tmpfs", self.writable_tmpfs),
@@ -111,7 +111,7 @@ impl ContainerArgs {
         options.into_iter().find_map(|(option, given)| given.then_some(option))
     }
 
-    /// Returns the first given option, if there is one.
+    /// Returns the first given option, if the user gave one.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let options = [
             ("--bind", !self.bind.is_empty()),
@@ -150,7 +150,7 @@ impl ContainerRun {
         if self.args.fakeroot { Identity::Root } else { Identity::Same }
     }
 
-    /// Enters the container that `stage` makes, and becomes the command.
+    /// Enters the container that `stage` prepared, and executes the command.
     pub(crate) fn become_command(
         self,
         stage: impl FnOnce() -> Result<Stage, Failure>,
@@ -293,7 +293,7 @@ fn warn_of_one_user(missing: Option<String>) {
     ));
 }
 
-/// Prints a warning that doesn't keep the command from running.
+/// Prints a warning; the command runs nevertheless.
 fn say(text: impl Into<String>) {
     warn(Some(&text.into()));
 }

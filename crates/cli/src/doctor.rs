@@ -1,4 +1,4 @@
-//! Finds the problems of this node within a stated time, whatever is broken.
+//! Checks this node for problems within a time limit, whatever is broken.
 //!
 //! Everything that may hang (a mount whose daemon is stuck, a disk that does not answer) is touched by a child process
 //! that is detached if it doesn't return: a process that waits in the kernel can't always be ended, and neither can
@@ -27,11 +27,11 @@ const PATIENCE: Duration = Duration::from_secs(4);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Grade {
-    /// No problem.
+    /// The check found no problem.
     Good,
-    /// It works, and may not for long or not for everything.
+    /// The object works, but maybe not for long or not completely.
     Warning,
-    /// It does not work.
+    /// The object does not work.
     Broken,
 }
 
@@ -74,7 +74,7 @@ impl Finding {
     }
 }
 
-/// One check, which may take as long as [`PATIENCE`].
+/// One check, which runs for at most [`PATIENCE`].
 struct Look {
     check: &'static str,
     object: String,
@@ -91,7 +91,7 @@ impl Look {
     }
 }
 
-/// Runs all checks; the findings are in their order.
+/// Runs all checks; returns the findings in the order of the checks.
 pub(crate) fn examine(settings: &Settings) -> Vec<Finding> {
     let deadline = Instant::now() + LIMIT;
     let mut looks = machine::looks(settings);

@@ -10,7 +10,7 @@ use crate::output::lossy;
 pub(crate) struct EntryJson {
     /// The name or path; bytes that are not UTF-8 are replaced, see `path_hex`.
     pub(crate) path: String,
-    /// All bytes, where they are not UTF-8.
+    /// Path in hexadecimal, if it is not UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) path_hex: Option<String>,
     #[serde(rename = "type")]
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_as_a_calendar() {
+    fn times_are_formatted_as_dates() {
         let text = |secs| time_text(Time { secs, nanos: 0 });
         assert_eq!(text(0), "1970-01-01 00:00:00");
         assert_eq!(text(-1), "1969-12-31 23:59:59");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_read_as_in_ls() {
+    fn modes_are_formatted_as_by_ls() {
         let mut attr = Attr {
             ino: Ino(1),
             size: 0,

@@ -21,7 +21,7 @@ pub(crate) enum Kind {
     Network = 3,
     /// Damaged or untrusted data.
     Damaged = 4,
-    /// The user stopped it.
+    /// The user interrupted the command.
     Interrupted = 130,
 }
 
@@ -44,9 +44,9 @@ pub(crate) struct Failure {
     pub(crate) kind: Kind,
     pub(crate) message: String,
     pub(crate) hint: Option<String>,
-    /// Exit code, if it isn't the kind's (`run` returns that of a shell).
+    /// Exit code, if it differs from that of the kind (`run` returns that of a shell).
     code: Option<u8>,
-    /// True if the reader of our output has closed it: nothing to report, and not a failure.
+    /// True if the reader of stdout has closed it: no message, and no failure.
     quiet: bool,
 }
 
@@ -69,7 +69,7 @@ impl Failure {
         self
     }
 
-    /// Adds a step that comes before those that are there.
+    /// Adds a hint before the existing ones.
     pub(crate) fn hint_first(mut self, hint: impl Into<String>) -> Self {
         let hint = hint.into();
         self.hint = Some(self.hint.map_or(hint.clone(), |further| format!("{hint}\n{further}")));
@@ -85,7 +85,7 @@ impl Failure {
         if self.quiet { 0 } else { self.code.unwrap_or(self.kind as u8) }
     }
 
-    /// Writes the message to stderr and gives the exit code.
+    /// Writes the message to stderr and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         if !self.quiet {
             let mut text = format!("esker: {}\n", self.message);
@@ -124,7 +124,8 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     chain_after("", error)
 }
 
-/// Returns the texts of an error and its causes, which follow `said`. Neither a cause nor an object is named twice.
+/// Returns the texts of an error and its causes for a message that starts with `said`, without repeating a
+/// cause or object. Neither a cause nor an object is named twice.
 pub(crate) fn chain_after(said: &str, error: &dyn std::error::Error) -> String {
     let mut text = without_named(said, error.to_string());
     let mut next = error.source();
@@ -157,7 +158,7 @@ fn without_named(said: &str, words: String) -> String {
     quoted.unwrap_or(words)
 }
 
-/// Makes a store's failure: its origin decides the kind.
+/// Converts a failure of the store: its origin decides the kind.
 pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
     let kind = match (error.blame(), error.cause()) {
         (_, Cause::BadUrl { .. }) => Kind::Usage,
@@ -201,7 +202,7 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
     }
 }
 
-/// Makes a tree's failure; the store's error in it, if there is one, has more details.
+/// Converts a failure of a tree; the store's error in it, if there is one, has more details.
 pub(crate) fn of_tree(what: &str, error: &TreeError) -> Failure {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(this) = cause {
@@ -284,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Keys and URL are right, or the expiry would not be known.
+    /// An expired whitelist is reported only after keys and URL were found right.
     #[test]
     fn an_expired_whitelist_is_not_blamed_on_keys() {
         let (expired, now) = (UnixTime(1), UnixTime(2));

@@ -1,4 +1,4 @@
-//! Images: which arguments name one, and opening it, wherever it is.
+//! Recognises arguments that name images, and opens images wherever they are.
 
 mod object;
 mod remote;
@@ -36,7 +36,7 @@ pub(crate) struct ImageArgs {
     digest: Option<Digest>,
 }
 
-/// Reads a digest.
+/// Parses a digest.
 pub(crate) fn digest(text: &str) -> Result<Digest, String> {
     Digest::parse(text).ok_or_else(|| format!("{text:?} is not a digest of 64 hexadecimal digits"))
 }
@@ -46,13 +46,13 @@ pub(crate) fn digest(text: &str) -> Result<Digest, String> {
 pub(crate) enum ImageLocation {
     /// A file of this machine.
     File(PathBuf),
-    /// On a web server.
+    /// A file on a web server.
     Url(String),
     /// A file in a repository: its URL or name, and the path.
     Object(String, String),
 }
 
-/// An image that is named, and how it is to be read.
+/// An image named by an argument, with the options for reading it.
 #[derive(Clone, Debug)]
 pub(crate) struct ImageNamed {
     pub(crate) place: ImageLocation,
@@ -62,13 +62,13 @@ pub(crate) struct ImageNamed {
 /// Authentication of an image's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// The permissions of the file.
+    /// Permissions of the file.
     File,
-    /// The digest that was named.
+    /// The digest on the command line.
     Digest,
-    /// The repository that it is in.
+    /// The repository that contains the image.
     Repository,
-    /// None.
+    /// No authentication.
     Nobody,
 }
 
@@ -78,16 +78,16 @@ pub(crate) struct Opened {
     pub(crate) trust: Trust,
 }
 
-/// Endings of URLs that name an image, and no repository.
+/// File extensions in URLs that name an image rather than a repository.
 const ENDINGS: [&str; 6] = [".sqfs", ".squashfs", ".sfs", ".sif", ".simg", ".img"];
 
-/// True if a name looks like an image.
+/// Returns true if a name looks like that of an image.
 pub(crate) fn is_called_one(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 impl ImageLocation {
-    /// True if an argument looks like an image file that doesn't exist.
+    /// Returns true if an argument looks like an image file and no such file exists.
     fn is_missing(text: &str) -> bool {
         is_called_one(text) && !text.contains("://") && std::fs::symlink_metadata(text).is_err()
     }
@@ -164,7 +164,7 @@ impl ImageNamed {
         })
     }
 
-    /// Returns its name for messages.
+    /// Returns the name of the image for messages.
     pub(crate) fn describe(&self) -> String {
         match &self.place {
             ImageLocation::File(path) => path.display().to_string(),
@@ -190,12 +190,12 @@ impl ImageNamed {
         }
     }
 
-    /// Returns the identity that distinguishes it from other images in shared mounts.
+    /// Returns the identity that distinguishes the image from others in shared mounts.
     pub(crate) fn identity(&self) -> String {
         format!("{:?} {:?}", self.place, self.args)
     }
 
-    /// Opens it as bytes.
+    /// Opens the image as a sequence of bytes.
     pub(crate) fn open(&self, repository: &RepositoryArgs, settings: &Settings) -> Result<Opened, Failure> {
         let offset = self.args.offset.unwrap_or(0);
         Ok(match &self.place {
@@ -212,7 +212,7 @@ impl ImageNamed {
         })
     }
 
-    /// Opens it as bytes if it is in a file of this machine.
+    /// Opens the image as a sequence of bytes if it is a local file.
     pub(crate) fn open_file(&self) -> Result<Arc<dyn Image>, Failure> {
         match &self.place {
             ImageLocation::File(path) => Ok(Arc::new(self.file(path)?)),
@@ -237,7 +237,7 @@ impl ImageNamed {
         Ok(FileImage::open(path, offset).context(Kind::Failed, what)?.with_stripe(stripe))
     }
 
-    /// Opens it for a mount.
+    /// Opens the image for a mount.
     pub(crate) fn mount(
         &self,
         repository: &RepositoryArgs,

@@ -25,10 +25,10 @@ use crate::error::Failure;
 use crate::settings::Settings;
 use unit::Evaluation;
 
-/// Most domains and repositories of one source.
+/// Maximum number of domains and repositories of one source.
 const UNITS_MAX: usize = 200;
 
-/// A source that was read.
+/// A source after reading.
 pub(crate) struct Import {
     /// Units that can be imported.
     pub(crate) units: Vec<Unit>,
@@ -36,7 +36,7 @@ pub(crate) struct Import {
     pub(crate) remarks: Vec<String>,
 }
 
-/// Gets a source.
+/// Reads a source.
 pub(crate) fn read(
     source: &str,
     names: &[String],
@@ -61,7 +61,7 @@ pub(crate) fn read(
 }
 
 impl Import {
-    /// Evaluates the files of a source for the domains and repositories `names`, or for all that it has.
+    /// Evaluates the files of a source for the domains and repositories `names`, or for all of the source.
     pub(crate) fn new(tree: Tree, names: &[String], settings: &Settings) -> Result<Self, Failure> {
         let (all, source) = (tree.scopes(), tree.source().to_owned());
         let wanted = wanted(all, names, &source)?;
@@ -98,7 +98,7 @@ impl Import {
         }
     }
 
-    /// True if the unit of the whole domain covers this repository's.
+    /// Returns true if the unit of the whole domain has all settings of this repository's unit.
     fn says_already(&self, unit: &Unit) -> bool {
         let Scope::Repository(name) = &unit.scope else { return false };
         let domain = name.split_once('.').map_or("", |(_, domain)| domain);

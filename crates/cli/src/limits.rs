@@ -3,14 +3,14 @@
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// More than this many descriptors is of no use to us.
+/// Limit of open files beyond which a higher one has no use.
 const ENOUGH: u64 = 65_536;
 
 /// Size of the kernel's descriptor table from the start, if that many are allowed: the most that one cache has open.
 const ROOM: u64 = 16_384;
 
-/// Makes the kernel enlarge the process's descriptor table now, when there is one thread. Later each doubling would
-/// wait for all processors, for milliseconds, and with it all threads that open a file.
+/// Makes the kernel enlarge the descriptor table now, while the process has one thread. Later each doubling
+/// would wait for all processors, for milliseconds, and with it all threads that open a file.
 fn grow_table() {
     let allowed = getrlimit(Resource::Nofile).current.unwrap_or(ROOM);
     let highest = i32::try_from(ROOM.min(allowed)).unwrap_or(1) - 1;
@@ -18,15 +18,16 @@ fn grow_table() {
     let _ = fcntl_dupfd_cloexec(std::io::stdin(), highest);
 }
 
-/// The limit on open files, raised for us.
+/// The raised limit on open files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFiles {
-    /// Limit before, to restore for commands that we run: some can't deal with high descriptors.
+    /// Limit before it was raised, restored for commands started by `esker run`: some fail with high descriptor
+    /// numbers.
     pub(crate) before: Option<u64>,
 }
 
 impl OpenFiles {
-    /// Raises the limit as far as it goes without privilege. The usual 1024 is for programs that use
+    /// Raises the limit as far as the process may without privilege. The usual 1024 is for programs that use
     /// select(2); a cache with a few thousand open objects needs more.
     pub(crate) fn raise() -> Self {
         let mut limit = getrlimit(Resource::Nofile);

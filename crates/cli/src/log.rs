@@ -11,10 +11,10 @@ use esker_vfs::Time;
 
 use crate::entry::time_text;
 
-/// The system's log, once this process has it.
+/// Connection to the system log, once it is open.
 static SYSLOG: OnceLock<Syslog> = OnceLock::new();
 
-/// Copies every further line to the system's log, too.
+/// Copies every further line to the system log, too.
 pub(crate) fn tell_system(options: SyslogOptions) {
     match Syslog::new(options) {
         Ok(syslog) => _ = SYSLOG.set(syslog),
@@ -22,7 +22,7 @@ pub(crate) fn tell_system(options: SyslogOptions) {
     }
 }
 
-/// Writes one line with the time.
+/// Writes one line with the time to the log.
 pub(crate) fn line(text: &str) {
     say(false, text);
 }

@@ -28,6 +28,7 @@ mod progress;
 mod publisher;
 mod recorder;
 mod resolve;
+mod revision_source;
 mod run_mounted;
 mod settings;
 mod setup;
@@ -77,8 +78,16 @@ enum Command {
     Setup(commands::setup::Args),
     Compare(commands::compare::Args),
     Repo(commands::repo::Args),
+    Key(commands::key::Args),
     Publish(commands::publish::Args),
     Ingest(commands::ingest::Args),
+    Diff(commands::diff::Args),
+    Log(commands::log::Args),
+    Tag(commands::tag::Args),
+    Rollback(commands::rollback::Args),
+    Undo(commands::rollback::UndoArgs),
+    Collect(commands::collect::Args),
+    Check(commands::check::Args),
     Transaction(commands::transaction::Args),
     Profile(commands::profile::Args),
     Image(commands::image::Args),
@@ -90,7 +99,7 @@ enum Command {
     Replay(commands::replay::Args),
 }
 
-/// Runs a command; `line` has its arguments after the program's name.
+/// Runs a command; `line` has the arguments after the program's name.
 fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     // The child of `run` must not change state that the command will inherit.
     if let Command::Child(args) = command {
@@ -139,7 +148,15 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Setup(args) => commands::setup::run(&args, &settings),
         Command::Compare(args) => commands::compare::run(&args),
         Command::Repo(args) => commands::repo::run(args, &settings),
+        Command::Key(args) => commands::key::run(args, &settings),
         Command::Publish(args) => commands::publish::run(args, &settings),
+        Command::Diff(args) => commands::diff::run(&args, &settings),
+        Command::Log(args) => commands::log::run(&args, &settings),
+        Command::Tag(args) => commands::tag::run(args, &settings),
+        Command::Rollback(args) => commands::rollback::run(&args, &settings),
+        Command::Undo(args) => commands::rollback::undo(&args, &settings),
+        Command::Collect(args) => commands::collect::run(&args, &settings),
+        Command::Check(args) => commands::check::run(&args, &settings),
         Command::Image(args) => commands::image::run(args, &settings),
     };
     done.map(|()| ExitCode::SUCCESS)

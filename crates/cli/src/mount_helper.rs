@@ -31,7 +31,7 @@ pub(crate) enum Helper {
     Umount,
 }
 
-/// Program that the helper stands for.
+/// Program whose mount helper is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flavour {
     Esker,
@@ -54,7 +54,7 @@ impl Helper {
         }
     }
 
-    /// Runs the helper.
+    /// Runs the mount helper.
     pub(crate) fn run(self, arguments: Vec<OsString>) -> ExitCode {
         let outcome = match self {
             Helper::Mount(flavour) => mount(flavour, arguments),
@@ -104,7 +104,7 @@ impl Call {
         Ok(call)
     }
 
-    /// Parses letters behind one dash; the last may have a value, here or in the next argument.
+    /// Parses letters after one dash; the last may have a value in the same or the next argument.
     fn take_flags(&mut self, flags: &str, rest: &mut impl Iterator<Item = OsString>) -> Result<(), Failure> {
         for (at, flag) in flags.char_indices() {
             match flag {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_decides() {
+    fn the_name_of_the_program_selects_the_helper() {
         let helper = |name: &str| Helper::called_as(OsStr::new(name));
         assert_eq!(helper("/sbin/mount.esker"), Some(Helper::Mount(Flavour::Esker)));
         assert_eq!(helper("mount.cvmfs"), Some(Helper::Mount(Flavour::CernVmFs)));

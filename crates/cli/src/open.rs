@@ -18,7 +18,9 @@ use esker_store::Servers;
 use esker_vfs::{ErrorKind, Time};
 use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
-use crate::args::{Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys, servers};
+use crate::args::{
+    Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys, servers, split_tag, two_revisions,
+};
 use crate::cache_folder;
 use crate::entry::time_text;
 use crate::error::{Context, Failure, Kind, of_store, of_tree};
@@ -34,11 +36,20 @@ pub(crate) struct ResolvedRepository {
     pub(crate) address: Address,
     pub(crate) options: RepositoryOptions,
     pub(crate) configured: Configured,
+    /// Tag of the revision, if the repository was named with one.
+    tag: Option<String>,
 }
 
 impl ResolvedRepository {
-    /// Finds a repository by its URL, or by its name in the configuration.
+    /// Finds a repository by its URL, or by its name in the configuration; both may be followed by `@` and a tag.
     pub(crate) fn new(place: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
+        let (place, tag) = split_tag(place)?;
+        let mut found = Self::untagged(place, args, settings)?;
+        found.tag = tag.map(str::to_owned);
+        Ok(found)
+    }
+
+    fn untagged(place: &str, args: &RepositoryArgs, settings: &Settings) -> Result<Self, Failure> {
         if resolve::is_name(place) {
             return Self::named(place, args, settings);
         }
@@ -93,7 +104,7 @@ impl ResolvedRepository {
             deadline: args.deadline,
             log: log::of_store(),
         };
-        Ok(Self { address, options, configured })
+        Ok(Self { address, options, configured, tag: None })
     }
 
     /// Returns the source of push notifications.
@@ -101,10 +112,21 @@ impl ResolvedRepository {
         self.configured.push(said)
     }
 
-    /// Opens it; the head is fetched and verified, and the root catalog is there.
+    /// True if the repository was named with a tag.
+    pub(crate) fn is_tagged(&self) -> bool {
+        self.tag.is_some()
+    }
+
+    /// Opens the repository: fetches and verifies the head, and fetches the root catalog.
     pub(crate) fn open(self, view: &ViewOptions) -> Result<(Repository, Arc<View>), Failure> {
         let what = format!("can't open {} at {}", self.address.name, self.address.url);
-        let (folder, view) = (self.options.cache.clone(), view.clone());
+        let (folder, mut view) = (self.options.cache.clone(), view.clone());
+        if let Some(tag) = &self.tag {
+            if view.pin.is_some() {
+                return Err(two_revisions(&format!("{}@{tag}", self.address.name)));
+            }
+            view.pin = Some(Pin::Tag(tag.clone()));
+        }
         watchdog::unless_disk_hangs(&folder, move || self.open_on_its_disk(&what, &view)).unwrap_or_else(
             |error| {
                 let failure = Failure::failed(format!("can't open the cache: {error}"));
@@ -135,7 +157,7 @@ impl ResolvedRepository {
     }
 }
 
-/// Returns where the cache is, and why not elsewhere.
+/// Returns lines that say where the cache is, and why not elsewhere.
 pub(crate) fn place_lines(place: &CacheLocation) -> Vec<String> {
     let chosen = format!("the cache is {}, because of {}", place.path.display(), place.from);
     let passed = place.passed_over.iter().map(|one| format!("passed over: {one}"));
@@ -193,7 +215,7 @@ pub(crate) fn session_options(args: &RepositoryArgs, testing: Option<&TestingArg
     SessionOptions { kernel, deadlines, log: log::of_session(), ..SessionOptions::default() }
 }
 
-/// Returns the warning of a view that goes on with an old head.
+/// Returns the warning of a view that uses an old head because no server replies.
 pub(crate) fn offline_warning(status: &ViewStatus) -> Option<String> {
     let offline = status.offline.as_ref()?;
     let secs = i64::try_from(seconds(offline.since)).unwrap_or(i64::MAX);

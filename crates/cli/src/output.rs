@@ -38,19 +38,19 @@ impl Output {
         if self.terminal { without_controls(name) } else { Cow::Borrowed(name) }
     }
 
-    /// Flushes the output before a question is asked.
+    /// Flushes the output before the command asks the user a question.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
     }
 
-    /// Prints one JSON value on a line of its own.
+    /// Prints one JSON value in a line.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         let text = serde_json::to_string(value)
             .map_err(|error| Failure::failed(format!("can't write JSON: {error}")))?;
         self.line(text)
     }
 
-    /// Prints a JSON array, one element a line.
+    /// Prints a JSON array, one element in each line.
     pub(crate) fn json_array(&mut self, values: impl Iterator<Item = impl Serialize>) -> Result<(), Failure> {
         let mut array = JsonArray::begin(self)?;
         for value in values {
@@ -78,7 +78,7 @@ impl Output {
     }
 }
 
-/// A JSON array that is printed as its elements become known, one a line.
+/// A JSON array whose elements are printed as soon as they are known, one in each line.
 pub(crate) struct JsonArray {
     empty: bool,
 }
@@ -169,7 +169,7 @@ fn without_controls(name: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Bytes that need not be text (file names), for JSON and messages.
+/// Converts bytes that may not be UTF-8 (file names) to text for JSON and messages.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_and_print() {
+    fn sizes_are_parsed_and_formatted() {
         assert_eq!(size(17), "17 B");
         assert_eq!(size(1024), "1.0 KiB");
         assert_eq!(size(1024 * 1024 - 1), "1.0 MiB");

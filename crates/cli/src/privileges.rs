@@ -23,7 +23,7 @@ use rustix::thread::{
 
 use crate::error::{Context, Failure, Kind, warn};
 
-/// The user that services run as if there is one of this name.
+/// Name of the user that services run as by default, if it exists.
 const USUAL: &str = "esker";
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
@@ -54,7 +54,7 @@ pub(crate) struct Account {
     groups: Vec<u32>,
 }
 
-/// Returns the user that `--user` names; `None` where the process keeps its user.
+/// Returns the user that `--user` names; `None` to keep the current user.
 pub(crate) fn named(user: Option<&str>) -> Result<Option<Account>, Failure> {
     let Some(user) = user else { return Ok(None) };
     let account = find(user)?;
@@ -100,7 +100,8 @@ fn account(user: &str, passwd: &str, group: &str) -> Option<Account> {
     Some(Account { name, uid, gid, groups })
 }
 
-/// Becomes another user, if one is given, and drops all capabilities but those in `kept`, which only root can keep.
+/// Switches to another user, if one is given, and drops all capabilities except `kept`, which only root can
+/// keep.
 pub(crate) fn become_user(account: Option<&Account>, kept: CapabilitySet) -> Result<(), Failure> {
     let given_up = |source: io::Error| Failure::failed(format!("can't give up privileges: {source}"));
     give_up(account, kept).map_err(given_up)
@@ -135,7 +136,7 @@ fn give_up(account: Option<&Account>, kept: CapabilitySet) -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Drops the capabilities that a mount of root doesn't need; on failure it goes on with a warning.
+/// Drops the capabilities that a mount of root doesn't need; a failure is only a warning.
 pub(crate) fn narrow_mount() {
     if geteuid().is_root()
         && let Err(error) = give_up(None, OF_A_MOUNT)
@@ -144,7 +145,7 @@ pub(crate) fn narrow_mount() {
     }
 }
 
-/// Gives a folder of root's, and its content, to a user. Another user's folder stays as it is.
+/// Changes the owner of a folder of root and its content to a user. A folder of another user stays unchanged.
 pub(crate) fn give_folder(folder: &Path, account: &Account) -> io::Result<()> {
     let facts = match fs::symlink_metadata(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -191,7 +192,7 @@ mod tests {
         }
     }
 
-    /// On a thread of its own, because threads keep privileges.
+    /// Runs on another thread, because a thread can't regain dropped privileges.
     #[test]
     fn another_user_has_no_privileges() {
         if !geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Progress of long work, on stderr: in place on a terminal, now and then in a log.
+//! Shows the progress of long operations on stderr: in place on a terminal, at intervals in a log.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use esker_admin::{Phase, Progress};
 
 use crate::output::size;
 
-/// Shows progress until it is dropped.
+/// Progress display, which is removed on drop.
 pub(crate) struct ProgressMeter {
     terminal: bool,
     quiet: bool,
@@ -29,7 +29,7 @@ impl ProgressMeter {
         self.say(|| describe(&progress));
     }
 
-    /// Shows a line, if it is time for one.
+    /// Shows a line, unless the last one is too recent.
     pub(crate) fn say(&mut self, text: impl FnOnce() -> String) {
         if self.quiet || !self.terminal && self.last.elapsed() < LOG_EVERY {
             return;
@@ -47,7 +47,7 @@ impl ProgressMeter {
 }
 
 impl ProgressMeter {
-    /// Clears the line of the terminal, for something else to be written there.
+    /// Clears the line on the terminal before other output.
     pub(crate) fn clear(&mut self) {
         if self.terminal && std::mem::take(&mut self.drawn) {
             let _ = std::io::stderr().write_all(CLEAR.as_bytes());

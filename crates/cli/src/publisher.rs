@@ -1,9 +1,12 @@
 //! Common parts of the publisher's commands: folders of repositories and keys, output, failures.
 
+mod ask;
 mod hooks;
 mod interrupt;
 mod lock;
+mod passphrase;
 mod profile_file;
+mod remote_files;
 mod report;
 mod shrink;
 mod storage;
@@ -16,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
     AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, Report, Repository, Shrink,
-    TagRequest,
+    TagRequest, remembered_spool,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
@@ -28,10 +31,12 @@ use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
+pub(crate) use ask::confirm;
 pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
+pub(crate) use remote_files::RemoteFiles;
 pub(crate) use report::list_changes;
 pub(crate) use storage::refuse_address;
 
@@ -47,9 +52,14 @@ pub(crate) struct PublisherArgs {
     /// ~/.config/esker/keys]
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
+
+    /// Command that signs in place of NAME.key: gets the bytes to sign on standard input, writes the signature [default:
+    /// the one in NAME.key.signer in the keys folder, if there is no key]
+    #[arg(long, value_name = "CMD")]
+    signer: Option<String>,
 }
 
-/// A repository of ours, by name.
+/// A repository of this publisher, by name.
 pub(crate) struct Place {
     pub(crate) name: RepositoryName,
     pub(crate) root: PathBuf,
@@ -61,7 +71,7 @@ pub(crate) struct Place {
 impl PublisherArgs {
     /// Returns the options for a repository in a known folder.
     pub(crate) fn of(storage: &Path, keys: &Path) -> Self {
-        Self { storage: Some(storage.to_owned()), keys: Some(keys.to_owned()) }
+        Self { storage: Some(storage.to_owned()), keys: Some(keys.to_owned()), signer: None }
     }
 
     /// True if the storage or the keys are named.
@@ -69,18 +79,47 @@ impl PublisherArgs {
         self.storage.is_some() || self.keys.is_some()
     }
 
+    /// True if the storage is named.
+    pub(crate) fn is_storage_given(&self) -> bool {
+        self.storage.is_some()
+    }
+
+    /// Returns the folder of repositories.
+    pub(crate) fn storage_folder(&self, settings: &Settings) -> Result<PathBuf, Failure> {
+        self.storage.as_deref().map_or(Ok(()), |storage| refuse_address("--storage", storage))?;
+        settings.storage(self.storage.as_deref())
+    }
+
+    /// Returns the keys of a repository.
+    pub(crate) fn keys(&self, name: &RepositoryName, settings: &Settings) -> Result<KeyFolder, Failure> {
+        let folder = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, name);
+        Ok(folder.with_signer(self.signer.clone()).with_passphrases(passphrase::source(settings)))
+    }
+
+    /// Returns the keys of a repository in another folder.
+    pub(crate) fn keys_in(&self, folder: &Path, name: &RepositoryName, settings: &Settings) -> KeyFolder {
+        KeyFolder::new(folder, name).with_passphrases(passphrase::source(settings))
+    }
+
+    /// Returns the repository in a folder.
+    pub(crate) fn place_at(&self, name: &str, root: &Path, settings: &Settings) -> Result<Place, Failure> {
+        let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
+        let keys = self.keys(&name, settings)?;
+        let spool = settings.spool(&name, root).or_else(|| remembered_spool(root));
+        Ok(Place { name, root: root.to_owned(), keys, spool })
+    }
+
     pub(crate) fn place(&self, name: &str, settings: &Settings) -> Result<Place, Failure> {
         let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
-        self.storage.as_deref().map_or(Ok(()), |storage| refuse_address("--storage", storage))?;
-        let root = Repository::locate(&settings.storage(self.storage.as_deref())?, &name);
-        let keys = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, &name);
+        let root = Repository::locate(&self.storage_folder(settings)?, &name);
+        let keys = self.keys(&name, settings)?;
         keys.exposed().iter().for_each(|key| warn_of_key(key));
-        let spool = settings.spool(&name, &root);
+        let spool = settings.spool(&name, &root).or_else(|| remembered_spool(&root));
         Ok(Place { name, root, keys, spool })
     }
 }
 
-/// Warns of a private key that others can read.
+/// Warns if other users can read a private key.
 pub(crate) fn warn_of_key(key: &Path) {
     let key = key.display();
     warn(Some(&format!(
@@ -89,7 +128,12 @@ pub(crate) fn warn_of_key(key: &Path) {
 }
 
 impl Place {
-    /// True if the repository is there, and this user has its publisher's certificate and public key.
+    /// Returns the folder of CernVM-FS's state, if it may publish to the repository too.
+    pub(crate) fn spool_folder(&self) -> Option<&Path> {
+        self.spool.as_deref()
+    }
+
+    /// Returns true if the repository exists and this user has its publisher's certificate and public key.
     pub(crate) fn is_ours(&self) -> bool {
         let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
         self.root.join(manifest::PATH).exists() && keys.iter().all(|key| key.exists())
@@ -102,11 +146,16 @@ impl Place {
         interrupt: &Interrupt,
         quiet: bool,
     ) -> Result<Repository, Failure> {
-        lock.when_free(interrupt, quiet, || self.try_open())
-            .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))
+        let mut repository = lock
+            .when_free(interrupt, quiet, || self.try_open())
+            .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))?;
+        if let Some(limit) = lock.limit() {
+            repository.wait_for_lock(limit);
+        }
+        Ok(repository)
     }
 
-    fn try_open(&self) -> Result<Repository, AdminError> {
+    pub(crate) fn try_open(&self) -> Result<Repository, AdminError> {
         let mut repository = Repository::open(&self.root, &self.name, self.keys.clone(), now())?;
         if let Some(spool) = &self.spool {
             repository.share_with_spool(spool)?;
@@ -154,8 +203,8 @@ pub(crate) struct HowArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 
-    /// Encoder for zlib: stock, as CernVM-FS, or fast, whose objects `cvmfs_fsck` reports as corrupt [default: as set
-    /// by `repo create`]
+    /// Encoder for zlib: stock writes what CernVM-FS writes; fast takes less time, but `cvmfs_fsck` reports its
+    /// objects as corrupt [default: as set by `repo create`]
     ///
     /// See `esker repo create --help`.
     #[arg(long, value_name = "stock|fast")]
@@ -288,7 +337,7 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Makes the failure of a publisher's command.
+/// Converts the failure of a publisher's command.
 pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
     let kind = match error {
         AdminError::Storage(error) => return of_store(what, error),
@@ -306,9 +355,22 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::Outside { .. }
         | AdminError::Rules { .. }
         | AdminError::Settings { .. }
+        | AdminError::Setting { .. }
+        | AdminError::UnknownSetting { .. }
+        | AdminError::NotRemoved { .. }
+        | AdminError::ServerConf { .. }
+        | AdminError::Passphrase { .. }
+        | AdminError::KeyConflict { .. }
+        | AdminError::SignRequest(_)
+        | AdminError::Rotation(_)
+        | AdminError::NotOnWhitelist(_)
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
+        | AdminError::NoSuchPath(_)
+        | AdminError::NoRevision { .. }
         | AdminError::Tag(_)
+        | AdminError::NoTag(_)
+        | AdminError::NotCollectable(_)
         | AdminError::MessageWithoutTag
         | AdminError::Dirtab { .. } => Kind::Usage,
         AdminError::Untrusted { .. }
@@ -357,6 +419,10 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::NotListed(_) => {
             failure.hint("the owner of the master key puts it there with `esker repo resign NAME`")
         }
+        AdminError::UnknownSetting { .. } => failure.hint("`esker repo set NAME --list` lists the settings"),
+        AdminError::Passphrase { .. } => failure
+            .hint("run this on a terminal, or name a file with the passphrase in ESKER_KEY_PASSPHRASE_FILE"),
+        AdminError::NotOnWhitelist(_) => failure.hint("`esker key list NAME` lists the certificates"),
         AdminError::NoProfile(_) => failure.hint("`esker profile list NAME` lists them"),
         _ => failure,
     }

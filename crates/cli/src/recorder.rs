@@ -9,18 +9,18 @@ use esker_format::profile::{ProfileFile, ProfileRead, is_path};
 use esker_vfs::{Node, NodeKey, Reply, Tree};
 use esker_view::{Observer, View};
 
-/// Files up to this size are taken whole; larger ones are noted in parts of this size.
+/// Maximum size of files that are recorded as a whole; of larger ones parts of this size are recorded.
 const PART: u64 = 1 << 20;
-/// The most reads that are noted.
+/// Maximum number of recorded reads.
 const READS_MAX: usize = 1 << 19;
 
-/// Notes the first read of each file, and of each part of a large one.
+/// Records the first read of each file, and of each part of a large file.
 pub(crate) struct Recorder {
     started: Instant,
     noted: Mutex<Noted>,
 }
 
-/// Recorded reads.
+/// Reads recorded so far.
 #[derive(Default)]
 struct Noted {
     files: Vec<Node>,
@@ -35,7 +35,7 @@ struct Noted {
 pub(crate) struct Recorded {
     pub(crate) files: Vec<ProfileFile>,
     pub(crate) reads: Vec<ProfileRead>,
-    /// Files whose names a profile can't say.
+    /// Number of files whose names a profile can't represent.
     pub(crate) left_out: usize,
 }
 
@@ -44,7 +44,7 @@ impl Recorder {
         Self { started: Instant::now(), noted: Mutex::default() }
     }
 
-    /// Returns all reads so far, by path; the view has to be open.
+    /// Returns all recorded reads by path; the view must still be open.
     pub(crate) fn finish(&self, view: &View) -> Recorded {
         let noted = std::mem::take(&mut *lock(&self.noted));
         let mut recorded = Recorded::default();
@@ -105,7 +105,7 @@ impl Noted {
         }
     }
 
-    /// Notes a part; one that follows the last read is joined to it.
+    /// Records a part; a part that follows the previous read is merged with it.
     fn part(&mut self, file: usize, part: Range<u64>, ms: u64) {
         if let Some(ProfileRead { file: last, range: Some(range), .. }) = self.reads.last_mut()
             && *last == file
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn first_reads_in_order_and_large_files_in_parts() {
+    fn first_reads_are_recorded_in_order_and_large_files_in_parts() {
         let mut noted = Noted::default();
         let large = 5 * PART + 7;
         for (number, size, range, ms) in [

@@ -34,7 +34,7 @@ use crate::error::{Failure, warn};
 use crate::settings::{Settings, default_quota, in_memory};
 use crate::tiers::tier;
 
-/// Configuration of a mount besides servers and keys.
+/// Configuration of a mount other than servers and keys.
 #[derive(Default)]
 pub(crate) struct Configured {
     pin: Option<Pin>,
@@ -50,11 +50,11 @@ pub(crate) struct Configured {
     push: Option<Push>,
     /// Lower cache folders.
     pub(crate) lower: Vec<Lower>,
-    /// True if the content of files is not kept.
+    /// True if the content of files is not cached.
     pub(crate) streaming: bool,
     /// Settings of the mount's process.
     pub(crate) tuning: Tuning,
-    /// Further destination of its log.
+    /// Syslog settings, if the log goes there too.
     pub(crate) syslog: Option<SyslogOptions>,
     /// Destination of its counters.
     pub(crate) telemetry: Option<Telemetry>,
@@ -68,7 +68,7 @@ impl Configured {
         said.or(self.push.as_ref()).cloned().unwrap_or_default()
     }
 
-    /// Applies the configuration to a session.
+    /// Applies the configuration to the options of a session.
     pub(crate) fn session(&self, session: SessionOptions) -> SessionOptions {
         SessionOptions { xattr_guard: self.xattr_guard(), enforce_acls: self.enforce_acls, ..session }
     }
@@ -80,7 +80,7 @@ impl Configured {
             .then(|| Arc::new(move |name: &[u8], group: u32| protected.may_ask(name, group)) as XattrGuard)
     }
 
-    /// Applies the configuration to a view, where the command line has no option.
+    /// Applies the configuration to the options of a view, unless the command line sets them.
     pub(crate) fn applied_to(&self, view: &ViewOptions) -> ViewOptions {
         let mut view = view.clone();
         view.pin = view.pin.or_else(|| self.pin.clone());
@@ -98,7 +98,7 @@ impl Configured {
     }
 }
 
-/// A repository that the configuration knows.
+/// A repository from the configuration.
 pub(crate) struct NamedRepository {
     pub(crate) name: RepositoryName,
     pub(crate) servers: Servers,
@@ -163,13 +163,13 @@ impl NamedRepository {
     }
 }
 
-/// Logs an error and goes on: the mount matters more than its reports.
+/// Logs an error of an optional part; the mount continues without that part.
 fn without<T>(error: ParameterError) -> Option<T> {
     warn(Some(&format!("{error}; {}", error.mend())));
     None
 }
 
-/// Overrides the files by options of the command line.
+/// Applies options of the command line, which override the files.
 fn overrule(parameters: &mut Parameters, args: &RepositoryArgs) -> Result<(), Failure> {
     if !args.server.is_empty() {
         let urls: Result<Vec<_>, _> = args

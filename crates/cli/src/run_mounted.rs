@@ -32,8 +32,8 @@ pub(crate) struct MountedRun<'a> {
     pub(crate) command: Vec<OsString>,
     pub(crate) view: ViewOptions,
     pub(crate) session: SessionOptions,
-    /// Put an overlay of the kernel above the mount.
-    pub(crate) shield: bool,
+    /// Mount an overlay of the kernel above the FUSE mount.
+    pub(crate) overlay: bool,
     /// True if recorded reads are replayed ahead of the command.
     pub(crate) replay: bool,
     /// Make the trees writable, with their changes in a folder.
@@ -42,8 +42,8 @@ pub(crate) struct MountedRun<'a> {
     pub(crate) environment: Vec<(&'static str, String)>,
 }
 
-/// Takes over the signals that are for the command. Must be called first: a signal must find the thread that forwards
-/// it.
+/// Starts forwarding signals to the command. Must be called first: a signal must be delivered to the forwarding
+/// thread.
 pub(crate) fn take_signals() -> Result<Forwarding, Failure> {
     Forwarding::begin().map_err(|error| of_run(&error))
 }
@@ -123,12 +123,12 @@ impl MountedRun<'_> {
     fn open(&self, ToMount { checked, push }: ToMount) -> Result<(Opened, Point), Failure> {
         let session = checked.configured.session(self.session.clone());
         // An overlay would send requests as the mounting user, whichever user reads.
-        let shield = self.shield && session.xattr_guard.is_none();
+        let overlay = self.overlay && session.xattr_guard.is_none();
         let path = PathBuf::from("/cvmfs").join(&checked.address.name);
         let source = checked.address.url.clone();
         let (repository, view) = checked.open(&self.view)?;
         let writable = self.writable.clone();
-        let point = Point { path: path.clone(), source, shield: shield.then(|| trusted(&view)), writable };
+        let point = Point { path: path.clone(), source, overlay: overlay.then(|| trusted(&view)), writable };
         warn(offline_warning(&view.status()).as_deref());
         let plan = MountPlan {
             mountpoint: path,
@@ -139,7 +139,7 @@ impl MountedRun<'_> {
             push,
             telemetry: None,
             talk: None,
-            shown_with: if shield || self.writable.is_some() {
+            shown_with: if overlay || self.writable.is_some() {
                 Presentation::Overlay
             } else {
                 Presentation::Fuse
@@ -150,7 +150,7 @@ impl MountedRun<'_> {
     }
 }
 
-/// Ends as the command did.
+/// Ends this process as the command ended.
 pub(crate) fn end_as(ending: Ending) -> ExitCode {
     match ending {
         Ending::Code(code) => ExitCode::from(code),

@@ -1,4 +1,4 @@
-//! Folders of the user, resolved once from the environment; no other module below the command line reads it.
+//! Resolves the user's folders once from the environment; other modules of the command line don't read it.
 //!
 //! Without root everything but the cache is in the XDG folders, and the cache on a disk of this node. With root: the
 //! cache where CernVM-FS has its own below `/var/lib`, sockets below `/run`. Public keys are searched in
@@ -14,38 +14,42 @@ use rustix::fs::{Access, access};
 
 use crate::error::Failure;
 
-/// The folders of this user.
+/// Folders of this user.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// True if mounts are made with mount(2) and show owners as published.
     pub(crate) root: bool,
     /// Candidates for the cache, unless a command names a folder.
     caches: Vec<Candidate>,
-    /// Sockets, the registry of mounts, logs of running daemons: gone with the mounts.
+    /// Folder for sockets, the registry of mounts and logs of running daemons: gone with the mounts.
     pub(crate) runtime: PathBuf,
-    /// Master keys, unless a command names others.
+    /// Folder of master keys, unless a command names others.
     pub(crate) keys: PathBuf,
-    /// The folder of the repositories that are published here.
+    /// Folder of the repositories that this user publishes.
     storage: Option<PathBuf>,
-    /// The folder of the keys they are published with.
+    /// Folder of the publisher's keys.
     publisher_keys: Option<PathBuf>,
     /// Folder of open transactions.
     transactions: Option<PathBuf>,
     /// Folder that stands for `/` when configuration is read.
     pub(crate) config_root: PathBuf,
-    /// The user's own folder of configuration, which goes before the machine's.
+    /// The user's own configuration folder, which takes precedence over that of the machine.
     pub(crate) own_config: Option<PathBuf>,
     /// Record of `esker setup` for this user.
     pub(crate) own_record: Option<PathBuf>,
+    /// File with the passphrase of encrypted keys: named in the environment, or a credential of systemd.
+    pub(crate) passphrase_file: Option<PathBuf>,
 }
 
+/// Name of the credential that systemd hands over with `LoadCredential=`.
+const PASSPHRASE_CREDENTIAL: &str = "esker-key-passphrase";
 /// Socket of the broker for all users of the node.
 pub(crate) const BROKER_SOCKET: &str = "/run/esker-broker/socket";
-/// Names the cache.
+/// Environment variable that names the cache folder.
 const CACHE: &str = "ESKER_CACHE";
 /// Name of a cache in memory, in place of a folder.
 pub(crate) const MEMORY: &str = "ram";
-/// A new cache is not put where less than this is free, if there is another place.
+/// Minimum free bytes of a disk for a new cache, if another folder is available.
 const CACHE_LEAST: u64 = 1 << 30;
 /// The cache of root; CernVM-FS has `/var/lib/cvmfs`.
 const ROOT_CACHE: &str = "/var/lib/esker";
@@ -56,7 +60,7 @@ const ROOT_STORAGE: &str = "/srv/cvmfs";
 const ROOT_TRANSACTIONS: &str = "/var/spool/esker/transactions";
 const ROOT_SPOOL: &str = "/var/spool/cvmfs";
 
-/// The time that reproducible builds have, in seconds since 1970.
+/// Environment variable with the time of reproducible builds, in seconds since 1970.
 const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 
 impl Settings {
@@ -116,14 +120,19 @@ impl Settings {
         } else {
             home("XDG_STATE_HOME", ".local/state").map(|base| base.join("esker/transactions"))
         };
+        let keys = PathBuf::from(KEYS);
+        let credential = folder("CREDENTIALS_DIRECTORY").map(|folder| folder.join(PASSPHRASE_CREDENTIAL));
+        let passphrase_file =
+            folder("ESKER_KEY_PASSPHRASE_FILE").or(credential.filter(|credential| credential.exists()));
         Ok(Self {
+            passphrase_file,
+            transactions,
             root,
             caches,
             runtime,
-            keys: PathBuf::from(KEYS),
+            keys,
             storage,
             publisher_keys,
-            transactions,
             config_root,
             own_config,
             own_record,
@@ -133,6 +142,14 @@ impl Settings {
     /// Returns the folder of published repositories, `named` on the command line or the default.
     pub(crate) fn storage(&self, named: Option<&Path>) -> Result<PathBuf, Failure> {
         folder_or_default(named, self.storage.as_ref(), "--storage")
+    }
+
+    /// Returns the file that remembers how far a check of all bytes was: in the publisher's state if it may be written.
+    pub(crate) fn check_resume(&self, name: &RepositoryName, root: &Path) -> Option<PathBuf> {
+        let own = root.join(".esker");
+        let is_ours = rustix::fs::access(&own, rustix::fs::Access::WRITE_OK).is_ok();
+        let folder = if is_ours { Some(own) } else { self.storage.clone().filter(|folder| folder.is_dir()) };
+        folder.map(|folder| folder.join(format!("check-{name}.json")))
     }
 
     /// Returns the folder of open transactions, `named` on the command line or the default.
@@ -151,7 +168,7 @@ impl Settings {
         folder_or_default(named, self.publisher_keys.as_ref(), "--keys")
     }
 
-    /// Returns the user id of the machine's own folders, as seen here.
+    /// Returns the user id of root as this user namespace maps it.
     #[expect(clippy::unused_self, reason = "it belongs to what is resolved once")]
     pub(crate) fn root_uid(&self) -> u32 {
         if is_initial_namespace() { 0 } else { overflow_uid() }
@@ -249,7 +266,7 @@ fn is_usable(folder: &Path) -> bool {
 
 #[cfg(test)]
 impl Settings {
-    /// Makes settings with everything below one folder.
+    /// Creates settings with all folders below one folder.
     pub(crate) fn for_tests(base: &Path) -> Self {
         Self {
             root: false,
@@ -262,6 +279,7 @@ impl Settings {
             config_root: base.join("root"),
             own_config: None,
             own_record: None,
+            passphrase_file: None,
         }
     }
 }

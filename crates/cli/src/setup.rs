@@ -15,16 +15,16 @@ pub(crate) use record::{Left, undo};
 use crate::error::Failure;
 use record::{Made, Record, digest};
 
-/// Something that a machine should have. Paths are absolute, as on that machine.
+/// An object that a machine should have. Paths are absolute, as seen on that machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
     /// A folder.
     Folder(PathBuf),
-    /// A file that is ours alone.
+    /// A file that only Esker writes.
     File { path: PathBuf, text: Vec<u8>, mode: u32 },
     /// A symbolic link.
     Link { path: PathBuf, target: PathBuf },
-    /// A line in a file of the machine's.
+    /// A line in a file of the machine.
     Line { path: PathBuf, text: String },
 }
 
@@ -47,7 +47,7 @@ impl Item {
         }
     }
 
-    /// Describes the change.
+    /// Returns the description of the change.
     pub(crate) fn words(&self) -> String {
         let path = self.path().display();
         match self {
@@ -62,7 +62,7 @@ impl Item {
 /// Plan of the changes to a machine.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Items that are missing or of an earlier call, in the order of their creation.
+    /// Items that are missing or recorded by an earlier call, in the order of their creation.
     pub(crate) missing: Vec<Item>,
     /// Items that exist already.
     pub(crate) there: Vec<Item>,
@@ -92,7 +92,8 @@ impl Plan {
             .hint("nothing was changed; move them away, or set up what they do with --side-by-side or another --mount-dir"))
     }
 
-    /// Makes missing items. Everything is recorded before it is made, so that `--undo` finds it after a crash.
+    /// Creates missing items. Each item is recorded before it is created, so that `--undo` finds it after a
+    /// crash.
     pub(crate) fn apply(mut self, machine: &Machine) -> Result<(), Failure> {
         if self.missing.is_empty() {
             return Ok(());

@@ -12,17 +12,17 @@ use crate::log;
 
 /// Effect of a signal now.
 enum Phase {
-    /// Nothing has been done yet that would have to be undone.
+    /// The mount has not begun, and nothing has to be undone.
     Opening,
-    /// Mounting: a signal has to wait until that is done.
+    /// The mount is being made: a signal has to wait.
     Holding { pending: Option<i32> },
-    /// Unmounts.
+    /// The mount is served: a signal unmounts it.
     Serving(Arc<Mounted>),
-    /// Under way.
+    /// The mount is being unmounted.
     Ending,
 }
 
-/// The signals, taken over.
+/// Handler of the signals that end a mount.
 #[derive(Clone)]
 pub(crate) struct StopSignals {
     phase: Arc<Mutex<Phase>>,
@@ -30,7 +30,7 @@ pub(crate) struct StopSignals {
 }
 
 impl StopSignals {
-    /// Takes over the signals; before any other thread starts.
+    /// Starts handling the signals; called before any other thread starts.
     pub(crate) fn begin() -> Result<Self, Failure> {
         let stop = Self { phase: Arc::new(Mutex::new(Phase::Opening)), signal: Arc::default() };
         let handler = stop.clone();
@@ -45,7 +45,7 @@ impl StopSignals {
         std::mem::replace(&mut *self.phase.lock().unwrap_or_else(PoisonError::into_inner), next)
     }
 
-    /// Marks that there is something to clean up from now on.
+    /// Records that a signal must clean up from now on.
     pub(crate) fn hold(&self) {
         self.change(Phase::Holding { pending: None });
     }
@@ -78,7 +78,7 @@ impl StopSignals {
         }
     }
 
-    /// Unmounts. Programs that still use the mount don't keep it: their next access fails.
+    /// Unmounts. Programs that use the mount don't delay it: their next access fails.
     pub(crate) fn end(&self, mounted: &Mounted) {
         self.change(Phase::Ending);
         let Err(busy) = mounted.unmount(Unmount::IfUnused) else { return };

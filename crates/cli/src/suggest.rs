@@ -37,7 +37,7 @@ pub(crate) fn without_hidden(mut error: Error, line: &[OsString]) -> Error {
     error
 }
 
-/// Keeps those suggestions of one kind that `may_be` shown.
+/// Keeps those suggestions of one kind that `may_be` accepts.
 fn keep(error: &mut Error, kind: ContextKind, may_be: impl Fn(&str) -> bool) {
     let kept = match error.remove(kind) {
         Some(ContextValue::String(one)) if may_be(&one) => ContextValue::String(one),
@@ -53,7 +53,7 @@ fn keep(error: &mut Error, kind: ContextKind, may_be: impl Fn(&str) -> bool) {
     error.insert(kind, kept);
 }
 
-/// Returns the command that the line calls, by its first words.
+/// Returns the command that the line names in its first words.
 fn called<'c>(whole: &'c Command, line: &[OsString]) -> &'c Command {
     let mut command = whole;
     for word in line.iter().skip(1) {
@@ -104,7 +104,7 @@ mod tests {
         }
     }
 
-    /// Every hidden name with a letter missing, in its own place and in front of its command.
+    /// Tests every hidden name with one letter missing.
     #[test]
     fn hidden_names_are_not_suggested() {
         let mut all = Vec::new();

@@ -1,4 +1,4 @@
-//! Lower cache folders, which are tried before the network.
+//! Resolves the lower cache folders, which are read before the network.
 
 use std::path::{Path, PathBuf};
 

@@ -1,20 +1,20 @@
-//! Finding and reading things in a tree by path, without a mount.
+//! Finds and reads entries of a tree by path, without a mount.
 
 use std::collections::VecDeque;
 
 use esker_vfs::{
-    Attr, DirEntry, ErrorKind, Found, Kind as NodeKind, Node, Reply, Tree, TreeError, whole_listing,
+    Attr, DirEntry, ErrorKind, Kind as NodeKind, Node, NodeWithAttr, Reply, Tree, TreeError, whole_listing,
 };
 
 use crate::error::{Failure, of_tree};
 use crate::output::lossy;
 
-/// Most symbolic links on the way to one path, as in the kernel.
+/// Maximum number of symbolic links in the resolution of one path, as in the kernel.
 const LINKS_MAX: usize = 40;
 /// Longest path, as in the kernel.
 const PATH_LEN_MAX: usize = 4096;
 
-/// A tree with its name, which error messages and absolute links need.
+/// A tree and its name, which error messages and absolute links need.
 pub(crate) struct Walk<'a> {
     tree: &'a dyn Tree,
     repository: &'a str,
@@ -25,7 +25,7 @@ pub(crate) struct Walk<'a> {
 /// Name and value of an extended attribute.
 pub(crate) type Xattr = (Vec<u8>, Vec<u8>);
 
-/// Entry of a name.
+/// An entry of a tree, with its name.
 pub(crate) struct Entry {
     pub(crate) name: Vec<u8>,
     pub(crate) node: Node,
@@ -37,17 +37,19 @@ impl<'a> Walk<'a> {
         Self { tree, repository, is_image: false }
     }
 
-    /// Makes a walk in an image, which is a root of its own.
+    /// Creates a walk in an image, whose links stay inside.
     pub(crate) fn in_image(tree: &'a dyn Tree, image: &'a str) -> Self {
         Self { tree, repository: image, is_image: true }
     }
 
     /// Returns the entry at `path`; a symbolic link at its end is followed if `follow`.
-    pub(crate) fn resolve(&self, path: &[u8], follow: bool) -> Result<Found, Failure> {
+    pub(crate) fn resolve(&self, path: &[u8], follow: bool) -> Result<NodeWithAttr, Failure> {
         let mut to_go: VecDeque<Vec<u8>> = parts(path).collect();
-        let mut way: Vec<(Found, Vec<u8>)> = vec![(self.tree.root(), Vec::new())];
+        let mut way: Vec<(NodeWithAttr, Vec<u8>)> = vec![(self.tree.root(), Vec::new())];
         let mut links = 0;
-        let at = |way: &[(Found, Vec<u8>)]| way.last().map_or_else(|| self.tree.root(), |(found, _)| *found);
+        let at = |way: &[(NodeWithAttr, Vec<u8>)]| {
+            way.last().map_or_else(|| self.tree.root(), |(found, _)| *found)
+        };
         let failed = |error: TreeError| self.failure(path, &error);
         while let Some(name) = to_go.pop_front() {
             if name == b".." {
@@ -141,7 +143,7 @@ impl<'a> Walk<'a> {
         Failure::failed(format!("{}: {why}", self.name(path)))
     }
 
-    /// Makes a tree's failure, with the path as the user wrote it in front.
+    /// Converts a failure of the tree, with the path as the user wrote it.
     fn failure(&self, path: &[u8], error: &TreeError) -> Failure {
         let failure = of_tree(&self.name(path), error);
         match error.kind {

@@ -14,17 +14,17 @@ use foldhash::HashMap;
 
 use crate::layout::{self, BLOCK, Content, INODE, SLOT};
 
-/// First block of file contents, which are allocated consecutively in the order in which they are seen.
+/// First block of file contents, which are allocated consecutively in the order of first use.
 const DATA: u64 = 1 << 40;
-/// First block of the large regions, and the number of blocks of each region.
+/// First block of the large regions; the next constant is the length of a region in blocks.
 const LARGE: u64 = 1 << 45;
 const LARGE_BLOCKS: u64 = 1 << 24;
-/// First block of the small regions, and the number of blocks of each region.
+/// First block of the small regions; the next constant is the length of a region in blocks.
 const SMALL: u64 = 1 << 46;
 const SMALL_BLOCKS: u64 = 1 << 12;
 /// First block after all regions.
 const PLACES_END: u64 = 1 << 47;
-/// First block that can't be addressed.
+/// First block beyond the addressable ones.
 pub(crate) const END: u64 = 1 << 48;
 
 /// Number of blocks reserved at the start of a region for an inode with its extended attributes.
@@ -35,7 +35,7 @@ pub(crate) const fn inode_number(block: u64) -> u64 {
     block * (BLOCK / SLOT)
 }
 
-/// A directory that was seen.
+/// A directory with allocated positions.
 pub(crate) struct Directory {
     pub(crate) node: Node,
     attr: Attr,
@@ -95,7 +95,7 @@ impl Directory {
         bytes
     }
 
-    /// Returns the encoded inode, if it is known and nothing follows it.
+    /// Returns the encoded inode, if it is known and no names follow it.
     pub(crate) fn inode_alone(&self) -> Option<Vec<u8>> {
         let shape = self.shape.get().filter(|shape| !self.is_inline(shape))?;
         Some(self.inode(shape))

@@ -8,7 +8,7 @@ use crate::allocator::{Allocator, Directory, FileExtent, inode_number};
 use crate::layout::{self, BLOCK, Dirent, INODE};
 use crate::list_all::ListedEntry;
 
-/// An encoded directory: names and inodes as the kernel reads them.
+/// An encoded directory: names and inodes in the format of the kernel.
 pub(crate) struct EncodedDirectory {
     /// Bytes from the first block with names on: names, then inodes of entries with a single name that are
     /// not directories.

@@ -23,7 +23,7 @@ const INCOMPAT_48BIT: u32 = 0x80;
 const EXTENDED_PLAIN: u16 = 1;
 /// `i_format` of an extended inode with inline content: it follows the attributes, within the same block.
 const EXTENDED_INLINE: u16 = 1 | 2 << 1;
-/// `i_format` with a content layout that no kernel knows: such a file can't be opened.
+/// `i_format` with a content layout that no kernel supports: such a file can't be opened.
 const UNREADABLE: u16 = 1 | 7 << 1;
 
 /// Length of a directory entry in bytes, without its name.
@@ -49,7 +49,7 @@ pub(crate) fn first_block(root: u64, blocks: u64, inodes: u64) -> Vec<u8> {
 /// Location of an inode's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Consecutive blocks, from this one on.
+    /// Consecutive blocks from this number on.
     At(u64),
     /// After the inode, in the same block.
     Inline,

@@ -14,7 +14,7 @@ pub(crate) struct ListedEntry {
     pub(crate) attributes: Vec<u8>,
 }
 
-/// Callback that receives the result.
+/// Callback for the result.
 pub(crate) type Callback<T> = Box<dyn FnOnce(Result<T, TreeError>) + Send>;
 
 const NAME_MAX: usize = 255;
@@ -35,7 +35,7 @@ pub(crate) fn list_all(tree: Arc<dyn Tree>, dir: Node, attributes: bool, then: C
     list(tree, dir, Cookie(0), Vec::new(), sorted);
 }
 
-/// Requests the names after `after` until there are no more.
+/// Requests all names after `after`.
 fn list(
     tree: Arc<dyn Tree>,
     dir: Node,
@@ -88,7 +88,7 @@ struct PendingXattrs {
 }
 
 impl PendingXattrs {
-    /// Records one reply; the last one calls the callback.
+    /// Records one reply; the last reply calls the callback.
     fn finish_one(pending: &Mutex<Self>, note: impl FnOnce(&mut Self) -> Result<(), TreeError>) {
         let mut all = pending.lock();
         let noted = match note(&mut all) {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 use esker_vfs::{
-    Attr, Cookie, Data, Device, DirEntry, ErrorKind, Found, Kind, Listing, Node, NodeKey, Reply, StatFs,
-    Tree, TreeError, Watcher, whole_listing,
+    Attr, Cookie, Data, Device, DirEntry, ErrorKind, Kind, Listing, Node, NodeKey, NodeWithAttr, Reply,
+    StatFs, Tree, TreeError, Watcher, whole_listing,
 };
 use proptest::prelude::*;
 
@@ -23,16 +23,16 @@ const SHORT: [&str; 2] = ["short-file", "short-link"];
 struct HardLinkTree(Arc<MemoryTree>);
 
 impl HardLinkTree {
-    fn named(&self, name: &str) -> Option<Found> {
+    fn named(&self, name: &str) -> Option<NodeWithAttr> {
         Reply::wait(|reply| self.0.lookup(&self.0.root().node, name.as_bytes(), reply)).ok()
     }
 }
 
 impl Tree for HardLinkTree {
-    fn root(&self) -> Found {
+    fn root(&self) -> NodeWithAttr {
         self.0.root()
     }
-    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<NodeWithAttr>) {
         self.0.lookup(dir, name, reply);
     }
     fn attributes(&self, node: &Node, reply: Reply<Attr>) {
@@ -46,7 +46,7 @@ impl Tree for HardLinkTree {
             Reply::new(move |listing: Result<Listing, TreeError>| {
                 reply.give(listing.map(|listing| {
                     let linked = |entry: &DirEntry| match &origin {
-                        Some(Found { node, attr })
+                        Some(NodeWithAttr { node, attr })
                             if entry.name.starts_with(TWIN.as_bytes()) && attr.kind == Kind::File =>
                         {
                             DirEntry { node: *node, attr: Attr { nlink: 7, ..*attr }, ..entry.clone() }
@@ -452,7 +452,9 @@ fn a_failed_read_is_reported_and_can_be_repeated() {
 #[test]
 fn attributes_may_be_left_out_except_some_of_the_root() {
     let tree = Arc::new(MemoryTree::new());
-    tree.alter("", |root| *root = root.clone().xattr("user.listed", b"1").xattr("user.unlisted", b"2"));
+    tree.change_attributes("", |root| {
+        *root = root.clone().xattr("user.listed", b"1").xattr("user.unlisted", b"2")
+    });
     tree.put("file", Entry::file(b"").xattr("user.a", b"b"));
     let policy = XattrPolicy::Some { of_root: &["user.listed", "user.none"], of_others: false };
     let mut reader = Reader::new(&tree, policy, 0);

@@ -1,9 +1,9 @@
-//! The tree that contains the image.
+//! Implements the tree whose only file is the EROFS image.
 
 use std::sync::Arc;
 
 use esker_vfs::{
-    Attr, Cookie, Data, DirEntry, ErrorKind, FIRST_COOKIE, Found, Ino, Kind, Listing, Node, NodeKey,
+    Attr, Cookie, Data, DirEntry, ErrorKind, FIRST_COOKIE, Ino, Kind, Listing, Node, NodeKey, NodeWithAttr,
     PAYLOAD_LEN, Payload, Reply, Segment, StatFs, Tree, TreeError, Watcher,
 };
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ const CACHE_BYTES: usize = 32 << 20;
 /// Maximum number of failures remembered until they are reported.
 const FAILURES_MAX: usize = 32;
 
-/// A tree with one file: an EROFS image of another tree.
+/// A tree with one file, an EROFS image of another tree.
 pub struct ErofsTree {
     core: Arc<Core>,
     /// Names on the path to the image.
@@ -36,7 +36,7 @@ pub enum XattrPolicy {
     Some {
         /// Names of the root's attributes.
         of_root: &'static [&'static str],
-        /// Whether other nodes may have attributes.
+        /// True if nodes other than the root may have extended attributes.
         of_others: bool,
     },
 }
@@ -45,7 +45,7 @@ struct Core {
     tree: Arc<dyn Tree>,
     /// Whether any node may have extended attributes.
     may_have_xattrs: bool,
-    /// The first block.
+    /// First block of the image.
     first: Vec<u8>,
     allocator: Mutex<Allocator>,
     directories: DirectoryCache,
@@ -97,7 +97,7 @@ impl ErofsTree {
     }
 
     /// Returns the node at `depth` names of the path.
-    fn at(&self, depth: usize) -> Found {
+    fn at(&self, depth: usize) -> NodeWithAttr {
         let is_image = depth == self.path.len();
         let kind = if is_image { Kind::File } else { Kind::Directory };
         let ino = Ino(depth as u64 + 1);
@@ -118,7 +118,7 @@ impl ErofsTree {
             gid: 0,
             rdev: esker_vfs::Device::default(),
         };
-        Found { node, attr }
+        NodeWithAttr { node, attr }
     }
 
     fn depth(node: &Node) -> usize {
@@ -310,11 +310,11 @@ impl Core {
 }
 
 impl Tree for ErofsTree {
-    fn root(&self) -> Found {
+    fn root(&self) -> NodeWithAttr {
         self.at(0)
     }
 
-    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<NodeWithAttr>) {
         let depth = Self::depth(dir);
         match self.path.get(depth) {
             _ if name == b".." => reply.ok(self.at(depth.saturating_sub(1))),
@@ -332,7 +332,7 @@ impl Tree for ErofsTree {
         let Some(name) = self.path.get(depth).filter(|_| after < FIRST_COOKIE) else {
             return reply.ok(Listing { entries: Arc::default(), start: 0, parent: Ino(1) });
         };
-        let Found { node, attr } = self.at(depth + 1);
+        let NodeWithAttr { node, attr } = self.at(depth + 1);
         let entry = DirEntry { name: name.clone(), cookie: FIRST_COOKIE, node, attr };
         reply.ok(Listing { entries: Arc::new([entry]), start: 0, parent: Ino(depth.max(1) as u64) });
     }

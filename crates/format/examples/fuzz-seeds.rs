@@ -13,7 +13,7 @@ use esker_testkit::catalog::TABLES;
 use esker_testkit::fixture::{self, Repository};
 use rusqlite::{Connection, params};
 
-/// Larger seeds would make every run of a target slow.
+/// Maximum size of a seed in bytes: larger ones would slow every run of a target.
 const SEED_MAX: usize = 64 * 1024;
 
 fn main() {

@@ -1,5 +1,5 @@
-//! Measures lookups and listings in a large catalog, with our reader and with SQLite, on one thread and on
-//! several.
+//! Measures lookups and listings in a large catalog, with Esker's reader and with SQLite, on one and several
+//! threads.
 //!
 //! `cargo run --release -p esker-format --example lookup [ENTRIES]`
 #![allow(clippy::unwrap_used, reason = "a tool for developers: a panic is the report")]

@@ -59,7 +59,7 @@ impl Writer {
         Self(MAGIC.to_vec())
     }
 
-    /// Returns how many bytes of an object still fit if `after` more objects follow.
+    /// Returns the maximum length of an object if `after` more objects follow.
     pub fn room(&self, after: usize) -> usize {
         BYTES_MAX.saturating_sub(self.0.len() + ABSENT.len() * (after + 1))
     }

@@ -53,7 +53,7 @@ impl Blacklist {
     }
 }
 
-/// Reads `<name N`.
+/// Parses `<name N`.
 fn parse_floor(line: &[u8]) -> Option<(Vec<u8>, u64)> {
     let rest = line.strip_prefix(b"<")?;
     let end = rest.iter().position(|byte| matches!(byte, b' ' | b'\t'))?;

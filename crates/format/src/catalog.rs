@@ -138,6 +138,17 @@ impl<B: AsRef<[u8]>> Catalog<B> {
         chunks::read(&self.database, file)
     }
 
+    /// Counts all chunks, also those that belong to no file.
+    pub fn count_chunks(&self) -> Result<u64, CatalogError> {
+        let Some(table) = self.database.find_table("chunks")? else { return Ok(0) };
+        let mut count = 0;
+        for row in table.rows() {
+            row?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
     /// Lists the nested catalogs and bind mountpoints.
     pub fn nested(&self) -> Result<Vec<NestedCatalog>, CatalogError> {
         Ok(nested::list(&self.database)?)

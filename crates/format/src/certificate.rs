@@ -7,6 +7,7 @@ use sha1::Digest as _;
 use x509_cert::der::{Decode as _, Encode as _};
 
 use crate::hash::{ContentHash, HashAlgorithm};
+use crate::time::UnixTime;
 use crate::{der, pem};
 
 /// A certificate with an RSA key.
@@ -14,6 +15,7 @@ use crate::{der, pem};
 pub struct Certificate {
     der: Vec<u8>,
     subject: String,
+    expires: UnixTime,
     key: RsaPublicKey,
 }
 
@@ -51,7 +53,14 @@ impl Certificate {
             .map_err(|error| error.to_string())
             .and_then(|spki| RsaPublicKey::from_public_key_der(&spki).map_err(|error| error.to_string()))
             .map_err(CertificateError::Key)?;
-        Ok(Self { der: der.to_vec(), subject: parsed.tbs_certificate.subject.to_string(), key })
+        let certificate = &parsed.tbs_certificate;
+        let expires = certificate.validity.not_after.to_unix_duration().as_secs();
+        Ok(Self {
+            der: der.to_vec(),
+            subject: certificate.subject.to_string(),
+            expires: UnixTime(i64::try_from(expires).unwrap_or(i64::MAX)),
+            key,
+        })
     }
 
     /// Returns the hash of the certificate's DER form.
@@ -62,6 +71,11 @@ impl Certificate {
     /// Returns the subject of the certificate.
     pub fn subject(&self) -> &str {
         &self.subject
+    }
+
+    /// Returns the end of the certificate's validity, which clients ignore.
+    pub const fn expires(&self) -> UnixTime {
+        self.expires
     }
 
     /// Returns true if the certificate's key made this signature of a printed hash, as manifests have it.

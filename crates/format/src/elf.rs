@@ -99,7 +99,7 @@ impl Layout {
         (!layout.segments.is_empty()).then_some(layout)
     }
 
-    /// Returns the parts that the program writes to, mostly while it is loaded.
+    /// Returns the parts that the program writes to, mostly during loading.
     pub fn written(&self) -> impl Iterator<Item = Range<u64>> {
         self.segments.iter().filter(|segment| segment.flags & PF_W != 0).map(|segment| segment.file.clone())
     }
@@ -167,7 +167,7 @@ impl Layout {
         addresses.filter_map(|address| self.in_file(address, 1)).collect()
     }
 
-    /// Returns the file position of the bytes at an address, as far as they are in one segment.
+    /// Entries of a dynamic section.
     fn in_file(&self, address: u64, len: u64) -> Option<Range<u64>> {
         self.segments.iter().find_map(|segment| {
             let start = segment.file.start.checked_add(address.checked_sub(segment.address)?)?;

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_repeat_and_end_as_specified() {
+    fn repeated_keys_and_the_end_mark_are_handled() {
         let values = parse(b"Aone\n\nB\nAtwo\nC\xff\n--\nDlate\n");
         assert_eq!(values, BTreeMap::from([(b'A', &b"two"[..]), (b'B', b""), (b'C', b"\xff")]));
         assert_eq!(parse(b"Aone\nBtwo"), BTreeMap::from([(b'A', &b"one"[..])]));

@@ -21,7 +21,7 @@ pub struct Letter<'a> {
 /// Reasons why bytes are not a signed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LetterError {
-    /// There is no line `--`.
+    /// The text has no line `--`, which precedes a signature.
     #[error("it has no signature")]
     Unsigned,
     /// The line after `--` is not a hash.

@@ -26,10 +26,10 @@ pub struct Metainfo {
 /// Reasons why a JSON object can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
-    /// It is not JSON.
+    /// The text is not JSON.
     #[error("it is not valid JSON")]
     Syntax(#[from] serde_json::Error),
-    /// It is JSON, but not an object.
+    /// The text is JSON, but not an object.
     #[error("it is not a JSON object")]
     NotAnObject,
 }

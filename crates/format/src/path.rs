@@ -1,4 +1,4 @@
-//! Paths of entries: names in front of each of which a slash stands; the path of the root is empty.
+//! Operates on paths of entries: each name has a slash before it, and the root is the empty path.
 
 /// Returns the path of an entry from that of its directory and its name.
 pub fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {

@@ -119,7 +119,7 @@ struct Reader<'a> {
     version: Version,
     /// Items of all tuples. Tuples may refer to each other in chains of any length, so none owns another.
     items: Vec<Value<'a>>,
-    /// Objects that can be referred to, by their number.
+    /// Objects that later objects can refer to, by number.
     referable: Vec<Value<'a>>,
 }
 

@@ -1,4 +1,4 @@
-//! Points in time, in the formats of CernVM-FS.
+//! Represents points in time in the formats of CernVM-FS.
 
 use std::fmt;
 

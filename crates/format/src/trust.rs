@@ -194,7 +194,7 @@ impl TrustError {
 
 /// The last accepted head; older ones are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct AcceptedHead {
     /// Revision of the head.
     pub revision: u64,
     /// Time of the manifest's signature.
@@ -263,7 +263,7 @@ pub struct Evidence<'a> {
     /// Time at which the head is (or was) accepted, for the expiry of the whitelist.
     pub now: UnixTime,
     /// The last accepted head, if any.
-    pub seen: Option<Seen>,
+    pub seen: Option<AcceptedHead>,
 }
 
 /// The head of a repository, verified from the master key down.
@@ -304,7 +304,7 @@ pub fn verify(evidence: &Evidence<'_>) -> Result<VerifiedHead, TrustError> {
 fn check_claims(
     manifest: &Manifest,
     expected: &RepositoryName,
-    seen: Option<Seen>,
+    seen: Option<AcceptedHead>,
 ) -> Result<(), TrustError> {
     let name = manifest.name.as_deref().unwrap_or_default();
     if name != expected.as_str() && !skipped("manifest-name") {
@@ -341,13 +341,13 @@ fn check_claims(
 pub fn check_offered_manifest(
     manifest: &[u8],
     name: &RepositoryName,
-    seen: Option<Seen>,
+    seen: Option<AcceptedHead>,
 ) -> Result<(), TrustError> {
     check_claims(&Manifest::parse(manifest)?, name, seen)?;
     check_manifest_hash(manifest).map(drop)
 }
 
-/// Checks a whitelist in the same way.
+/// Checks a whitelist as [`check_offered_manifest`] checks a manifest.
 pub fn check_offered_whitelist(whitelist: &[u8]) -> Result<(), TrustError> {
     Whitelist::parse(whitelist)?;
     check_whitelist_hash(whitelist).map(drop)
@@ -469,9 +469,9 @@ impl VerifiedHead {
     }
 
     /// Returns the state with which later heads are compared.
-    pub const fn seen(&self) -> Seen {
+    pub const fn seen(&self) -> AcceptedHead {
         let Manifest { revision, timestamp, root_catalog: root, .. } = self.manifest;
-        Seen { revision, timestamp, root, whitelist: self.whitelist_created }
+        AcceptedHead { revision, timestamp, root, whitelist: self.whitelist_created }
     }
 
     /// Returns the seconds after which to look for a newer head, as the manifest states.

@@ -4,15 +4,15 @@
 
 /// Major version of the protocol.
 pub(crate) const MAJOR: u32 = 7;
-/// The newest minor version known here.
+/// Newest supported minor version of the protocol.
 pub(crate) const MINOR: u32 = 45;
-/// The oldest one accepted: the first whose INIT answer has today's shape.
+/// Oldest supported minor version: the first whose INIT reply has the current layout.
 pub(crate) const OLDEST_MINOR: u32 = 23;
 /// Smallest buffer that the kernel accepts for reading a request.
 pub(crate) const MIN_READ_BUFFER: usize = 8192;
 /// The nodeid of the root.
 pub(crate) const ROOT_ID: u64 = 1;
-/// The longest name a dirent may carry on the oldest supported kernel.
+/// Maximum length of a name in a directory entry on the oldest supported kernel.
 pub(crate) const NAME_MAX: usize = 1024;
 
 /// Request numbers.
@@ -151,7 +151,7 @@ pub(crate) mod notify {
     pub(crate) const INVAL_INODE: i32 = 2;
     pub(crate) const INVAL_ENTRY: i32 = 3;
     pub(crate) const INC_EPOCH: i32 = 8;
-    /// Flag of INVAL_ENTRY: only the time limit ends, the entry itself stays in place.
+    /// Flag of INVAL_ENTRY: expires the entry without removing it.
     pub(crate) const EXPIRE_ONLY: u32 = 1;
 }
 
@@ -179,7 +179,7 @@ pub(crate) struct OutHeader {
     pub(crate) unique: u64,
 }
 
-/// The part of INIT that every supported kernel sends.
+/// Fields of INIT that every supported kernel sends.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct InitIn {
@@ -307,7 +307,7 @@ pub(crate) struct ForgetOne {
     pub(crate) nlookup: u64,
 }
 
-/// The fixed part of one name of a READDIR answer.
+/// Fixed part of one entry in a READDIR reply.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Dirent {

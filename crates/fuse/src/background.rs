@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Most threads.
+/// Maximum number of threads.
 const THREADS_MAX: usize = 4;
-/// Most queued tasks; further ones are dropped, and their senders must cope.
+/// Maximum number of queued tasks; further ones are dropped, and their senders must cope.
 const WAITING_MAX: usize = 1 << 16;
 /// Idle time after which a thread ends.
 const IDLE: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ struct State {
 }
 
 impl Background {
-    /// Has something done; whether it will be.
+    /// Queues a task; returns false if it was dropped, because the queue is full or no thread can be started.
     pub(crate) fn spawn(self: &Arc<Self>, task: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.state.lock();
         if state.waiting.len() >= WAITING_MAX {
@@ -43,7 +43,7 @@ impl Background {
         }
         if state.idle <= state.waiting.len() && state.threads < THREADS_MAX {
             let background = Arc::clone(self);
-            let started = Builder::new().name("fuse-errand".into()).spawn(move || background.work());
+            let started = Builder::new().name("fuse-background".into()).spawn(move || background.work());
             state.threads += usize::from(started.is_ok());
         }
         let any = state.threads > 0;
@@ -54,7 +54,7 @@ impl Background {
         any
     }
 
-    /// Has something done, and waits so long for it, unless all threads have something to do already.
+    /// Queues a task and waits for it until the timeout; returns at once if all threads are busy.
     pub(crate) fn spawn_and_wait(self: &Arc<Self>, task: impl FnOnce() + Send + 'static, time: Duration) {
         let is_busy = {
             let state = self.state.lock();

@@ -19,7 +19,7 @@ use esker_vfs::Ino;
 /// Signals that ask a program to stop. They end a program by default; if it catches one, the wait ends with `EINTR`.
 const ASKS_TO_STOP: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// Signals that do nothing, stop or resume unless they are caught.
+/// Signals whose default action neither ends a program nor reports an error.
 const HARMLESS: [i32; 8] = [
     libc::SIGCHLD,
     libc::SIGURG,
@@ -34,24 +34,24 @@ const HARMLESS: [i32; 8] = [
 /// Effect of a caller's pending signals on its wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// It is about to end: any answer will do, at once.
+    /// The caller is about to end: any reply will do, at once.
     Fatal,
-    /// It was asked to stop and handles that.
+    /// The caller received a signal that asks it to stop, and handles that signal.
     Deliberate,
-    /// Nothing that should end a wait.
+    /// The caller received no signal that should end a wait.
     Passing,
-    /// It can't be looked at.
+    /// The state of the caller can't be read.
     Unseen,
 }
 
 /// Origin of a thread's read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// A system call, which can report an error.
+    /// The caller is in a system call, which can report an error.
     Calls,
-    /// A page fault, which can't.
+    /// The caller has a page fault, which can't report an error.
     Faults,
-    /// It can't be looked at.
+    /// The state of the caller can't be read.
     Unseen,
 }
 
@@ -121,7 +121,7 @@ const READING: [libc::c_long; 14] = [
     libc::SYS_finit_module,
 ];
 
-/// Returns how thread `tid` came to wait for a read of `ino`.
+/// Determines how thread `tid` came to wait for a read of `ino`.
 ///
 /// Its system call is visible to processes that may trace it, its mappings to some more, and the existence of its
 /// address space to all.
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_procfs_that_hides_others_does_not_make_them_gone() {
+    fn hidden_processes_do_not_count_as_ended() {
         let hiding = tempfile::tempdir().expect("a folder");
         let proc = Some(hiding.path());
         assert!(!is_gone(hiding.path(), 7));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_told_by_number_and_device() {
+    fn mappings_are_identified_by_inode_and_device() {
         let maps = "7f0-7f1 r-xp 00000000 00:2f 4711   /mnt/lib.so\n7f2-7f3 r--p 00000000 08:01 99 /x\n";
         assert!(maps_hold(maps, Ino(4711)));
         assert!(!maps_hold(maps, Ino(99)) && !maps_hold(maps, Ino(1)));

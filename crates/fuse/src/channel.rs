@@ -1,4 +1,4 @@
-//! One descriptor of the connection: requests come in and answers go out by the same one.
+//! One descriptor of a FUSE connection, for requests and replies.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,7 +46,7 @@ impl Channel {
         self.send(unique, 0, &[IoSlice::new(bytes_of(value))])
     }
 
-    /// Answers with bytes. Allocates nothing.
+    /// Replies with bytes. Allocates nothing.
     pub(crate) fn bytes(&self, unique: u64, bytes: &[u8]) -> io::Result<()> {
         self.send(unique, 0, &[IoSlice::new(bytes)])
     }
@@ -56,7 +56,7 @@ impl Channel {
         self.send(unique, -errno, &[])
     }
 
-    /// Tells the kernel something it did not ask.
+    /// Sends a notification with a value and a name to the kernel.
     pub(crate) fn notify<T: Plain>(&self, code: i32, value: &T, name: &[u8]) -> io::Result<()> {
         let value = bytes_of(value);
         if name.is_empty() {
@@ -66,12 +66,12 @@ impl Channel {
         self.send(0, code, &[IoSlice::new(value), IoSlice::new(name), IoSlice::new(&[0])])
     }
 
-    /// Tells the kernel something that needs no words.
+    /// Sends a notification without a name to the kernel.
     pub(crate) fn notify_bare(&self, code: i32) -> io::Result<()> {
         self.send(0, code, &[])
     }
 
-    /// Sends a header and `body`, in one piece as the kernel demands.
+    /// Sends a header and `body` in one write, as the kernel demands.
     pub(crate) fn send(&self, unique: u64, error: i32, body: &[IoSlice<'_>]) -> io::Result<()> {
         /// Parts of a reply up to which it needs no allocation.
         const INLINE: usize = 8;

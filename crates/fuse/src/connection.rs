@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Found, Kind, Listing, Tree, TreeError};
+use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Kind, Listing, NodeWithAttr, Tree, TreeError};
 
 use crate::abi::XattrSize;
 use crate::background::Background;
@@ -30,7 +30,7 @@ use crate::wire;
 use crate::worker_count::WorkerCount;
 use crate::workers::WorkerPool;
 
-/// Names longer than any file system has are not looked up.
+/// Maximum length of a name that is looked up.
 const LONGEST_NAME: usize = 255;
 
 /// First pause before a read behind a page fault is retried; doubled each time.
@@ -44,7 +44,7 @@ thread_local! {
     static LISTING: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A mounted connection that is being served.
+/// A mounted connection in service.
 pub(crate) struct Connection {
     pub(crate) tree: Arc<dyn Tree>,
     pub(crate) options: SessionOptions,
@@ -55,10 +55,10 @@ pub(crate) struct Connection {
     pub(crate) shared_deadlines: SharedDeadlines,
     pub(crate) counters: LiveCounters,
     pub(crate) invalidations: Invalidations,
-    /// Names the kernel may have cached, where it can't expire all of them at once.
+    /// Names that the kernel may have cached, if it can't expire all names at once.
     pub(crate) names: Option<KnownDentries>,
     pub(crate) timer: Timer,
-    /// Batches of changes so far.
+    /// Number of batches of changes so far.
     pub(crate) batches: AtomicU64,
     /// All descriptors of the connection; the first is the one it was mounted with.
     pub(crate) channels: Vec<Arc<Channel>>,
@@ -74,7 +74,7 @@ impl Connection {
         (self.options.log)(severity, text);
     }
 
-    /// Runs code of the tree; if it panics, says so and goes on.
+    /// Runs code of the tree; logs a panic and continues.
     pub(crate) fn catch_panic<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(run)) {
             Ok(value) => Some(value),
@@ -87,7 +87,7 @@ impl Connection {
         }
     }
 
-    /// Asks the tree. The answer may be given before this returns, or later by another thread.
+    /// Calls the tree. The reply may be sent before this returns, or later by another thread.
     pub(crate) fn ask(self: &Arc<Self>, request: &Arc<Request>) {
         let (conn, tree, node) = (Arc::clone(self), &self.tree, &request.node);
         match &request.op {
@@ -100,7 +100,7 @@ impl Connection {
             TreeOp::Itself => {
                 let itself = move |asked: &Arc<Request>, answer| {
                     let attr = conn.or_last_known(asked, answer);
-                    conn.reply_lookup(asked, attr.map(|attr| Found { node: asked.node, attr }));
+                    conn.reply_lookup(asked, attr.map(|attr| NodeWithAttr { node: asked.node, attr }));
                 };
                 tree.attributes(node, request.reply(itself));
             }
@@ -145,7 +145,7 @@ impl Connection {
         }
     }
 
-    fn reply_lookup(&self, request: &Request, answer: Result<Found, TreeError>) {
+    fn reply_lookup(&self, request: &Request, answer: Result<NodeWithAttr, TreeError>) {
         if request.is_answered() {
             return;
         }
@@ -182,15 +182,15 @@ impl Connection {
         matches!(request.op, TreeOp::Lookup { .. }).then_some(request.id)
     }
 
-    /// Returns whether no change was announced since the tree was called. If one was, the attributes in its result may
-    /// be outdated, and the announcement may have come too early for them: see `notify`. To be called after the
-    /// result's nodes were interned.
+    /// Returns true if no change was announced since the tree was called. If one was, the attributes in its
+    /// result may be outdated, and the announcement may have come too early for them: see `notify`. To be
+    /// called after the result's nodes were interned.
     fn is_current(&self, request: &Request) -> bool {
         self.batches.load(Ordering::SeqCst) == request.asked_at
     }
 
     /// Notes a name in a reply; returns whether the kernel may cache it.
-    fn note_name(&self, request: &Request, answer: &Result<Found, TreeError>) -> bool {
+    fn note_name(&self, request: &Request, answer: &Result<NodeWithAttr, TreeError>) -> bool {
         match (&self.names, &request.op) {
             (Some(names), TreeOp::Lookup { name }) => {
                 names.note(request.id, name, answer.as_ref().ok().map(|found| found.node.kind))
@@ -218,7 +218,7 @@ impl Connection {
         self.catch_panic("release", || self.forget(id, 1));
     }
 
-    /// Returns the last known attributes of a node that the tree no longer has.
+    /// Returns the last known attributes of a node that no longer exists in the tree.
     fn or_last_known(&self, request: &Request, answer: Result<Attr, TreeError>) -> Result<Attr, TreeError> {
         match answer {
             Err(error) if error.kind == ErrorKind::Stale => self.table.attr(request.id).ok_or(error),
@@ -254,7 +254,7 @@ impl Connection {
             let mut names = DirentBuffer::new(out, size);
             names.dots(offset, request.node.ino, listing.parent, plus);
             let give = |entry: &DirEntry| {
-                let found = Found { node: entry.node, attr: entry.attr };
+                let found = NodeWithAttr { node: entry.node, attr: entry.attr };
                 let id = self.table.intern(&found, Some(request.id))?;
                 Some((id, wire::entry_out(id, &entry.attr, self.is_current(request))))
             };
@@ -315,7 +315,7 @@ impl Connection {
         }
     }
 
-    /// Returns how the caller of a read came to wait for it. Faults past their own deadline count as calls.
+    /// Determines how the caller of a read came to wait for it. Faults past their own deadline count as calls.
     pub(crate) fn reader(&self, request: &Request) -> Reader {
         if self.options.deadlines.fault.is_some_and(|limit| request.quiet_since().elapsed() >= limit) {
             return Reader::Calls;
@@ -367,7 +367,7 @@ impl Connection {
         }
     }
 
-    /// Replies to a claimed request with the error's number and informs the tree.
+    /// Replies to a claimed request with an error number and reports the failure to the tree.
     pub(crate) fn fail(&self, request: &Request, error: &TreeError) {
         if error.may_pass() || matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Interrupted) {
             self.shared_deadlines.failed(request);
@@ -393,7 +393,7 @@ impl Connection {
         self.catch_panic("failed", || self.tree.failed(&request.node, error, caller));
     }
 
-    /// Answers a claimed request with an error number.
+    /// Replies to a claimed request with an error number.
     pub(crate) fn refuse(&self, request: &Request, errno: i32) {
         self.counters.error(request.opcode);
         self.done(request, request.channel.error(request.unique, errno));

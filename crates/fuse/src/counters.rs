@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use crate::abi::opcode;
 
-/// Counters of one opcode.
+/// Counters of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpcodeCounters {
     /// The protocol's name of the request, for example `LOOKUP`.
     pub name: &'static str,
     /// Requests read from the kernel.
     pub requests: u64,
-    /// Of these, replied to with an error (a negative entry is not one).
+    /// Number of requests that got an error (a negative entry is none).
     pub errors: u64,
-    /// Of these, not replied to by the worker that read them because the tree had to wait.
+    /// Number of requests that the worker could not reply to because the tree had to wait.
     pub parked: u64,
     /// Time workers spent on them.
     pub busy: Duration,
@@ -23,7 +23,7 @@ pub struct OpcodeCounters {
 /// Counters of a session since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Every opcode that occurred, in the protocol's order.
+    /// Counters of each opcode that occurred, in the order of the protocol.
     pub opcodes: Vec<OpcodeCounters>,
     /// Nodes the kernel may use at present, the root included.
     pub nodes: u64,
@@ -36,7 +36,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns the requests of one opcode, 0 if none came.
+    /// Returns the number of requests of one opcode.
     pub fn requests(&self, name: &str) -> u64 {
         self.opcodes.iter().find(|o| o.name == name).map_or(0, |o| o.requests)
     }
@@ -50,7 +50,7 @@ struct Live {
     busy_nanos: AtomicU64,
 }
 
-/// Threads count in this many groups, so that none waits for another's cache line.
+/// Number of groups of counters: threads of different groups share no cache line.
 const GROUPS: usize = 16;
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! The reply to READ.
+//! Implements the reply to READ.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -23,13 +23,13 @@ thread_local! {
 pub(crate) enum Failure {
     /// The tree's bytes could not be read.
     Source(io::Error),
-    /// The kernel did not take the answer.
+    /// The kernel did not accept the reply.
     Kernel(io::Error),
     /// The request was answered already.
     Late,
 }
 
-/// Replies with at most `limit` bytes of `data`: the kernel refuses more than it requested. `claim` is called for the
+/// Replies with at most `limit` bytes of `data`, the size that the kernel requested. `claim` is called for the
 /// right to reply once all bytes are read, because a disk may be slow.
 pub(crate) fn send(
     channel: &Channel,

@@ -1,5 +1,5 @@
-//! The thread that watches requests in flight: deadlines, signals that came meanwhile, reads to retry. It checks all
-//! of them a few times a second, and sleeps while there are none.
+//! Watches requests in flight: deadlines, signals, and reads to retry. It checks all of them a few times a
+//! second, and sleeps while there are none.
 //!
 //! A deadline counts from the last arrival of bytes that the request waits for ([`Request::quiet_since`]): a slow link
 //! is no failure.
@@ -22,26 +22,26 @@ use crate::options::Deadlines;
 
 /// Time between two checks of requests in flight: a killed caller is gone well within a second.
 const TICK: Duration = Duration::from_millis(100);
-/// Time between two checks for requests in flight, while requests come.
+/// Interval of checks for requests in flight, while requests arrive.
 const LOOK: Duration = Duration::from_secs(1);
 /// Time between two checks while a notification is inside the kernel.
 const SHORT_TICK: Duration = Duration::from_millis(10);
 
-/// Wake-ups of the thread.
+/// Timer of the thread.
 #[derive(Debug, Default)]
 pub(crate) struct Timer {
     over: AtomicBool,
     asleep: AtomicBool,
-    /// Whether it sleeps until it is woken.
+    /// True if the thread sleeps until it is woken.
     soundly: AtomicBool,
-    /// Whether a request came since the last check.
+    /// True if a request arrived since the last check.
     noted: AtomicBool,
     woken: Mutex<bool>,
     wake: Condvar,
 }
 
 impl Timer {
-    /// Notes a request that may turn out to wait. Writes only for the first one after a check.
+    /// Records a request that may have to wait. Writes only for the first one after a check.
     pub(crate) fn note_activity(&self) {
         let first = !self.noted.load(Ordering::SeqCst) && !self.noted.swap(true, Ordering::SeqCst);
         if first && self.soundly.load(Ordering::SeqCst) {
@@ -68,7 +68,7 @@ impl Timer {
         self.over.load(Ordering::SeqCst)
     }
 
-    /// Sleeps for `tick`; if nothing waits, until something does, or for `look` if something may.
+    /// Sleeps until the next check.
     fn sleep(&self, tick: Duration, look: Duration, idle: impl Fn() -> bool) {
         let mut woken = self.woken.lock();
         *woken = false;
@@ -154,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// Asks the tree once more, on another thread: this one must never wait.
+    /// Calls the tree again on another thread: this one must never wait.
     fn ask_elsewhere(self: &Arc<Self>, request: Arc<Request>, now: Instant) {
         let (conn, asked) = (Arc::clone(self), Arc::clone(&request));
         let task = move || {
@@ -168,7 +168,7 @@ impl Connection {
         }
     }
 
-    /// Returns whether this is a read behind a page fault without a deadline.
+    /// Returns true if the request is a read for a page fault without a deadline.
     fn waits_on(&self, request: &Request) -> bool {
         request.patient.load(Ordering::Relaxed) && self.options.deadlines.fault.is_none()
     }
@@ -184,8 +184,8 @@ impl Connection {
             && now.saturating_duration_since(request.quiet_since()) >= limit
     }
 
-    /// Ends the wait of a request whose time was over before it was asked: its caller has waited behind another one
-    /// that failed.
+    /// Ends a request whose inherited deadline has passed: its caller waited before, for another one that
+    /// failed.
     pub(crate) fn end_if_late(self: &Arc<Self>, request: &Arc<Request>) {
         if !request.is_answered() && self.is_late(request, Instant::now()) {
             self.give_up(request);
@@ -225,7 +225,7 @@ impl Connection {
         }
     }
 
-    /// Ends the oldest requests if requests in flight have taken all slots.
+    /// Ends the oldest requests if requests in flight occupy all slots.
     fn make_room(self: &Arc<Self>) {
         let few = self.channels.len();
         if self.memory.free_slots() >= few {

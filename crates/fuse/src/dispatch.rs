@@ -26,8 +26,8 @@ const INTERRUPT_BIT: u64 = 1;
 const PUT_OFF: Duration = Duration::from_millis(100);
 
 impl Connection {
-    /// Serves one descriptor as a worker until the mount is gone; an extra worker until another one listens. Returns
-    /// whether the mount is gone.
+    /// Serves one descriptor as a worker until the mount is gone, or as an extra worker until another worker
+    /// listens; returns true if the mount is gone.
     pub(crate) fn work(self: &Arc<Self>, channel: &Arc<Channel>, worker: usize, is_extra: bool) -> bool {
         let mut spinner = Spinner::default();
         if !is_extra {
@@ -136,14 +136,14 @@ impl Connection {
         }
     }
 
-    /// Returns whether a node may have an attribute of this name, as far as the caller can see.
+    /// Returns true if a node may have an attribute of this name that is visible to the caller.
     fn may_have(&self, name: &[u8], header: &InHeader) -> bool {
         let is_overlays = || self.below_overlay.load(Ordering::Relaxed) && trusted::is_of_overlay(name);
         let may_ask = self.options.xattr_guard.as_ref().is_none_or(|may_ask| may_ask(name, header.gid));
         may_ask && !is_overlays()
     }
 
-    /// Puts a question to the tree.
+    /// Passes an operation to the tree.
     fn submit(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader, op: TreeOp) {
         if let TreeOp::Xattr { name, .. } = &op
             && !self.may_have(name, header)
@@ -176,8 +176,8 @@ impl Connection {
         }
     }
 
-    /// Defers a request to another thread, because all other workers are blocked by the tree and this one must stay
-    /// free for interrupts and requests that need no tree. Known attributes are sent at once.
+    /// Defers a request to another thread, because all other workers are blocked and this one must stay free
+    /// for interrupts. Known attributes are sent at once.
     fn defer(self: &Arc<Self>, request: &Arc<Request>) {
         let known = matches!(request.op, TreeOp::Attributes).then(|| self.table.attr(request.id));
         if let Some(attr) = known.flatten() {

@@ -25,7 +25,7 @@ pub(crate) enum TreeOp {
     Lookup {
         name: Box<[u8]>,
     },
-    /// LOOKUP of `.`: the node itself, once more.
+    /// LOOKUP of `.`: the node itself.
     Itself,
     Attributes,
     List {
@@ -56,16 +56,16 @@ impl TreeOp {
     }
 }
 
-/// Calling user.
+/// User who made a call.
 #[derive(Clone, Debug)]
 pub(crate) enum User {
     Known(u32),
-    /// The user of the caller's process if the procfs shows it, else this number. Looked up only when a request has to
+    /// User of the caller's process according to procfs, else this number. Looked up only when a request has to
     /// wait: that costs as much as a cached read.
     OfProcess(Arc<Path>, u32),
 }
 
-/// One request that waits for the tree.
+/// A request that waits for the tree.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) unique: u64,
@@ -77,25 +77,26 @@ pub(crate) struct Request {
     user: User,
     pub(crate) op: TreeOp,
     pub(crate) channel: Arc<Channel>,
-    /// Start of the caller's wait, as far as known (see [`SharedDeadlines`](crate::shared_deadline::SharedDeadlines)).
+    /// Start of the caller's wait, possibly inherited (see
+    /// [`SharedDeadlines`](crate::shared_deadline::SharedDeadlines)).
     pub(crate) since: Instant,
-    /// How often the start of the wait was inherited.
+    /// Number of times that the start of the wait was inherited.
     pub(crate) generation: u8,
-    /// Batches of changes before the call of the tree.
+    /// Number of batches of changes before the call of the tree.
     pub(crate) asked_at: u64,
     /// The request in shared memory, for a daemon that takes over; released after the reply.
     slot: Mutex<Option<Slot>>,
     claimed: AtomicBool,
-    /// Whether a signal came that did not end the wait; the kernel doesn't announce later ones.
+    /// True if a signal arrived that did not end the wait; the kernel doesn't announce later ones.
     pub(crate) interrupted: AtomicBool,
-    /// Whether the deadline passed but the caller can't take an error: it waits without a limit.
+    /// True if the deadline passed but the caller can't handle an error: the request waits without a limit.
     pub(crate) patient: AtomicBool,
-    /// Whether the tree was called again because the file of its result could not be read.
+    /// True if the tree was called again because the file of its result could not be read.
     pub(crate) reread: AtomicBool,
     /// When to call the tree again, after an error that may pass; the count of such errors.
     pub(crate) again: Mutex<Option<Instant>>,
     pub(crate) failures: AtomicU64,
-    /// Progress of the bytes that it waits for.
+    /// Progress of the bytes that the request waits for.
     followed: Mutex<Followed>,
 }
 
@@ -152,7 +153,7 @@ impl Request {
         }
     }
 
-    /// Returns the reply for asking the tree, now or once more; its answer goes to `deliver`.
+    /// Returns the reply object for a call of the tree; the result goes to `deliver`.
     pub(crate) fn reply<T>(
         self: &Arc<Self>,
         deliver: impl FnOnce(&Arc<Self>, Result<T, TreeError>) + Send + 'static,
@@ -167,8 +168,7 @@ impl Request {
             .for_requester(Requester::new(Arc::clone(self) as _))
     }
 
-    /// Returns when bytes that it waits for last arrived, or else when its caller began to wait: its deadline counts from
-    /// then.
+    /// Returns the start of the deadline: the last arrival of bytes, or else the start of the caller's wait.
     pub(crate) fn quiet_since(&self) -> Instant {
         self.followed.lock().last().map_or(self.since, |last| last.max(self.since))
     }
@@ -193,27 +193,27 @@ impl Pending for Request {
 
 const SHARDS: usize = 64;
 
-/// Requests by their number, on cache lines of their own.
+/// A part of the table of requests, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard(Mutex<HashMap<u64, Arc<Request>>>);
 
-/// Longest time until a lookup that got `ESTALE` comes again; it never does if the caller was killed or the kernel has
-/// the name.
+/// Time within which the kernel repeats a lookup that got `ESTALE`, unless the caller was killed or the kernel
+/// has the name.
 const AGAIN_WITHIN: Duration = Duration::from_secs(1);
 
-/// All of them.
+/// Table of all requests in flight.
 #[derive(Debug)]
 pub(crate) struct InflightRequests {
     shards: Box<[Shard]>,
     busy: Mutex<Busy>,
-    /// Whether there are retries, because most lookups don't need the lock.
+    /// True if there are retries; other lookups don't need the lock.
     has_retries: AtomicBool,
-    /// Something in it has ended.
+    /// Notified when a request or busy operation ends.
     ended: Condvar,
 }
 
-/// Operations that lock directories in the kernel.
+/// Operations in progress that lock directories in the kernel.
 #[derive(Debug, Default)]
 struct Busy {
     /// Number of listings in progress by directory.
@@ -228,7 +228,7 @@ struct LookupRetry {
     dir: NodeId,
     name: Box<[u8]>,
     told: Instant,
-    /// The repeated lookup, once it came.
+    /// Number of the repeated lookup, once it arrived.
     lookup: Option<u64>,
 }
 
@@ -317,8 +317,8 @@ impl InflightRequests {
         self.ended.notify_all();
     }
 
-    /// Notes that a lookup is about to get `ESTALE`, which makes the kernel walk the path again; returns false if it
-    /// got it before.
+    /// Records that a lookup is about to get `ESTALE`, which makes the kernel repeat the path walk; returns
+    /// false for the second time.
     pub(crate) fn retries_lookup(&self, request: &Request) -> bool {
         let TreeOp::Lookup { name } = &request.op else { return false };
         let mut busy = self.busy.lock();
@@ -351,12 +351,12 @@ impl InflightRequests {
         found
     }
 
-    /// Returns whether a listing of `dir` is in progress, or a retried lookup is expected there.
+    /// Returns true if a listing of `dir` is in progress or a retried lookup is expected there.
     pub(crate) fn holds(&self, dir: NodeId) -> bool {
         self.busy.lock().holds(dir)
     }
 
-    /// Waits until nothing of that is true of one of `dirs`, or until `deadline`.
+    /// Waits until no operation locks one of `dirs`, or until `deadline`.
     pub(crate) fn until_free(&self, dirs: &HashSet<NodeId>, deadline: Instant) {
         let mut busy = self.busy.lock();
         while dirs.iter().all(|dir| busy.holds(*dir)) && Instant::now() < deadline {
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_of_a_process_is_looked_up_where_it_is_needed() {
+    fn the_user_of_a_process_is_looked_up_on_demand() {
         let proc = tempfile::tempdir().expect("a folder");
         let me = fs::metadata(proc.path()).expect("facts").uid();
         let request = read_by(User::OfProcess(proc.path().into(), me + 1), 7);

@@ -15,7 +15,7 @@ impl KernelMask {
     pub const LINUX_4_18: Self = Self { minor: 27 };
     /// Linux 5.14 (RHEL 9): protocol 7.34.
     pub const LINUX_5_14: Self = Self { minor: 34 };
-    /// Linux 6.18: protocol 7.45, everything this crate knows.
+    /// Linux 6.18: protocol 7.45, the newest supported version.
     pub const LINUX_6_18: Self = Self { minor: abi::MINOR };
 
     /// Returns the newest protocol minor that is not hidden.
@@ -60,12 +60,12 @@ const WANTED: [(u64, u32); 13] = [
     (init::HAS_EXPIRE_ONLY, 38),
 ];
 
-/// The first minor with cached listings; there is no flag for it.
+/// First minor version with cached listings; there is no flag for it.
 const CACHE_DIR_SINCE: u32 = 28;
-/// The first minor with epochs; there is no flag for it.
+/// First minor version with epochs; there is no flag for it.
 const EPOCH_SINCE: u32 = 44;
 
-/// The largest the protocol can carry. At the kernel's default of 12, twelve readahead requests that wait
+/// Maximum value of the protocol's field. At the kernel's default of 12, twelve readahead requests that wait
 /// for a dead server make every other read wait.
 const MAX_BACKGROUND: u16 = u16::MAX;
 
@@ -118,27 +118,27 @@ impl Negotiated {
         self.flags & flag != 0
     }
 
-    /// Returns whether OPEN may be answered with ENOSYS, once and for all.
+    /// Returns true if OPEN may be replied to with ENOSYS, which the kernel remembers.
     pub(crate) const fn no_open(&self) -> bool {
         self.has(init::NO_OPEN_SUPPORT)
     }
 
-    /// Returns whether OPENDIR may be answered with ENOSYS, once and for all.
+    /// Returns true if OPENDIR may be replied to with ENOSYS, which the kernel remembers.
     pub(crate) const fn no_opendir(&self) -> bool {
         self.has(init::NO_OPENDIR_SUPPORT)
     }
 
-    /// Listings may be cached.
+    /// Returns true if listings may be cached.
     pub(crate) const fn caches_listings(&self) -> bool {
         self.minor >= CACHE_DIR_SINCE
     }
 
-    /// Returns whether all names can be expired at once.
+    /// Returns true if the kernel can expire all names at once.
     pub(crate) const fn has_epochs(&self) -> bool {
         self.minor >= EPOCH_SINCE
     }
 
-    /// Access control lists are enforced.
+    /// Returns true if the kernel enforces access control lists.
     pub(crate) const fn enforces_acls(&self) -> bool {
         self.has(init::POSIX_ACL)
     }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_that_was_not_offered() {
+    fn only_offered_capabilities_are_negotiated() {
         let bare = InitIn { flags: init::PARALLEL_DIROPS as u32, ..offer(27) };
         let agreed = Negotiated::reach(&bare, u32::MAX, KernelMask::LINUX_6_18, false);
         assert_eq!(agreed.flags, init::PARALLEL_DIROPS, "flags2 counts only with INIT_EXT");

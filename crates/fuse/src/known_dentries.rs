@@ -36,8 +36,8 @@ impl KnownDentries {
         &self.shards[dir.0 as usize % SHARDS]
     }
 
-    /// Notes a name that is about to be sent to the kernel, `kind` `None` if it is absent. Returns whether the kernel
-    /// may cache it; false for absent names once there are too many.
+    /// Records a name that is about to be sent to the kernel; `kind` is `None` for a negative entry. Returns
+    /// whether the kernel may cache it; false for absent names once there are too many.
     pub(crate) fn note(&self, dir: NodeId, name: &[u8], kind: Option<Kind>) -> bool {
         let mut shard = self.shard(dir).lock();
         let names = shard.entry(dir).or_default();
@@ -53,7 +53,7 @@ impl KnownDentries {
         true
     }
 
-    /// Notes the first `given` names of a listing, which were given with their nodes.
+    /// Records the first `given` names of a listing, which were sent with their nodes.
     pub(crate) fn note_listing(&self, dir: NodeId, listing: &Listing, given: usize) {
         let from_start = listing.entries.iter().skip(listing.start);
         for entry in from_start.filter(|e| usable(&e.name)).take(given) {
@@ -61,7 +61,7 @@ impl KnownDentries {
         }
     }
 
-    /// Takes all names of a directory.
+    /// Removes and returns all recorded names of a directory.
     pub(crate) fn take(&self, dir: NodeId) -> Directory {
         let names = self.shard(dir).lock().remove(&dir).unwrap_or_default();
         self.count.fetch_sub(names.len(), Ordering::Relaxed);

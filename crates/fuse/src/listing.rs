@@ -1,4 +1,4 @@
-//! The names of a directory in the protocol's form.
+//! Encodes the names of a directory for replies.
 //!
 //! Offsets are the tree's cookies; below its first one are the mount's own: 0 the beginning, 1 after `.`,
 //! 2 after `..`.
@@ -21,11 +21,11 @@ pub(crate) fn usable(name: &[u8]) -> bool {
     (1..=NAME_MAX).contains(&name.len()) && !name.contains(&b'/')
 }
 
-/// An answer to READDIR or READDIRPLUS in the making.
+/// A reply to READDIR or READDIRPLUS under construction.
 pub(crate) struct DirentBuffer<'a> {
     out: &'a mut Vec<u8>,
     size: usize,
-    /// Nodes counted for the reply; undone if it is not delivered.
+    /// Nodes whose lookups the reply counts; the counts are undone if the reply is not delivered.
     pub(crate) given: Vec<NodeId>,
 }
 

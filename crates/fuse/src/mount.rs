@@ -1,5 +1,4 @@
-//! Mounting: as root with mount(2), as a user through `fusermount3`, or in a user namespace by a process that passes
-//! the connection on.
+//! Mounts: as root with mount(2), as a user through `fusermount3`, or in a user namespace.
 //!
 //! All mounts are read-only, `nosuid`, `nodev` and `noatime`; permissions are checked by the kernel.
 
@@ -27,7 +26,7 @@ pub use handover::{receive_device, send_device};
 pub use memory::private_memory;
 pub use overlay::{SOURCE_PREFIX, Trusted, UpperLayer, mount_overlay, mount_writable};
 
-/// The device.
+/// Path of the FUSE device.
 pub(crate) const DEVICE: &str = "/dev/fuse";
 
 /// The type of the mount, as `mount` and `/proc/mounts` show it.
@@ -43,16 +42,16 @@ pub const FLAGS: MountFlags =
 pub struct MountOptions {
     /// Source in the first column of `mount` and `df`: the URL of the repository.
     pub source: String,
-    /// Whether users other than the mounting one may use it. Always on for root; `fusermount3` allows it only if
+    /// True if other users may access the mount. Always on for root; `fusermount3` allows it only if
     /// `/etc/fuse.conf` says `user_allow_other`.
     pub allow_other: bool,
-    /// Whether programs on it can't be executed.
+    /// True if programs on the mount can't be executed.
     pub noexec: bool,
     /// SELinux labels of the mount.
     pub labels: Vec<Label>,
 }
 
-/// A mount option of SELinux, which the kernel takes for every type of file system.
+/// An SELinux mount option, which the kernel accepts for every type of file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
     kind: &'static str,
@@ -78,7 +77,7 @@ impl Label {
     }
 }
 
-/// Longest context; all options have to fit a page of memory.
+/// Maximum length of a context; all options must fit into a page of memory.
 const LABEL_MAX: usize = 1024;
 
 /// Kind of unmounting.
@@ -87,7 +86,7 @@ pub enum Unmount {
     /// Fails with `EBUSY` while it is used.
     #[default]
     IfUnused,
-    /// Out of the tree of names at once, gone when its last user is.
+    /// Detaches the mount at once; it ends with its last user.
     Lazy,
 }
 
@@ -206,7 +205,8 @@ pub fn mount_device(
     })
 }
 
-/// A program that lists all mounts of the machine (`df`, a monitor) pins each for a moment, which is no use of it.
+/// Time for which an unmount is retried: a program that lists all mounts (`df`, a monitor) pins each for a
+/// moment.
 const GLANCE: Duration = Duration::from_secs(1);
 const GLANCE_STEP: Duration = Duration::from_millis(20);
 

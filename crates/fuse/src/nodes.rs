@@ -16,7 +16,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use esker_vfs::{Attr, Device, Found, Ino, Kind, Node, NodeKey, PAYLOAD_LEN, Payload, Time, Tree};
+use esker_vfs::{Attr, Device, Ino, Kind, Node, NodeKey, NodeWithAttr, PAYLOAD_LEN, Payload, Time, Tree};
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
@@ -44,21 +44,21 @@ impl NodeId {
 /// Result of forgetting a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forgotten {
-    /// The kernel knows it no longer.
+    /// The kernel has forgotten the node.
     Gone,
-    /// The kernel still knows it.
+    /// The kernel still knows the node.
     Known,
-    /// The kernel has fewer lookups of it.
+    /// The kernel holds fewer lookups of the node than it forgot.
     Impossible,
 }
 
-/// Enough that threads that create nodes rarely meet.
+/// Number of shards: enough that threads that create nodes rarely meet.
 const SHARDS: usize = 256;
-/// Fresh cells a shard takes from the shared memory at a time.
+/// Number of cells that a shard takes from the shared memory at a time.
 const BATCH: usize = 32;
 
-/// The table. `hold` and `release` of the tree are called from inside, under a shard lock: they must be
-/// quick and must not come back.
+/// Table of the nodes that the kernel knows. `hold` and `release` of the tree are called from inside, under a
+/// shard lock: they must be quick and must not come back.
 pub(crate) struct NodeTable {
     memory: Arc<SharedMemory>,
     tree: Arc<dyn Tree>,
@@ -70,7 +70,7 @@ pub(crate) struct NodeTable {
 }
 
 impl NodeTable {
-    /// Makes a table over new shared memory, or over that of a previous process.
+    /// Creates a table over new shared memory, or over that of a previous process.
     pub(crate) fn new(memory: Arc<SharedMemory>, tree: Arc<dyn Tree>) -> std::io::Result<Self> {
         let shards = (0..SHARDS).map(|_| Mutex::new(Vec::new())).collect();
         let table = Self {
@@ -123,9 +123,9 @@ impl NodeTable {
         self.memory.nodes().get(id.slot() as usize)
     }
 
-    /// Counts one more lookup of a node, as a name in `dir`, and returns its number. `None` if there is no room for
-    /// another node.
-    pub(crate) fn intern(&self, found: &Found, dir: Option<NodeId>) -> Option<NodeId> {
+    /// Counts one more lookup of a node as a name in `dir`; returns its number, or `None` if the table is full.
+    /// `None` if there is no room for another node.
+    pub(crate) fn intern(&self, found: &NodeWithAttr, dir: Option<NodeId>) -> Option<NodeId> {
         let key = found.node.key;
         let known = self.index.pin().get(&key).copied();
         if let Some(id) = known.and_then(|slot| self.count_up(slot, &key)) {
@@ -159,7 +159,7 @@ impl NodeTable {
         Some(NodeId::new(slot, generation))
     }
 
-    fn note(&self, id: NodeId, found: &Found, dir: Option<NodeId>) {
+    fn note(&self, id: NodeId, found: &NodeWithAttr, dir: Option<NodeId>) {
         self.remember(id, &found.attr);
         if let (Some(cell), Some(dir)) = (self.cell(id), dir) {
             cell.dir.store(dir.0, Ordering::SeqCst);
@@ -230,7 +230,7 @@ impl NodeTable {
         read_attr(self.cell(id)?)
     }
 
-    /// Notes the attributes that are about to be sent to the kernel.
+    /// Records the attributes that are about to be sent to the kernel.
     pub(crate) fn remember(&self, id: NodeId, attr: &Attr) {
         if let Some(cell) = self.cell(id)
             && read_attr(cell).as_ref() != Some(attr)
@@ -247,7 +247,7 @@ impl NodeTable {
         (read_key(cell) == *key).then_some(id)
     }
 
-    /// Visits every node the kernel knows at some moment during the call.
+    /// Calls a function for every node that the kernel knows at some moment during the call.
     pub(crate) fn each(&self, mut visit: impl FnMut(NodeId, &Node)) {
         for (slot, cell) in self.memory.nodes().iter().enumerate().skip(1) {
             let id = NodeId::new(slot as u32, cell.generation.load(Ordering::Acquire));
@@ -269,7 +269,7 @@ impl NodeTable {
         }
     }
 
-    /// Returns how many nodes the kernel knows.
+    /// Returns the number of nodes that the kernel knows.
     pub(crate) fn len(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
     }

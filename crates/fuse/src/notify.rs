@@ -1,4 +1,4 @@
-//! Notifications that invalidate the kernel's caches.
+//! Sends notifications that invalidate the kernel's caches.
 //!
 //! A notification can wait inside the kernel. INVAL_ENTRY takes the directory's lock, which every LOOKUP and
 //! READDIR of that directory holds while it is in progress; so requests that wait for the network must not
@@ -37,15 +37,15 @@ use crate::inflight::{Request, TreeOp};
 use crate::nodes::NodeId;
 use crate::options::Severity;
 
-/// A name no directory can have.
+/// A name that no directory can contain.
 const NO_NAME: &[u8] = b"/";
 
 /// Time after which a notification counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_millis(10);
-/// After this long, reads without a reader are ended as well.
+/// Time after which reads without a reader are ended as well.
 const STUCK_LONG: Duration = Duration::from_millis(100);
 
-/// Notifications that are inside the kernel.
+/// Notifications that are in progress inside the kernel.
 #[derive(Debug, Default)]
 pub(crate) struct Invalidations {
     under_way: Mutex<Vec<(NodeId, Instant)>>,
@@ -61,7 +61,7 @@ impl Invalidations {
     }
 }
 
-/// Directories whose earlier answers the kernel has all taken in since a batch of changes began.
+/// Directories for which the kernel has processed all replies from before a batch of changes.
 type Passed = HashSet<NodeId>;
 
 impl Connection {
@@ -98,7 +98,7 @@ impl Connection {
         }
     }
 
-    /// Returns the directories whose locks the notifications of a change take.
+    /// Returns the directories that the notifications of a change lock.
     fn locks(&self, change: &Change) -> impl Iterator<Item = NodeId> + use<> {
         let (own, given_in) = match change {
             Change::Name { dir, .. } => (self.table.id_of(dir), None),
@@ -136,7 +136,7 @@ impl Connection {
         }
     }
 
-    /// Returns when the kernel has taken in every answer for `dir` from before the batch began.
+    /// Returns once the kernel has processed every reply for `dir` from before the batch.
     fn pass(&self, dir: Option<NodeId>, passed: &mut Passed) {
         if let Some(dir) = dir
             && passed.insert(dir)
@@ -217,7 +217,7 @@ impl Connection {
         }
     }
 
-    /// Ends the requests that hold up a notification.
+    /// Ends the requests that block a notification.
     pub(crate) fn unblock_invalidations(&self) {
         let stuck = self.invalidations.older_than(STUCK_AFTER);
         if stuck.is_empty() {
@@ -237,7 +237,7 @@ impl Connection {
         }
     }
 
-    /// Ends a read if the thread that caused it is gone.
+    /// Ends a read if the thread that caused it has ended.
     pub(crate) fn end_without_reader(&self, request: &Arc<Request>) {
         let proc = self.options.proc.as_deref().filter(|_| request.caller != 0);
         let gone = proc.is_some_and(|p| caller_state::is_gone(p, request.caller));

@@ -9,13 +9,13 @@ use crate::KernelMask;
 /// Severity of a logged event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Something an administrator may want to know.
+    /// An event that an administrator may want to know.
     Notice,
-    /// Something broke its rules: a tree that panicked, a kernel that sent nonsense.
+    /// A violation of the protocol: a tree that panicked, or a malformed request of the kernel.
     Error,
 }
 
-/// Receiver of events that no caller can be told. Called from worker threads: it must not block.
+/// Receiver of events that concern no caller. Called from worker threads: it must not block.
 pub type Log = Arc<dyn Fn(Severity, &str) + Send + Sync>;
 
 /// Deadlines of requests in flight; after them the caller gets `EIO`.
@@ -55,14 +55,14 @@ pub struct SessionOptions {
     pub deadlines: Deadlines,
     /// Mountpoint, for [`crate::Session::unmount`].
     pub mountpoint: Option<PathBuf>,
-    /// The procfs in which the process ids of callers mean something: the one of the pid namespace that
-    /// called mount(2). `None` if there is none within reach; then every caller counts as unknown.
+    /// Procfs of the pid namespace that called mount(2), in which the process ids of callers are valid; `None`
+    /// if it isn't reachable. `None` if there is none within reach; then every caller counts as unknown.
     pub proc: Option<Arc<Path>>,
     /// Access check for extended attributes; without one all callers may see all.
     pub xattr_guard: Option<XattrGuard>,
     /// Whether the kernel enforces the access control lists that the tree has as extended attributes.
     pub enforce_acls: bool,
-    /// Receiver of events that no caller can be told.
+    /// Receiver of events that concern no caller.
     pub log: Log,
 }
 

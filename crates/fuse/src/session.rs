@@ -28,7 +28,7 @@ use crate::worker_count::WorkerCount;
 use crate::workers::WorkerPool;
 use crate::{Counters, MountError, SessionOptions, Unmount, mount, sys};
 
-/// Longest wait for INIT. It is sent before mount(2) returns; a descriptor without one is not mounted.
+/// Timeout for INIT. It is sent before mount(2) returns; a descriptor without one is not mounted.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
 
 /// Failure to start a session.
@@ -39,7 +39,7 @@ pub enum SessionError {
     Device {
         /// The operation that failed.
         action: &'static str,
-        /// The system's answer.
+        /// Error of the system.
         source: io::Error,
     },
     /// The kernel speaks a protocol that is too old.
@@ -64,7 +64,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Answers the kernel's greeting and starts to serve. Calls [`Tree::watch`].
+    /// Performs the INIT exchange and starts to serve. Calls [`Tree::watch`].
     pub fn start(
         device: OwnedFd,
         tree: Arc<dyn Tree>,
@@ -108,7 +108,7 @@ impl Session {
         Ok(session)
     }
 
-    /// Notes that the tree is seen through an overlay ([`mount::mount_overlay`]). The overlay asks for marks of its
+    /// Records that an overlay covers the tree ([`mount::mount_overlay`]). The overlay asks for marks of its
     /// own for each name; from now on they are reported absent without asking the tree.
     pub fn put_below_overlay(&self) {
         self.conn.below_overlay.store(true, Ordering::Relaxed);
@@ -250,7 +250,7 @@ fn note_negotiated(memory: &SharedMemory, negotiated: &Negotiated) {
     header.max_pages.store(u32::from(negotiated.max_pages), Ordering::Relaxed);
 }
 
-/// Does the INIT exchange.
+/// Performs the INIT exchange.
 fn greet(channel: &Channel, options: &SessionOptions) -> Result<Negotiated, SessionError> {
     let mut buffer = vec![0; SLOT_LEN];
     loop {

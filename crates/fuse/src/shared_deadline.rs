@@ -17,13 +17,13 @@ use crate::nodes::NodeId;
 
 /// Time after a failure within which waiting callers send their own request: each has to be woken first.
 const MOMENT: Duration = Duration::from_secs(1);
-/// How often a start is inherited. A waiting caller asks within a moment of the failure, or of that of its own
-/// read-ahead; a program that retries gets a deadline of its own.
+/// Maximum number of times that a start is inherited. A waiting caller asks within a moment of the failure, or
+/// of that of its own read-ahead; a program that retries gets a deadline of its own.
 const GENERATIONS: u8 = 2;
-/// Most failures remembered.
+/// Maximum number of recorded failures.
 const MOST: usize = 256;
 
-/// Object of a request.
+/// Object of a request, for which a deadline is shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
     Name(Box<[u8]>),
@@ -60,7 +60,7 @@ impl What {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct InheritedDeadline {
     pub(crate) since: Instant,
-    /// How often it was inherited.
+    /// Number of times that the start was inherited.
     pub(crate) generation: u8,
 }
 
@@ -72,16 +72,16 @@ struct Failure {
     over: Instant,
 }
 
-/// Recent failures.
+/// Deadlines of recent failures.
 #[derive(Debug, Default)]
 pub(crate) struct SharedDeadlines {
-    /// Whether there may be failures, so that other requests need no lock.
+    /// True if there may be failures; otherwise requests need no lock.
     any: AtomicBool,
     failures: Mutex<VecDeque<Failure>>,
 }
 
 impl SharedDeadlines {
-    /// Notes a failure. To be called before the error is sent.
+    /// Records a failure. Must be called before the error is sent.
     pub(crate) fn failed(&self, request: &Request) {
         let deadline = InheritedDeadline { since: request.quiet_since(), generation: request.generation + 1 };
         if let Some(what) = What::of(&request.op).filter(|_| deadline.generation <= GENERATIONS) {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn later_failures_do_not_extend_the_moment() {
+    fn later_failures_do_not_extend_the_inheritance() {
         let (deadlines, start) = (SharedDeadlines::default(), Instant::now());
         noted(&deadlines, &lookup("a"), 1, start, start);
         noted(&deadlines, &lookup("a"), 2, start, start + MOMENT / 2);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn not_more_than_some_are_remembered() {
+    fn the_number_of_recorded_failures_is_bounded() {
         let (deadlines, start) = (SharedDeadlines::default(), Instant::now());
         (0..2 * MOST).for_each(|number| noted(&deadlines, &lookup(&number.to_string()), 1, start, start));
         assert_eq!(deadlines.failures.lock().len(), MOST);

@@ -1,4 +1,4 @@
-//! Memory that may outlive the daemon.
+//! Memory that may outlive the daemon, for a process that takes over.
 //!
 //! One memory file, mapped sparsely. A process that takes over the file and the connection's descriptors
 //! has all it needs to go on serving:
@@ -30,33 +30,32 @@ use crate::sys::{Buffer, Buffers, Mapping};
 const MAGIC: u64 = u64::from_le_bytes(*b"eskrfuse");
 const VERSION: u32 = 1;
 const HEADER_LEN: usize = 64 << 10;
-/// Bytes for one request: the kernel's demand for the smallest `max_write` it accepts (4096).
+/// Size of a request's slot in bytes: the minimum `max_write` that the kernel accepts, and headers.
 pub(crate) const SLOT_LEN: usize = 8192;
 const _: () = assert!(SLOT_LEN >= abi::MIN_READ_BUFFER && SLOT_LEN >= 40 + 40 + MAX_WRITE as usize);
-/// Nothing is ever written to a tree; the kernel takes no less than this.
+/// Maximum size of a WRITE, which trees never receive; the kernel takes no less than this.
 pub(crate) const MAX_WRITE: u32 = 4096;
 
-/// Most requests in flight: more than the kernel's `max_background` (65,535) allows in the background, so that only as
-/// many again from waiting threads can use them up.
+/// Maximum number of requests in flight: more than the kernel's `max_background` (65,535), so that only as many
+/// waiting threads could exhaust them.
 const SLOTS: usize = 1 << 17;
 const SLOTS_MIN: usize = 1 << 12;
-/// Slots whose memory is kept when they are freed; that of others is given back, so that a burst of waiting requests
-/// leaves nothing behind.
+/// Number of slots whose memory is kept when they are freed; the memory of others is returned to the system.
 const KEPT_SLOTS: u32 = 1 << 10;
-/// Nodes the kernel can know at once. A kernel inode takes about a KiB, so memory ends first.
+/// Maximum number of nodes. A kernel inode takes about a KiB, so memory ends first.
 const NODES: usize = 1 << 26;
 const NODES_MIN: usize = 1 << 12;
-/// The memory takes at most one part in this many of the remaining address space: where that is limited, the rest is
-/// for threads' stacks and heaps, and a thread without memory ends the process.
+/// Divisor of the remaining address space: the shared memory takes at most this part, and leaves the rest for
+/// stacks and heaps.
 const ROOM: usize = 4;
-/// The file grows by this many nodes at a time.
+/// Number of nodes by which the file grows.
 const NODES_STEP: usize = 1 << 14;
 
-/// Workers with a spare slot of their own; further ones share them.
+/// Number of workers with a spare slot of their own; further ones share them.
 const SPARES: usize = 64;
 
-/// A free slot that one worker takes next, so that a request takes no lock that all workers share. One more than
-/// its index, or 0; on a cache line of its own.
+/// Index plus one of the free slot that one worker takes next without a lock; 0 for none. One more than its
+/// index, or 0; on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Spare(AtomicU32);
@@ -82,7 +81,7 @@ pub(crate) struct Header {
     nodes: AtomicU64,
     /// Node cells used at least once.
     pub(crate) nodes_used: AtomicU64,
-    /// The negotiated INIT.
+    /// Negotiated minor version of INIT.
     pub(crate) minor: AtomicU32,
     pub(crate) max_pages: AtomicU32,
     pub(crate) flags: AtomicU64,
@@ -97,7 +96,7 @@ pub(crate) struct NodeCell {
     pub(crate) attr_sequence: AtomicU32,
     pub(crate) node: [AtomicU64; 16],
     pub(crate) attr: [AtomicU64; 7],
-    /// Directory of its last reply, 0 if none.
+    /// Directory of the node's last reply, 0 if none.
     pub(crate) dir: AtomicU64,
     reserved: [AtomicU64; 6],
 }
@@ -126,21 +125,21 @@ impl Geometry {
     }
 }
 
-/// The memory, and the free slots in it.
+/// The shared memory and its free slots.
 #[derive(Debug)]
 pub(crate) struct SharedMemory {
     file: OwnedFd,
     mapping: Arc<Mapping>,
     buffers: Arc<Buffers>,
     geometry: Geometry,
-    /// The lowest is used first, so that few are ever touched.
+    /// Free slots, of which the lowest is used first, so that few are ever touched.
     free: Mutex<BinaryHeap<Reverse<u32>>>,
     freed: Condvar,
-    /// Workers that wait for `freed`.
+    /// Number of workers that wait for `freed`.
     waiting: AtomicUsize,
-    /// The free slot that each worker used last.
+    /// Free slots that each worker used last.
     spares: Box<[Spare]>,
-    /// Node cells that the file has room for.
+    /// Number of node cells that the file has room for.
     nodes_backed: Mutex<usize>,
 }
 
@@ -231,13 +230,13 @@ impl SharedMemory {
         &self.mapping.cells::<Header>(0, 1)[0]
     }
 
-    /// Returns the node cells handed out so far; the only ones that may be accessed.
+    /// Returns the node cells in use; only these may be accessed.
     pub(crate) fn nodes(&self) -> &[NodeCell] {
         let used = self.header().nodes_used.load(Ordering::Acquire) as usize;
         self.mapping.cells(self.geometry.nodes_at(), used.min(self.geometry.nodes))
     }
 
-    /// Hands out up to `want` fresh node cells; an empty range if there is no room left.
+    /// Reserves up to `want` new node cells; an empty range if there is no room left.
     pub(crate) fn more_nodes(&self, want: usize) -> io::Result<std::ops::Range<u32>> {
         let mut backed = self.nodes_backed.lock();
         let used = self.header().nodes_used.load(Ordering::Relaxed) as usize;
@@ -319,13 +318,14 @@ pub(crate) struct Slot {
     memory: Arc<SharedMemory>,
     worker: usize,
     index: u32,
-    /// Gone only while the slot is being dropped.
+    /// Buffer of the slot; none only while the slot is dropped.
     buffer: Option<Buffer>,
     len: usize,
 }
 
 impl Slot {
-    /// Fills it by `read` and notes the length, so that a successor knows the request is being served.
+    /// Fills the slot by `read` and stores the length, so that a successor knows that the request is in
+    /// service.
     pub(crate) fn fill(&mut self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
         let buffer = self.buffer.as_mut().map_or(&mut [][..], Buffer::bytes_mut);
         self.len = read(buffer)?.min(SLOT_LEN);

@@ -1,4 +1,4 @@
-//! Everything unsafe: memory that is shared, structures seen as bytes, descriptors left open for a child.
+//! Contains all unsafe code: shared memory, structures as bytes, and descriptors inherited by a child.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -14,7 +14,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::abi;
 
-/// Structures that are nothing but their bytes.
+/// Structures without padding, for which every bit pattern is valid.
 ///
 /// # Safety
 /// `repr(C)`, no padding, and every bit pattern is a value.
@@ -48,7 +48,7 @@ pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }
 }
 
-/// Types that may be seen in shared memory by several threads and processes.
+/// Types that several threads and processes may access in shared memory.
 ///
 /// # Safety
 /// Only atomics (any bit pattern is a value, no write needs `&mut`), alignment at most 64.
@@ -118,7 +118,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Equal byte ranges of a mapping, each lent to one owner at a time.
+/// Equal byte ranges of a mapping, each with at most one owner.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     mapping: Arc<Mapping>,
@@ -134,14 +134,14 @@ impl Buffers {
         Arc::new(Self { mapping, offset, len, taken })
     }
 
-    /// Takes range `index`, unless it is taken.
+    /// Takes range `index`, unless it has an owner.
     pub(crate) fn take(self: &Arc<Self>, index: usize) -> Option<Buffer> {
         let free = !self.taken.get(index)?.swap(true, Ordering::Acquire);
         free.then(|| Buffer { buffers: Arc::clone(self), index })
     }
 }
 
-/// One range, owned by this value.
+/// A range of a mapping, owned by this value.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     buffers: Arc<Buffers>,
@@ -149,14 +149,14 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    /// Its bytes.
+    /// Returns the bytes of the range.
     pub(crate) fn bytes(&self) -> &[u8] {
         let buffers = &self.buffers;
         // SAFETY: `taken` gives the range one owner, which lends it shared; `bytes_mut` needs it exclusively.
         unsafe { buffers.mapping.bytes(buffers.offset + self.index * buffers.len, buffers.len) }
     }
 
-    /// Its bytes, to write.
+    /// Returns the bytes of the range for writing.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         let buffers = &self.buffers;
         // SAFETY: `taken` gives the range one owner, which lends it exclusively.
@@ -194,8 +194,8 @@ pub(crate) fn inherit(command: &mut Command, fd: BorrowedFd<'_>) {
     }
 }
 
-/// Does something in a child, which then ends. Locks that other threads have are never let go of there, so `work` may
-/// neither allocate nor take any: system calls alone.
+/// Runs `work` in a forked child, which then ends. Locks that other threads have are never let go of there, so
+/// `work` may neither allocate nor take any: system calls alone.
 pub(crate) fn in_child(work: impl FnOnce()) -> io::Result<rustix::process::Pid> {
     // SAFETY: the child runs `work`, which does no more than may be done in a copy of a process with threads, and ends
     // without running anything else.
@@ -218,7 +218,7 @@ pub(crate) fn unshare_user_and_mounts() -> rustix::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWUSER | UnshareFlags::NEWNS) }
 }
 
-/// Gives this thread a working directory of its own.
+/// Unshares the working directory of this thread from the others.
 pub(crate) fn unshare_working_directory() -> rustix::io::Result<()> {
     // SAFETY: the flag doesn't unshare the descriptor table.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_structure_survives_the_way_through_bytes() {
+    fn a_structure_survives_conversion_to_bytes() {
         let header = abi::InHeader { len: 40, opcode: 1, unique: 2, nodeid: 3, ..Default::default() };
         let back: abi::InHeader = read_plain(bytes_of(&header)).expect("long enough");
         assert_eq!((back.len, back.opcode, back.unique, back.nodeid), (40, 1, 2, 3));

@@ -16,12 +16,12 @@ fn is_first(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
-/// Returns whether an attribute is one of them.
+/// Returns true if an attribute is in the namespace `trusted.`.
 pub(crate) fn is_trusted(name: &[u8]) -> bool {
     name.starts_with(b"trusted.")
 }
 
-/// Returns whether it is a mark of an overlay of root's.
+/// Returns true if an attribute is a mark of an overlay that root made.
 pub(crate) fn is_of_overlay(name: &[u8]) -> bool {
     name.starts_with(b"trusted.overlay.")
 }
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_root_of_the_machine_sees_them() {
+    fn only_root_of_the_machine_sees_trusted_attributes() {
         assert!(is_first("         0          0 4294967295\n"));
         assert!(!is_first("         0       1000          1\n"));
         assert!(!is_first(""));

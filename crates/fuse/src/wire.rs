@@ -1,4 +1,4 @@
-//! From the tree's words to the protocol's.
+//! Converts values of trees to those of the protocol.
 
 use esker_vfs::{Attr, Device, Kind, StatFs};
 
@@ -9,7 +9,7 @@ use crate::nodes::NodeId;
 /// it must not be too near the largest number.
 const FOREVER_SECS: u64 = 10 * 365 * 86_400;
 
-/// `st_blksize`, the same whatever the page size.
+/// `st_blksize`, the same for all page sizes.
 const BLOCK_SIZE: u32 = 4096;
 
 pub(crate) fn attr(attr: &Attr) -> WireAttr {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn device_numbers_keep_their_halves() {
+    fn device_numbers_keep_major_and_minor() {
         let split = |n: u32| ((n & 0xfff00) >> 8, n & 0xff | n >> 12 & 0xfff00);
         for (major, minor) in [(1, 3), (0xfff, 0xfffff), (8, 0x12345)] {
             assert_eq!(split(rdev(Device { major, minor })), (major, minor));

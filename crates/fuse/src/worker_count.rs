@@ -1,14 +1,14 @@
-//! Which workers of a session are there, and how long one waits for them when the mount is gone.
+//! Counts the workers of a session, and limits the wait for them when the mount is gone.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// How long workers may take to end once the mount is gone. One that takes longer is blocked on a disk that doesn't
-/// answer.
+/// Time limit for workers to end once the mount is gone. A worker that takes longer is blocked on a disk that
+/// doesn't reply.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The workers.
+/// Number of workers, and the state of the shutdown.
 #[derive(Debug)]
 pub(crate) struct WorkerCount {
     state: Mutex<State>,
@@ -33,7 +33,7 @@ impl WorkerCount {
         self.state.lock().present += 1;
     }
 
-    /// Removes a worker; the last one calls `clean_up` first. `is_gone` tells that the mount is gone.
+    /// Removes a worker; the last one calls `clean_up` first. `is_gone` is true if the mount is gone.
     pub(crate) fn leave(&self, is_gone: bool, clean_up: impl FnOnce()) {
         let is_last = {
             let mut state = self.state.lock();

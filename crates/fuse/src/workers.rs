@@ -25,31 +25,31 @@ use crate::channel::Channel;
 const LONG: Duration = Duration::from_millis(1);
 /// Duration of a spin: as long as it takes to put a processor to sleep and wake it.
 const SPIN: Duration = Duration::from_micros(200);
-/// A worker spins only if one task alone has sent requests for so long. Several tasks find work for the processors
-/// themselves, and a spinning worker keeps its processor from them: the kernel moves no waiting task to it, as it
-/// isn't idle.
+/// Time for which a single task must have sent all requests before workers spin. Several tasks find work for
+/// the processors themselves, and a spinning worker keeps its processor from them: the kernel moves no waiting
+/// task to it, as it isn't idle.
 const ALONE_FOR: Duration = Duration::from_millis(50);
-/// Failed spins after which a worker stops spinning, until requests come that fast again.
+/// Number of failed spins after which a worker stops spinning, until requests arrive fast again.
 const IN_VAIN_MAX: u32 = 4;
-/// Consecutive requests that left another one over before a quick one unparks a worker: waking it takes longer than a
-/// reply, and helps only if the worker falls behind.
+/// Number of consecutive requests with another one pending after which a quick request unparks a worker: waking
+/// a worker takes longer than a reply.
 const LEFT_OVER_MAX: u32 = 8;
-/// Time without a listening or parked worker after which an extra one is spawned: far longer than a disk takes, so
-/// short that a stat doesn't seem to wait.
+/// Time without a listening or parked worker after which an extra one is spawned: longer than a disk access,
+/// and too short to be noticed in a stat(2).
 const SPAWN_AFTER: Duration = Duration::from_millis(20);
-/// Most extra workers. Each blocks on one request; it takes a stack and the bytes it read last.
+/// Maximum number of extra workers. Each blocks on one request; it takes a stack and the bytes it read last.
 const EXTRA_MAX: usize = 128;
 
 /// The workers of a session.
 pub(crate) struct WorkerPool {
     workers: usize,
-    /// Workers that wait or spin for a request.
+    /// Number of workers that wait or spin for a request.
     listening: AtomicUsize,
-    /// Workers beyond those, now and ever.
+    /// Number of extra workers at present; the next field counts all that were ever started.
     extra: AtomicUsize,
     spawned_extra: AtomicU64,
     last_caller: LastCaller,
-    /// Consecutive requests that left another one over.
+    /// Number of consecutive requests during which another one was pending.
     left_over: AtomicU32,
     parked: Mutex<Parked>,
     unparked: Condvar,
@@ -64,7 +64,7 @@ pub(crate) struct WorkerPool {
 /// Task that sent the last request.
 struct LastCaller {
     task: AtomicU32,
-    /// Since when it has been the only one, in nanoseconds after `started`.
+    /// Start of the time in which only that task sent requests, in nanoseconds after `started`.
     alone_since: AtomicU64,
     started: Instant,
 }
@@ -73,7 +73,7 @@ struct LastCaller {
 #[derive(Default)]
 struct Parked {
     count: usize,
-    /// Those of them that are to wake.
+    /// Number of parked workers that are to wake.
     unparking: usize,
     over: bool,
 }
@@ -122,7 +122,7 @@ impl WorkerPool {
         }
     }
 
-    /// Returns whether one task alone has sent requests, so that spinning for its next one is worthwhile.
+    /// Returns true if only one task has sent requests for long enough that spinning is worthwhile.
     pub(crate) fn serves_one(&self, now: Instant) -> bool {
         let since = self.last_caller.alone_since.load(Ordering::Relaxed);
         u128::from(self.last_caller.nanos(now).saturating_sub(since)) > ALONE_FOR.as_nanos()
@@ -152,7 +152,7 @@ impl WorkerPool {
         self.listening.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Stops listening if another worker goes on.
+    /// Stops listening if another worker listens.
     fn another_listens(&self) -> bool {
         let another = |listening: usize| (listening > 1).then(|| listening - 1);
         self.listening.fetch_update(Ordering::SeqCst, Ordering::SeqCst, another).is_ok()
@@ -167,9 +167,9 @@ impl WorkerPool {
         goes
     }
 
-    /// Notes that a worker serves a request of this task. If no worker listens now and more requests are ready,
-    /// unparks one: at once unless this request is `quick`. Not checked while one task calls alone, since its only
-    /// request is this one.
+    /// Records that a worker serves a request of this task, and unparks another worker if needed. If no worker
+    /// listens now and more requests are ready, unparks one: at once unless this request is `quick`. Not
+    /// checked while one task calls alone, since its only request is this one.
     pub(crate) fn begin(&self, channel: &Channel, task: u32, quick: bool, now: Instant) {
         self.asked_by(task, now);
         let was_last = self.listening.fetch_sub(1, Ordering::SeqCst) == 1;
@@ -184,7 +184,7 @@ impl WorkerPool {
         }
     }
 
-    /// Notes a call of the tree, which may take long: if no worker listens, the watchdog unparks one then.
+    /// Records a call of the tree, which may take long: the watchdog replaces a blocked worker.
     pub(crate) fn asks(&self) {
         if self.listening.load(Ordering::SeqCst) == 0 {
             self.asked_alone.fetch_add(1, Ordering::SeqCst);
@@ -192,7 +192,7 @@ impl WorkerPool {
         }
     }
 
-    /// Notes that a worker listens again.
+    /// Records that a worker listens again.
     pub(crate) fn done(&self) {
         self.listening.fetch_add(1, Ordering::SeqCst);
     }
@@ -214,7 +214,7 @@ impl WorkerPool {
         any
     }
 
-    /// Sets the alarm. Should that fail, a long answer keeps others waiting.
+    /// Sets the timer. If that fails, a long call may delay other requests.
     fn ring_after(&self, time: Duration) {
         let none = Timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = Timespec { tv_nsec: time.subsec_nanos().into(), ..none };
@@ -225,7 +225,7 @@ impl WorkerPool {
         );
     }
 
-    /// Runs the watchdog until the session is over: unparks workers, or spawns extra ones.
+    /// Runs the watchdog until the session ends: unparks workers, or spawns extra ones.
     pub(crate) fn watchdog(&self, spawn: impl Fn(u64) -> bool) {
         let mut rings = [0; 8];
         let mut seen = 0;
@@ -291,7 +291,7 @@ impl LastCaller {
 }
 
 impl Spinner {
-    /// Looks for a request for a moment, if that has been of use lately; whether there is one.
+    /// Spins for a request if that was useful lately; returns true if one arrived.
     pub(crate) fn spin(&mut self, workers: &WorkerPool, channel: &Channel) -> bool {
         let began = Instant::now();
         self.answered = Some(began);
@@ -310,7 +310,7 @@ impl Spinner {
         false
     }
 
-    /// Notes a request that came while waiting.
+    /// Records a request that arrived during a wait.
     pub(crate) fn came(&mut self) {
         if self.answered.is_some_and(|last| last.elapsed() < SPIN) {
             self.in_vain = 0;
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_answer_fetches_another() {
+    fn a_long_call_unparks_another_worker() {
         let (workers, threads, wakes) = workers();
         let guarded = Arc::clone(&workers);
         let guard = std::thread::spawn(move || guarded.watchdog(|_| panic!("the watchdog started a worker")));
@@ -457,7 +457,7 @@ mod tests {
         assert!(hired.try_recv().is_err());
     }
 
-    /// Makes a pool that one task has been calling for long enough.
+    /// Returns a pool that one task has called for long enough.
     fn serving_one() -> WorkerPool {
         let mut workers = WorkerPool::new(1).expect("a timer");
         workers.last_caller.started -= 2 * ALONE_FOR;

@@ -10,12 +10,12 @@ use esker_view::About;
 use crate::mounted::{Content, Served};
 use crate::repository::Repository;
 
-/// Value of the reference client where it has none.
+/// Value that the reference client returns for missing data.
 const NOTHING: &str = "n/a";
 /// Default timeout of the reference client in seconds for servers without a proxy.
 const DIRECT_SECONDS: u64 = 10;
 
-/// A mount, as long as it lives.
+/// Attributes of a mount, for as long as it exists.
 pub(crate) struct OfMount(pub(crate) Weak<Served>);
 
 impl About for OfMount {
@@ -75,7 +75,7 @@ pub(crate) fn direct_seconds(servers: &Servers) -> u64 {
     servers.timings.direct.map_or(DIRECT_SECONDS, |it| it.as_secs())
 }
 
-/// Until the process that fetches has reported, the configured servers and proxies count as used.
+/// Returns the route in use; the configured servers and proxies until the fetching process has reported.
 fn of_traffic(servers: &Servers, status: &StoreStatus, name: &str) -> Option<String> {
     let StoreStatus { network, traffic, .. } = status;
     let known = || network.route.servers.iter();

@@ -1,4 +1,4 @@
-//! One cache for all users of a node.
+//! Serves one cache to all users of a node.
 //!
 //! ```text
 //!   mount of user 1000 ──┐                     ┌── public cache: repositories that every user may read
@@ -35,7 +35,7 @@ use crate::repository::{open_writer, read_servers, room};
 
 /// Limits for one user's clients. A mount is a connection; its waiting reads are requests.
 const BOUNDS: Bounds = Bounds { connections: 64, questions: 1024, answers: 256, warms: 4096 };
-/// Users whose clients are served at once.
+/// Maximum number of users whose clients are served at the same time.
 const USERS_MAX: usize = 4096;
 
 /// Permitted readers of a repository.
@@ -58,7 +58,7 @@ pub enum Readers {
 pub struct Rules {
     /// Rules by the name of the repository.
     pub repositories: BTreeMap<String, Readers>,
-    /// Repositories that are not named above.
+    /// Readers of repositories that no rule names.
     pub others: Readers,
 }
 
@@ -67,7 +67,7 @@ pub struct Rules {
 pub struct BrokerOptions {
     /// The cache folder, the broker's own.
     pub cache: PathBuf,
-    /// Bytes that all of it may take.
+    /// Maximum size of all caches together in bytes.
     pub quota: u64,
     /// Lower cache folders, tried before the network, for public repositories.
     pub lower: Vec<Lower>,
@@ -75,15 +75,15 @@ pub struct BrokerOptions {
     pub socket: PathBuf,
     /// Access rules of repositories.
     pub rules: Rules,
-    /// Servers and proxies that the broker may connect to, whichever client names them.
+    /// Servers and proxies to which the broker may connect, whichever a client names.
     pub destinations: Destinations,
     /// Certificate authorities for TLS; those that clients name are for mounts without a broker.
     pub authorities: Authorities,
-    /// Log of fail-overs.
+    /// Log for fail-overs.
     pub log: Log,
 }
 
-/// A broker can't begin.
+/// Failures to start a broker.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
     /// The cache can't be opened.
@@ -98,14 +98,14 @@ pub enum BrokerError {
 pub struct BrokerSocket(Listener);
 
 impl BrokerSocket {
-    /// Binds the socket. Clients see the binding user as the user of the broker, also if it changes its user
+    /// Binds the socket. Clients see the binding user as the user of the broker, even if it switches users
     /// afterwards.
     pub fn bind(path: &Path) -> Result<Self, BrokerError> {
         Ok(Self(Listener::bind_for_all(path).map_err(FileError::on("listen at", path))?))
     }
 }
 
-/// A broker that serves, until it is dropped.
+/// A running broker, which stops on drop.
 pub struct NodeBroker {
     // Declared first, so that no client is served when the caches are closed.
     brokers: Vec<Broker>,
@@ -118,12 +118,13 @@ struct NodeHost {
     destinations: Destinations,
     authorities: Authorities,
     public: Arc<dyn Writer>,
-    /// By the name of the repository; [`OTHERS`] for those without a rule, if they are restricted.
+    /// Restricted caches by the name of the repository; [`OTHERS`] for those without a rule, if they are
+    /// restricted.
     restricted: HashMap<String, Arc<dyn Writer>>,
     users: Mutex<HashMap<u32, Arc<Quota>>>,
 }
 
-/// No repository is called so.
+/// Name of the folder for repositories without one of their own; no repository has this name.
 const OTHERS: &str = "_others";
 
 impl NodeBroker {
@@ -132,7 +133,7 @@ impl NodeBroker {
         Self::start_on(BrokerSocket::bind(&options.socket)?, options)
     }
 
-    /// Starts it at a socket that listens already.
+    /// Starts the broker at a listening socket.
     pub fn start_on(listening: BrokerSocket, options: BrokerOptions) -> Result<Self, BrokerError> {
         let BrokerOptions { cache, quota, lower, socket, rules, destinations, authorities, log } = options;
         let mut engine = EngineOptions { log, ..EngineOptions::default() };
@@ -191,7 +192,8 @@ impl Rules {
             .collect()
     }
 
-    /// Returns the restricted cache of a repository, if it has one; an error if the peer may not read it.
+    /// Returns the restricted cache of a repository, if it has one; an error if the peer may not read the
+    /// repository.
     fn cache_for(&self, name: &str, peer: &Peer) -> Result<Option<String>, ()> {
         let named = self.repositories.iter().find(|(rule, _)| rule.eq_ignore_ascii_case(name));
         let (cache, readers) = match named {
@@ -268,7 +270,7 @@ impl NodeHost {
         Ok(())
     }
 
-    /// Lets the broker's own user and root administer one of the caches, through its folder.
+    /// Lets root and the broker's user administer a cache through its folder.
     fn look_after(&self, folder: &Path, writer: &Arc<dyn Writer>) -> Result<Broker, FileError> {
         Broker::start(folder, writer.clone()).map_err(FileError::on("listen in", folder))
     }

@@ -21,7 +21,7 @@ pub struct CacheFolder {
 }
 
 enum CacheAccess {
-    /// We are the writer; mounts that begin meanwhile are served.
+    /// This process is the writer; it serves mounts that start in the meantime.
     Own {
         writer: Arc<dyn Writer>,
         cache: Cache,

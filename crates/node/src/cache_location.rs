@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 
 use crate::watchdog;
 
-/// A folder that may do.
+/// A folder that is considered for the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Source of the path, for users: `$TMPDIR`.
     pub from: String,
-    /// The folder.
+    /// Path of the folder.
     pub path: PathBuf,
-    /// True if it is the cache itself; otherwise a folder of the user's in it is.
+    /// True if the folder is the cache itself; otherwise a subfolder of the user is.
     pub is_cache: bool,
 }
 
@@ -31,7 +31,7 @@ pub struct LocationRules {
     pub uid: u32,
     /// User id of the machine's own folders: 0, or in a user namespace the overflow id.
     pub root: u32,
-    /// Bytes that should be free for a new cache.
+    /// Minimum free bytes for a new cache.
     pub least: u64,
     /// True if a network file system will do.
     pub on_network: bool,
@@ -40,32 +40,32 @@ pub struct LocationRules {
 /// Chosen location of the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheLocation {
-    /// The folder; it exists.
+    /// Path of the folder, which exists.
     pub path: PathBuf,
     /// Source of the path.
     pub from: String,
     /// Bytes of the file system it is on.
     pub total: u64,
-    /// The candidates before it, and why they were not taken.
+    /// Rejected candidates before this one, with reasons.
     pub passed_over: Vec<RejectedCandidate>,
 }
 
-/// A candidate that was not taken.
+/// A rejected candidate.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RejectedCandidate {
     /// Source of the path.
     pub from: String,
-    /// The folder.
+    /// Path of the folder.
     pub path: PathBuf,
-    /// Reason.
+    /// Reason for the rejection.
     pub why: String,
 }
 
-/// No candidate will do.
+/// Error: no candidate is suitable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no folder for the cache{}", all(passed_over))]
 pub struct NoCacheLocation {
-    /// The candidates, and why they were not taken.
+    /// Rejected candidates, with reasons.
     pub passed_over: Vec<RejectedCandidate>,
 }
 
@@ -191,7 +191,7 @@ fn fit(candidate: &Candidate, path: &Path, wish: &LocationRules, system: &FileSy
     }
 }
 
-/// Checks that only its owner, root and this user can replace entries of a folder.
+/// Checks that only root and this user can replace entries of a folder.
 fn trusted_base(base: &Metadata, wish: &LocationRules) -> Result<(), String> {
     if !base.is_dir() {
         return Err("it is not a folder".to_owned());
@@ -205,7 +205,7 @@ fn trusted_base(base: &Metadata, wish: &LocationRules) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that an existing folder is the user's own.
+/// Checks that this user owns an existing folder.
 fn own(found: &Metadata, uid: u32) -> Result<(), String> {
     if found.is_symlink() {
         Err("it is a symbolic link".to_owned())
@@ -299,7 +299,7 @@ mod tests {
         Candidate { from: format!("${}", path.display()), path: path.to_owned(), is_cache: false }
     }
 
-    /// Makes three folders that stand for different file systems.
+    /// Creates three folders that stand for different file systems.
     fn three() -> (tempfile::TempDir, Vec<Candidate>) {
         let folder = tempfile::tempdir().expect("a folder");
         let names = ["first", "second", "third"].map(|name| folder.path().join(name));

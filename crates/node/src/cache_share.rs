@@ -1,4 +1,4 @@
-//! One cache for all mounts of a user.
+//! Shares one cache between all mounts of a user.
 //!
 //! A cache directory has one writer: the process that holds its lock. The first process to open it becomes the writer
 //! and listens in the directory; later ones connect to it and get read-only descriptors. When the writer
@@ -52,19 +52,19 @@ pub use self::writer::{BrokerAddress, OpenWriter, Opener, Writer};
 /// Time limit of the first attempt while the lock is taken and its holder doesn't reply: another node that mounts the
 /// same network directory, or a writer that is stuck.
 const FIRST_PATIENCE: Duration = Duration::from_secs(15);
-/// Writers that a request may outlive. A request that meets more of them may be what kills them.
+/// Maximum number of writers that a request may outlive. A request that outlives more may be what kills them.
 const ATTEMPTS_MAX: u32 = 8;
-/// Most descriptors a client keeps.
+/// Maximum number of descriptors that a client keeps open.
 const RECEIVED_MAX: usize = 4096;
 
 /// Process that provides the objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Through {
-    /// This process writes the cache.
+    /// This process, which writes the cache.
     Ourselves,
-    /// Another process of this user does.
+    /// Another process of this user.
     Another,
-    /// The broker of the node does.
+    /// The broker of the node.
     Broker(PathBuf),
 }
 
@@ -73,7 +73,7 @@ enum Role {
         store: Arc<dyn ObjectStore>,
         writer: Arc<dyn Writer>,
         broker: Option<Broker>,
-        /// True if it stands in for the cache while the disk fails.
+        /// True if it replaces the cache while the disk fails.
         is_spare: bool,
     },
     Client(Arc<Client>),
@@ -88,7 +88,7 @@ enum Event {
     Close,
 }
 
-/// The objects of one repository, from a cache that other processes use, too.
+/// Objects of one repository, from a cache that several processes share.
 pub struct SharedCache {
     cache: PathBuf,
     servers: String,
@@ -195,8 +195,8 @@ impl SharedCache {
         }
     }
 
-    /// Closes the cache: as the writer, shuts it down cleanly and leaves it to the others. Pending and later requests
-    /// fail.
+    /// Closes the cache. A writer shuts down cleanly, and another process becomes the writer. Pending and later
+    /// requests fail.
     pub fn close(&self) {
         let (role, unanswered) = {
             let mut queue = self.queue.lock();
@@ -215,7 +215,7 @@ impl SharedCache {
         }
     }
 
-    /// True if this process is the writer.
+    /// Returns true if this process is the writer.
     pub fn is_writer(&self) -> bool {
         matches!(&*self.role.read(), Role::Writer { .. })
     }
@@ -237,7 +237,7 @@ impl SharedCache {
         self.refusal.lock().clone()
     }
 
-    /// Returns the cache directory of this user, where heads are saved even if objects come through a broker.
+    /// Returns the cache folder of this user, where heads are saved even if objects come through a broker.
     pub fn cache(&self) -> &Path {
         &self.cache
     }
@@ -251,7 +251,7 @@ impl SharedCache {
         }
     }
 
-    /// Returns a file that is still open, if it has the size of this request. (If not, the writer reports it.)
+    /// Returns a file that is still open, if it has the size of this request.
     fn kept(&self, wanted: &ObjectRequest) -> Option<Handle> {
         let handle = self.received.find(&wanted.key())?;
         (wanted.size.is_none_or(|size| size == handle.len()) && handle.len() <= wanted.limit)
@@ -303,7 +303,7 @@ impl SharedCache {
         })
     }
 
-    /// Takes the role that an election found, and makes all waiting requests.
+    /// Takes the role that an election found, and sends all waiting requests.
     fn take_role(&self, role: Role) {
         let waiting = {
             let mut queue = self.queue.lock();
@@ -389,13 +389,13 @@ impl ObjectStore for SharedCache {
         self.own_store().is_some_and(|store| store.read_ahead(wanted, range))
     }
 
-    fn warm(&self, wanted: ObjectRequest, errand: &CancelToken, done: Callback<Warmed>) {
+    fn warm(&self, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>) {
         let role = self.role.read();
         match &*role {
             Role::Writer { store, .. } => {
                 let store = store.clone();
                 drop(role);
-                store.warm(wanted, errand, done);
+                store.warm(wanted, token, done);
             }
             Role::Client(client) => {
                 let client = client.clone();
@@ -403,7 +403,7 @@ impl ObjectStore for SharedCache {
                 if self.kept(&wanted).is_some() {
                     return done.ok(Warmed::Here);
                 }
-                client.warm(&wanted, errand, done);
+                client.warm(&wanted, token, done);
             }
             // A prefetch has no reader, so it need not wait for a writer.
             Role::Electing | Role::Closed => {

@@ -21,14 +21,14 @@ pub struct Checking {
     pub auto: Option<String>,
     /// Time limit for all servers and proxies together.
     pub patience: Duration,
-    /// True if servers and proxies are to be asked.
+    /// True if the check contacts servers and proxies.
     pub ask: bool,
 }
 
 /// Longest public key file.
 const KEY_MAX: u64 = 64 * 1024;
 
-/// Checks the configuration of a repository, or the one for all.
+/// Checks the configuration of a repository, or the common one.
 pub fn check(parameters: &Parameters, how: &Checking) -> Vec<Finding> {
     let mut findings = parameters.findings();
     files::configuration(parameters, how, &mut findings);
@@ -63,7 +63,7 @@ fn of_repository(
     }
 }
 
-/// Returns parameters that a mount would refuse, or ignore.
+/// Returns findings for parameters that a mount would refuse or ignore.
 fn refused(parameters: &Parameters, how: &Checking) -> impl Iterator<Item = ParameterError> {
     [
         parameters.pin().err(),
@@ -94,7 +94,7 @@ fn add(findings: &mut Vec<Finding>, error: &ParameterError) {
     }
 }
 
-/// Reads the keys of the repository, as far as they exist.
+/// Reads the existing keys of the repository.
 fn keys(parameters: &Parameters, how: &Checking, findings: &mut Vec<Finding>) -> Option<MasterKeys> {
     let keys = match parameters.keys() {
         Ok(keys) => keys,

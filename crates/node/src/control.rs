@@ -17,35 +17,35 @@ use crate::FileError;
 use crate::revisions::Revisions;
 use crate::status::MountStatus;
 
-/// Longest question.
+/// Maximum length of a request in bytes.
 const REQUEST_MAX: u64 = 4 * 1024;
-/// Longest answer: a status has at most a few dozen failures of a few kilobytes each.
+/// Maximum length of a reply in bytes: a status has at most a few dozen failures of a few kilobytes each.
 const RESPONSE_MAX: u64 = 4 * 1024 * 1024;
 /// Timeout for a client's request, and for reading the reply.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 /// Clients served at the same time.
 const CLIENTS_MAX: usize = 16;
-/// After an accept that failed, the longest pause before the next.
+/// Maximum pause after a failed accept.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 
 /// Request to a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "command")]
 pub enum Request {
-    /// Asks for the status.
+    /// Requests the status.
     Status,
-    /// Asks for the mounted and the server's revision. The server is given some seconds to reply.
+    /// Requests the mounted and the server's revision; the server may take some seconds to reply.
     Revision {
-        /// And which have names.
+        /// True to include the tagged revisions.
         tags: bool,
         /// Timeout in seconds.
         patience: u64,
     },
     /// Triggers a check for a new revision, and a switch to it.
     Update,
-    /// To unmount and end.
+    /// Unmounts and ends the daemon.
     Unmount {
-        /// Even if it is in use: out of sight now, gone when its last user is.
+        /// True to detach a mount in use, which then ends with its last user.
         lazy: bool,
     },
 }
@@ -62,21 +62,21 @@ pub enum Response {
     Updated {
         /// Revision that is mounted now.
         revision: u64,
-        /// True if it is another one than before.
+        /// True if the revision differs from the one before.
         changed: bool,
         /// Reason why a newer revision, if there is one, could not be found.
         offline: Option<String>,
     },
-    /// It was done.
+    /// The operation succeeded.
     Done,
-    /// It could not be done because programs use the mount.
+    /// The operation failed because programs use the mount.
     Busy {
-        /// The error in words.
+        /// Text of the error.
         message: String,
     },
-    /// It could not be done.
+    /// The operation failed.
     Failed {
-        /// The error in words.
+        /// Text of the error.
         message: String,
     },
 }
@@ -84,7 +84,7 @@ pub enum Response {
 /// Function that answers requests.
 pub type Answer = Arc<dyn Fn(Request) -> Response + Send + Sync>;
 
-/// A control socket that is listened at until the process ends.
+/// A control socket in service until the process ends.
 #[derive(Debug)]
 pub struct Control {
     clients: Arc<Clients>,
@@ -123,7 +123,7 @@ impl Clients {
         self.changed.notify_all();
     }
 
-    /// Waits until one of them is done, at most `patience`.
+    /// Waits until one of the requests is answered, at most `patience`.
     fn wait(&self, patience: Duration) {
         self.changed.wait_for(&mut self.count.lock(), patience);
     }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn listening_leaves_what_is_no_socket() {
+    fn listening_does_not_replace_a_file_that_is_no_socket() {
         let base = tempfile::tempdir().expect("a directory");
         let path = base.path().join("s");
         std::fs::write(&path, "content").expect("a file");

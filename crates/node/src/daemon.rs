@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{FileError, sys, watchdog};
 
-/// Longest report that is read.
+/// Maximum length of a report in bytes.
 const REPORT_MAX: u64 = 64 * 1024;
-/// Time that a failed daemon may take to end.
+/// Time limit for a failed daemon to end.
 const ENDING: Duration = Duration::from_secs(5);
 /// Bytes of the log that are shown of a daemon that died without a report.
 const LOG_TAIL: u64 = 2 * 1024;
@@ -25,12 +25,12 @@ const LOG_TAIL: u64 = 2 * 1024;
 /// The one message of a starting daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// It serves.
+    /// The daemon serves the mount.
     Ready {
         /// Warning for the mounting user.
         warning: Option<String>,
     },
-    /// It could not start.
+    /// The daemon could not start.
     Failed {
         /// The exit code to leave with.
         code: u8,
@@ -41,7 +41,7 @@ pub enum Report {
     },
 }
 
-/// A daemon could not be started.
+/// Failures to start a daemon.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// A file operation failed.
@@ -50,7 +50,7 @@ pub enum DaemonError {
     /// Starting the process failed.
     #[error("can't start the daemon")]
     Spawn(#[source] io::Error),
-    /// It ended without a report.
+    /// The daemon ended without a report.
     #[error("the daemon ended before it was ready ({status}){tail}")]
     Died {
         /// Exit status.
@@ -124,15 +124,15 @@ fn tail(mut log: File) -> String {
 pub struct Reporter(File);
 
 impl Reporter {
-    /// Takes over the descriptor that the starter left open, and closes all others that it inherited: a process that
-    /// waits for the end of a pipe must not wait for the mount. Must be called first.
+    /// Takes over the descriptor from the starting process and closes all other inherited ones. Must be called
+    /// first.
     pub fn adopt(fd: RawFd) -> io::Result<Self> {
         let reporter = Self(File::from(sys::adopt(fd)?));
         sys::close_inherited(fd)?;
         Ok(reporter)
     }
 
-    /// Reports; an error means that the starter is gone.
+    /// Sends the report; an error means that the starting process is gone.
     ///
     /// A daemon that is ready moves to a session of its own, and no sooner: while an automounter waits for a mount,
     /// the kernel admits only the automounter's process group to the directory, and mounting on it would wait for
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_heard() {
+    fn a_report_reaches_the_starting_process() {
         assert_eq!(shell(READY).expect("report"), Report::Ready { warning: None });
         let failed =
             shell(r#"echo '{"Failed":{"code":3,"message":"m","hint":null}}' >/proc/self/fd/$1; exit 3"#);

@@ -17,7 +17,7 @@ use crate::mounted::MountedError;
 use crate::mounts;
 use crate::status::Presentation;
 
-/// A tree that is to be shown.
+/// A tree to present through an overlay or EROFS.
 pub(crate) struct LayeredMount<'a> {
     /// Private mount point, a directory that is made for it.
     pub(crate) place: PathBuf,
@@ -87,7 +87,7 @@ impl LayeredMount<'_> {
     }
 }
 
-/// A mount at a place that only we know; taken away when dropped, wherever else it is shown by then.
+/// A mount at a private path, which is unmounted on drop.
 struct PrivateMount {
     place: PathBuf,
 }
@@ -125,7 +125,7 @@ struct Overlay {
 impl Watcher for Overlay {
     fn changed(&self, _: &[Change]) {
         // It may be gone, with another mount in its place.
-        if mounts::at(&self.mountpoint).is_ok_and(|line| line.is_some_and(|line| line.is_shield())) {
+        if mounts::at(&self.mountpoint).is_ok_and(|line| line.is_some_and(|line| line.is_own_overlay())) {
             // To remount a file system drops its unused names; if that is refused, less can be evicted.
             let _ = mount_remount(&self.mountpoint, FLAGS, c"");
         }

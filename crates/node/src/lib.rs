@@ -46,7 +46,7 @@ pub mod watchdog;
 pub struct FileError {
     /// Operation that failed.
     pub action: &'static str,
-    /// On which file or directory.
+    /// File or directory of the operation.
     pub path: std::path::PathBuf,
     /// Cause.
     pub source: std::io::Error,

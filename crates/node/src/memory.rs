@@ -9,7 +9,7 @@ use esker_fuse::mount::private_memory;
 
 use crate::cache_location::CacheLocation;
 
-/// Fewer bytes hold no catalogs of usual repositories.
+/// Minimum size of a cache in memory, in bytes: less doesn't hold the catalogs of usual repositories.
 const LEAST: u64 = 40 << 20;
 /// Folder of a process's own descriptors. It has other files for every other process.
 const OWN: &str = "/proc/self/fd";
@@ -19,14 +19,13 @@ pub fn default_quota() -> u64 {
     of_machine() / 32
 }
 
-/// Bytes of memory of this machine.
+/// Returns the bytes of memory of this machine.
 pub fn of_machine() -> u64 {
     let told = rustix::system::sysinfo();
     (told.totalram as u64).saturating_mul(u64::from(told.mem_unit))
 }
 
-/// Makes the folder of a cache in memory, and returns the quota that it may have. `from` is the source of the setting,
-/// for users.
+/// Creates the folder of a cache in memory; returns its quota. `from` is the source of the setting, for users.
 pub fn place(quota: u64, from: String) -> io::Result<(CacheLocation, u64)> {
     let quota = quota.max(LEAST);
     let total = total(quota);
@@ -36,12 +35,12 @@ pub fn place(quota: u64, from: String) -> io::Result<(CacheLocation, u64)> {
     Ok((CacheLocation { path, from, total, passed_over: Vec::new() }, quota))
 }
 
-/// Objects in use may exceed the quota, and uncached ones are beside it.
+/// Returns the memory limit: objects in use may exceed the quota, and uncached ones add to it.
 fn total(quota: u64) -> u64 {
     quota.saturating_add(quota / 2).saturating_add(128 << 20)
 }
 
-/// Makes a folder for a cache with the smallest quota, which exists as long as the descriptor is open.
+/// Creates a folder for a cache of minimum size, which exists as long as the descriptor is open.
 pub(crate) fn while_open() -> io::Result<(OwnedFd, PathBuf, u64)> {
     // A new name each time: a late user of an old folder must not find the next one at the same number.
     static MADE: AtomicU64 = AtomicU64::new(0);

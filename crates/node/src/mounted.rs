@@ -1,4 +1,4 @@
-//! A mounted repository or image in this process, from mounting to the last byte of cleaning up.
+//! Serves a mounted repository or image in this process, from mounting to cleaning up.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -32,9 +32,9 @@ use crate::talk::{Talk, TalkOptions};
 use crate::telemetry::{self, Telemetry};
 use crate::watchdog;
 
-/// Time that clients of the control socket may take to read their last reply.
+/// Time limit for clients of the control socket to read their last reply.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
-/// Time that a request for an update waits; the update goes on afterwards.
+/// Time limit of a request for an update; the update continues afterwards.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Extended attributes of the root that are fixed for a revision.
@@ -51,7 +51,7 @@ pub struct MountPlan {
     pub options: MountOptions,
     /// Session options.
     pub session: SessionOptions,
-    /// The command for which alone it is mounted, in a namespace of its own; none for a mount that all see.
+    /// Command that has the mount for itself, in its own namespace; none for a mount visible to all.
     pub command: Option<String>,
     /// Source of push notifications.
     pub push: Push,
@@ -59,9 +59,9 @@ pub struct MountPlan {
     pub telemetry: Option<Telemetry>,
     /// Socket for `cvmfs_talk`, if configured.
     pub talk: Option<TalkOptions>,
-    /// Wanted presentation, where allowed. Only a tree that never changes may be presented through anything but FUSE.
+    /// Requested presentation. Only a tree that never changes may be presented through anything but FUSE.
     pub shown_with: Presentation,
-    /// How somebody is started who goes ahead of programs, if anybody does.
+    /// Command that starts a replayer; none if replay is off.
     pub replayer: Option<ReplayerCommand>,
 }
 
@@ -85,17 +85,17 @@ pub enum MountedError {
     Thread(#[source] std::io::Error),
 }
 
-/// An image, as far as a mount has to know it.
+/// Data of an image that a mount needs.
 pub struct ImageMount {
     /// Mounted tree.
     pub tree: Arc<dyn Tree>,
-    /// What is known of how programs start from it; none if nobody should go ahead of them.
+    /// Recorded sequences of the image; none if replay is off.
     pub sequences: Option<SequenceStore>,
-    /// What it is called.
+    /// Name of the image.
     pub name: String,
-    /// Source: a path or URL.
+    /// Source of the image: a path or URL.
     pub place: String,
-    /// Returns its status now, and failures.
+    /// Function that returns the current status, and failures.
     pub status: Box<dyn Fn() -> (status::Image, Vec<status::Failure>) + Send + Sync>,
 }
 
@@ -170,7 +170,7 @@ impl Content {
 
 /// Mount point or device of a session.
 enum MountTarget {
-    /// A device that is mounted already.
+    /// A FUSE device that is mounted already.
     Device(OwnedFd),
     /// A private mount point for the tree, which is then presented at the mountpoint.
     Layered(PathBuf),
@@ -180,7 +180,7 @@ enum MountTarget {
 pub struct Mounted {
     served: Arc<Served>,
     control: Option<Control>,
-    /// Gone once it is unmounted.
+    /// Services; none once the tree is unmounted.
     beside: Mutex<Option<Beside>>,
     log: Log,
 }
@@ -194,9 +194,9 @@ pub(crate) struct Served {
     replayer: Option<Arc<RecordingTree>>,
     shown_with: Presentation,
     looks: Looks,
-    /// Hears of new revisions.
+    /// Listener for new revisions.
     listening: Option<esker_store::SseListener>,
-    /// Gone once it is unmounted: the place is free for another mount even if this one lives on, detached.
+    /// Registration; none once the tree is unmounted, so that another mount may take the path.
     registration: Mutex<Option<Registration>>,
     mounted: SystemTime,
 }
@@ -208,7 +208,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// Starts the services. Failures are only logged: the mount matters more.
+    /// Starts the services. Failures are only logged: they don't prevent the mount.
     fn start(
         telemetry: Option<Telemetry>,
         talk: Option<TalkOptions>,
@@ -288,8 +288,8 @@ impl Mounted {
         })
     }
 
-    /// Serves a mount that a command made in its own namespace. A failure to register is no reason not to: the error
-    /// is returned beside it.
+    /// Serves a mount that a command made in its own namespace; returns an error of the registration beside the
+    /// mount. A failure to register is no reason not to: the error is returned beside it.
     pub fn attach(
         plan: MountPlan,
         device: OwnedFd,
@@ -367,15 +367,15 @@ impl Mounted {
         self.served.unmount(how)
     }
 
-    /// Waits until it is unmounted (by any process) and unused, then closes everything. `false` if a hanging disk
-    /// keeps some of it: then the process has to end without waiting for its threads.
+    /// Waits until it is unmounted (by any process) and unused, then closes everything. `false` if a hanging
+    /// disk keeps some of it: then the process has to end without waiting for its threads.
     pub fn wait(&self) -> bool {
         let all_came_back = self.served.session.wait();
         self.abandon() && all_came_back
     }
 
-    /// Closes everything although programs may still use the mount; it ends with this process. `false` as for
-    /// [`Mounted::wait`].
+    /// Closes everything although programs may still use the mount, which ends with this process. `false` as
+    /// for [`Mounted::wait`].
     pub fn abandon(&self) -> bool {
         let served = self.served.clone();
         let folder = self.served.content.names().2;

@@ -33,7 +33,7 @@ pub fn at(path: &Path) -> io::Result<Option<MountLine>> {
     Ok(text.rsplit(|byte| *byte == b'\n').filter_map(parse).find(|line| line.mountpoint == path))
 }
 
-/// The type of the file system that is mounted under this number.
+/// Returns the type of the file system that is mounted under this number.
 pub(crate) fn kind_of(id: u64) -> io::Result<Option<String>> {
     let text = fs::read("/proc/self/mountinfo")?;
     let number = id.to_string();
@@ -42,7 +42,7 @@ pub(crate) fn kind_of(id: u64) -> io::Result<Option<String>> {
     Ok(line.and_then(parse).map(|line| line.kind))
 }
 
-/// The absolute path of a mount point, links resolved, without touching what is mounted there.
+/// Returns the absolute path of a mount point with links resolved, without accessing the mount.
 pub fn canonical(path: &Path) -> io::Result<PathBuf> {
     if let Ok(path) = fs::canonicalize(path) {
         return Ok(path);
@@ -71,7 +71,7 @@ fn parse(line: &[u8]) -> Option<MountLine> {
     })
 }
 
-/// The kernel writes blanks and the like as a backslash and three octal digits.
+/// Decodes the kernel's escapes: a backslash and three octal digits.
 fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -89,19 +89,19 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 }
 
 impl MountLine {
-    /// True if it is one of ours.
+    /// Returns true if the mount is one of Esker's.
     pub fn is_ours(&self) -> bool {
         self.kind == "fuse.esker" || self.is_above()
     }
 
-    /// True if it is a file system of the kernel above a mount of ours.
+    /// Returns true if the mount is a file system of the kernel above a mount of Esker.
     fn is_above(&self) -> bool {
         matches!(&*self.kind, "overlay" | "erofs")
             && self.source.as_bytes().starts_with(SOURCE_PREFIX.as_bytes())
     }
 
-    /// True if it is an overlay of ours above a mount.
-    pub(crate) fn is_shield(&self) -> bool {
+    /// Returns true if the mount is an overlay that Esker put above a mount.
+    pub(crate) fn is_own_overlay(&self) -> bool {
         self.kind == "overlay" && self.is_above()
     }
 
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_the_kernel_are_read() {
+    fn lines_of_mountinfo_are_parsed() {
         let line =
             br"36 35 98:0 / /mnt\0402 rw,noatime master:1 shared:7 - fuse.esker http://h/a\134b rw,user_id=0";
         let parsed = parse(line).expect("a line");

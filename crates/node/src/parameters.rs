@@ -32,7 +32,7 @@ pub use shell::{FullName, Machine};
 pub use surroundings::Tuning;
 pub use table::State;
 
-/// A value and where it comes from.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The value, with `@fqrn@` and `@org@` filled in.
@@ -59,7 +59,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Configuration of a repository, or the one for all of them.
+/// Configuration of a repository, or the common one.
 #[derive(Clone, Debug, Default)]
 pub struct Parameters {
     name: Option<String>,
@@ -84,7 +84,7 @@ impl Parameters {
         &self.problems
     }
 
-    /// Returns the files that were read, in their order.
+    /// Returns the files that were read, in order.
     pub fn files(&self) -> &[PathBuf] {
         &self.read
     }

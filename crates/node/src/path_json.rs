@@ -1,6 +1,6 @@
-//! Paths in JSON, which has text only, while names are bytes.
+//! Encodes paths, which are bytes, for JSON, which is text.
 
-/// For output to users: bytes that are no text are replaced.
+/// Encoding for output to users, which may be lossy: bytes that are no text are replaced.
 pub(crate) mod shown {
     use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub(crate) mod shown {
     }
 }
 
-/// For Esker's own files: a path that is no text is an array of its bytes.
+/// Encoding for Esker's own files, which is exact: a path that is no text is an array of its bytes.
 pub(crate) mod exact {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -4,16 +4,16 @@ use std::os::fd::AsFd;
 
 use crate::sys;
 
-/// A process that connected: whose it is.
+/// Credentials of a connected process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
-    /// Its group, and the further ones it is in.
+    /// Primary and supplementary groups of the process.
     pub(crate) gids: Vec<u32>,
 }
 
 impl Peer {
-    /// Reads the credentials that the kernel recorded at connection. `None` if it has none.
+    /// Returns the credentials that the kernel recorded at connection, if there are any. `None` if it has none.
     pub(crate) fn of(socket: impl AsFd) -> Option<Self> {
         let credentials = rustix::net::sockopt::socket_peercred(&socket).ok()?;
         let mut gids = sys::peer_groups(socket.as_fd()).unwrap_or_default();
@@ -21,7 +21,7 @@ impl Peer {
         Some(Self { uid: credentials.uid.as_raw(), gids })
     }
 
-    /// True if it is root or this process's user.
+    /// Returns true if the peer is root or this process's user.
     pub(crate) fn is_trusted(&self) -> bool {
         self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
     }

@@ -11,9 +11,9 @@ use esker_view::View;
 use serde::Deserialize;
 use serde_json::json;
 
-/// Three signs of life of an Esker server.
+/// Timeout for a silent Esker server: three of its heartbeats.
 const SILENCE: Duration = Duration::from_secs(45);
-/// A notification server gives none, and ends a stream after two hours in which nothing happened.
+/// Timeout for a silent notification server, which ends a stream after two hours without events.
 const SILENCE_OF_NOTIFICATIONS: Duration = Duration::from_secs(7_500);
 
 /// Source of push notifications.
@@ -25,7 +25,7 @@ pub enum Push {
     Server,
     /// From a notification server of CernVM-FS, by its URL.
     Notifications(String),
-    /// Nowhere.
+    /// No push notifications.
     Off,
 }
 
@@ -40,7 +40,7 @@ struct PublishedEvent {
 #[derive(Deserialize)]
 struct Notified {
     repository: String,
-    /// `.cvmfspublished` in base64.
+    /// Content of `.cvmfspublished` in base64.
     manifest: String,
 }
 

@@ -18,22 +18,22 @@ use crate::FileError;
 use crate::mounts::{self, MountLine};
 use crate::runtime::{RuntimeDir, RuntimeError};
 
-/// Longest registry entry that is read.
+/// Maximum length of a registry entry in bytes.
 const ENTRY_MAX: u64 = 64 * 1024;
 
-/// Attempts for a file that vanishes between opening and locking.
+/// Maximum number of attempts for a file that vanishes between opening and locking.
 const TRIES: usize = 16;
 
 /// Time for which a reader of the registry may hold a lock.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Facts of a mount that are known without asking its daemon.
+/// Facts of a mount that are known without its daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Mount point.
     #[serde(with = "crate::path_json::exact")]
     pub mountpoint: PathBuf,
-    /// The command for which alone it is mounted.
+    /// Command that has the mount for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
     /// The repository's name.
@@ -58,7 +58,7 @@ pub enum RegistryError {
     /// A file operation failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A daemon serves this mount point already.
+    /// Another daemon serves this mount point.
     #[error("{mountpoint} is mounted already")]
     Taken {
         /// The mount point.
@@ -71,7 +71,7 @@ pub enum RegistryError {
 pub struct Registration {
     runtime: RuntimeDir,
     id: String,
-    /// Holds the lock until the process ends or this is dropped.
+    /// File whose lock is held until the process ends or this is dropped.
     file: File,
 }
 
@@ -155,16 +155,16 @@ impl Drop for Registration {
 pub struct Registered {
     /// Description of the mount.
     pub entry: Entry,
-    /// Its control socket.
+    /// Path of the mount's control socket.
     pub socket: PathBuf,
-    /// Its daemon's log.
+    /// Path of the daemon's log.
     pub log: PathBuf,
-    /// True if its daemon lives.
+    /// True if the daemon of the mount is alive.
     pub alive: bool,
     file: File,
 }
 
-/// Time that a process may take to end after it has released its mount.
+/// Time limit for a process to end after it has unmounted.
 const UNLOCKED: Duration = Duration::from_secs(5);
 
 impl Registered {
@@ -278,7 +278,7 @@ pub fn strangers(
     Ok(lines)
 }
 
-/// An entry that is being written or removed isn't a mount (yet, or any more).
+/// Returns true for a file that is being written or removed, which is no entry.
 fn read_entry(runtime: &RuntimeDir, id: &str) -> Option<Registered> {
     let path = runtime.entry(id);
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path).ok()?;

@@ -38,7 +38,7 @@ pub fn in_repository(
     Some(recording)
 }
 
-/// Wraps the tree of an image with a replayer, if the image has one.
+/// Wraps the tree of an image with a recording of reads, if the image has a replayer.
 pub fn in_image(image: &mut ImageMount, command: ReplayerCommand, log: &Log) -> Option<Arc<RecordingTree>> {
     let store = image.sequences.take()?;
     or_log(RecordingTree::new(image.tree.clone(), store, command, Box::new(|| true)), log)
@@ -51,7 +51,7 @@ fn or_log(recording: io::Result<RecordingTree>, log: &Log) -> Option<Arc<Recordi
     recording.inspect_err(say).ok().map(Arc::new)
 }
 
-/// Returns a check that no read had to wait for a while.
+/// Returns a check that is true if no read had to wait for a while.
 fn is_calm(view: &Arc<View>) -> ReplayGate {
     let calm = Mutex::new((view.misses(), Instant::now().checked_sub(CALM)));
     let view = Arc::clone(view);

@@ -1,4 +1,4 @@
-//! A repository, reachable: its objects through the shared cache, and its head.
+//! Opens a repository: its objects through the shared cache, and its head.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -26,15 +26,16 @@ pub struct RepositoryOptions {
     pub servers: Servers,
     /// Name of the repository.
     pub name: RepositoryName,
-    /// Keys that may sign for it.
+    /// Public keys that may sign the repository.
     pub keys: MasterKeys,
     /// Fingerprints and revisions that are never accepted.
     pub blacklist: Blacklist,
     /// The cache directory.
     pub cache: PathBuf,
-    /// True if the content of files is read without being kept there.
+    /// True if file contents are served uncached.
     pub streaming: bool,
-    /// Bytes the cache may take. The process that opened the cache first decides for all that share it.
+    /// Maximum size of the cache in bytes. The process that opened the cache first decides for all that share
+    /// it.
     pub quota: u64,
     /// Lower cache folders, tried before the network, in order.
     pub lower: Vec<Lower>,
@@ -44,9 +45,9 @@ pub struct RepositoryOptions {
     pub offline: bool,
     /// Accept a head that is older than the last accepted one.
     pub forget_history: bool,
-    /// The longest wait for a server to begin an answer, in place of the usual one.
+    /// Timeout for a server to begin a reply, in place of the default.
     pub deadline: Option<Duration>,
-    /// Log of fail-overs.
+    /// Log for fail-overs.
     pub log: Log,
 }
 
@@ -56,17 +57,17 @@ pub struct Repository {
     pub url: String,
     /// Servers and routes.
     pub servers: Servers,
-    /// Keys that may sign for it.
+    /// Public keys that may sign the repository.
     pub keys: MasterKeys,
-    /// Its objects.
+    /// Objects of the repository.
     pub store: Arc<SharedCache>,
-    /// Its head.
+    /// Head of the repository.
     pub heads: HeadKeeper,
 }
 
 /// The folder of saved heads in a cache; every process that uses the cache reads and writes it.
 const HEADS: &str = "heads";
-/// Number of unused repositories whose connections and counters are kept, for clients that come back.
+/// Number of unused repositories whose connections and counters are kept for returning clients.
 const STORES_KEPT: usize = 64;
 
 impl Repository {
@@ -105,7 +106,7 @@ impl Repository {
         sequences(self.store.cache(), self.heads.name().as_str())
     }
 
-    /// Returns the file of start-up reads that a mount's scout has learned.
+    /// Returns the file of start-up reads that a mount has recorded.
     pub fn starts(&self) -> PathBuf {
         sequences(self.store.cache(), &format!("{}.starts", self.heads.name()))
     }
@@ -131,7 +132,7 @@ pub fn engine(deadline: Option<Duration>, log: Log) -> Result<Engine, StoreError
     Engine::start(options)
 }
 
-/// Opens the cache of a repository, or one in memory in its place.
+/// Opens the cache of a repository on disk or in memory.
 pub(crate) struct CacheOpener {
     pub(crate) engine: Engine,
     pub(crate) folder: PathBuf,
@@ -166,12 +167,12 @@ pub(crate) fn open_writer(
     Ok(Arc::new(CacheWriter::new(engine, cache, None)))
 }
 
-/// A cache of which this process is the writer, and the repositories that are read through it.
+/// A cache that this process writes, and the repositories that use it.
 struct CacheWriter {
     engine: Engine,
     cache: Cache,
     stores: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
-    /// The memory that it is in, if it is.
+    /// Memory file of a cache in memory.
     _memory: Option<OwnedFd>,
 }
 
@@ -227,7 +228,7 @@ pub(crate) fn read_servers(servers: &str) -> Result<Servers, StoreError> {
 #[error("no request was sent, because of --offline")]
 pub struct NotAsked;
 
-/// Source that the user excluded.
+/// Placeholder for a source that the user disabled.
 struct Unasked(String);
 
 impl Source for Unasked {

@@ -1,4 +1,4 @@
-//! The full name of a host, as name servers know it.
+//! Looks up the full name of a host at name servers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Cache of results, also of failures: several files ask, and each wait for a silent name server is long.
 static FOUND: Mutex<BTreeMap<String, Option<String>>> = Mutex::new(BTreeMap::new());
 
-/// Returns the full name of a host; `None` if name servers don't return one in time. Each is asked once.
+/// Returns the full name of a host; `None` if no name server returns one in time. Each is asked once.
 pub(crate) fn full_name(host: &str) -> Option<String> {
     once(host, || esker_store::full_name(host, PATIENCE).filter(|name| name.contains('.')))
 }
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn name_servers_are_asked_once() {
+    fn each_name_server_is_queried_once() {
         for answer in [Some("wn12.example.org".to_owned()), None] {
             let host = format!("test-of-{answer:?}");
             assert_eq!(once(&host, || answer.clone()), answer);

@@ -1,5 +1,4 @@
-//! The revisions of a repository, in the words of `esker revision --json`: which a mount shows, which its server has,
-//! which have names.
+//! Collects the revisions of a repository for `esker revision --json`: mounted, newest, and tagged ones.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -14,10 +13,11 @@ use serde::{Deserialize, Serialize};
 use crate::repository::Repository;
 use crate::status::{Offline, seconds};
 
-/// Checks that may wait for a server at the same time. Each has a thread until its server replies or times out.
+/// Maximum number of concurrent checks that wait for a server, each on its own thread. Each has a thread until
+/// its server replies or times out.
 const LOOKS_MAX: usize = 4;
 
-/// Most named revisions in a daemon's reply, and the longest description, so that it stays within its limit.
+/// Maximum number of tagged revisions in a daemon's reply, which keeps the reply within its size limit.
 const NAMED_MAX: usize = 4096;
 const DESCRIPTION_MAX: usize = 256;
 
@@ -28,13 +28,13 @@ pub struct Revisions {
     pub repository: String,
     /// URL.
     pub url: String,
-    /// Mount point, if a mount was asked.
+    /// Mount point, if the request was for a mount.
     pub mountpoint: Option<String>,
     /// The revision that the mount shows.
     pub shown: Option<Shown>,
-    /// The newest revision that is known, verified.
+    /// Newest known revision, verified.
     pub newest: Option<Newest>,
-    /// Reason why it is unknown whether there is a newer one.
+    /// Reason why a newer revision may be unknown.
     pub offline: Option<Offline>,
     /// Named revisions, newest first, if they were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,9 +44,9 @@ pub struct Revisions {
 /// The revision that a mount shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
-    /// Its number.
+    /// Number of the revision.
     pub revision: u64,
-    /// Its root catalog.
+    /// Hash of the root catalog of the revision.
     pub root_hash: String,
     /// Tag by which it was requested.
     pub tag: Option<String>,
@@ -54,7 +54,7 @@ pub struct Shown {
     pub fixed: bool,
     /// Time of publication.
     pub published: Option<u64>,
-    /// Since when it is shown.
+    /// Time since which it is shown, in seconds since the epoch.
     pub since: u64,
     /// Time of the server's last reply.
     pub checked: u64,
@@ -63,24 +63,24 @@ pub struct Shown {
 /// The newest revision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Newest {
-    /// Its number.
+    /// Number of the revision.
     pub revision: u64,
-    /// Its root catalog.
+    /// Hash of the root catalog of the revision.
     pub root_hash: String,
     /// Time of the publisher's signature.
     pub published: Option<u64>,
-    /// Seconds after which mounts look again.
+    /// Seconds after which mounts check again.
     pub ttl: u64,
 }
 
 /// A revision with a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
-    /// The name.
+    /// Name of the tag.
     pub name: String,
-    /// The revision's number.
+    /// Number of the revision.
     pub revision: u64,
-    /// Its root catalog.
+    /// Hash of the root catalog of the revision.
     pub root_hash: String,
     /// Time of publication.
     pub published: i64,
@@ -91,12 +91,12 @@ pub struct Named {
 }
 
 impl Revisions {
-    /// Asks a repository now, and waits as long as its source waits.
+    /// Requests the newest revision now, and waits as long as its source waits.
     pub fn look(repository: &Repository, tags: bool) -> Result<Self, TreeError> {
         Looked::at(repository.heads.clone(), &*repository.store, tags).map(|looked| looked.told(repository))
     }
 
-    /// Keeps as many of the named ones, the newest, as fit into the answer of a daemon.
+    /// Limits the tagged revisions to the newest ones that fit into a daemon's reply.
     pub(crate) fn limit(&mut self) {
         let Some(tags) = &mut self.tags else { return };
         tags.truncate(NAMED_MAX);
@@ -140,12 +140,12 @@ impl Looked {
     }
 }
 
-/// The looks of a mount, which must not make its control socket wait.
+/// Pending checks of a mount, which must not block its control socket.
 #[derive(Debug, Default)]
 pub(crate) struct Looks(Arc<()>);
 
 impl Looks {
-    /// Asks the server of the repository, and waits at most `patience` for the reply.
+    /// Requests the revision from the server, and waits at most `patience` for the reply.
     pub(crate) fn look(&self, repository: &Repository, tags: bool, patience: Duration) -> Revisions {
         let found = self.begin(repository, tags).and_then(|answer| {
             let waited = answer.recv_timeout(patience);

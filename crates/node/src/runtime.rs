@@ -21,7 +21,7 @@ use rustix::fs::{Access, access};
 
 use crate::FileError;
 
-/// Shared folders, below which a user without a session has a runtime directory `esker-UID`; in the order of choice.
+/// Shared folders for runtime directories `esker-UID` of users without a session, in order of preference.
 pub const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// Longest path of a socket: `sun_path` has 108 bytes, the last of them zero.
@@ -30,10 +30,10 @@ const SOCKET_PATH_MAX: usize = 107;
 /// The runtime directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// Creating or looking at it failed.
+    /// Creating or examining the directory failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It is not ours: a trap of another user in a shared directory, or a leftover.
+    /// The directory belongs to another user or has wrong permissions.
     #[error("{path} can't be used for sockets: {why}")]
     NotOurs {
         /// The directory.
@@ -114,7 +114,7 @@ impl RuntimeDir {
         id
     }
 
-    /// Its path.
+    /// Path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -168,7 +168,7 @@ mod tests {
         assert!(RuntimeDir::open(&path).is_err());
     }
 
-    /// If the first choice is occupied, the next one is taken; an existing directory stays the choice.
+    /// An occupied first choice is skipped; an existing directory remains the choice.
     #[test]
     fn foreign_files_in_the_way_are_skipped() {
         let base = tempfile::tempdir().expect("a directory");

@@ -36,7 +36,7 @@ pub struct MountStatus {
     pub pid: u32,
     /// Time of mounting.
     pub mounted: u64,
-    /// The revision that is shown.
+    /// Number of the shown revision.
     pub revision: u64,
     /// True if the mount stays at this revision.
     pub fixed: bool,
@@ -46,14 +46,14 @@ pub struct MountStatus {
     /// File system through which programs see it.
     #[serde(default)]
     pub shown_with: Presentation,
-    /// Its root catalog.
+    /// Hash of the root catalog of the revision.
     pub root_hash: String,
     /// Time of the publisher's signature.
     pub published: Option<u64>,
     /// Until when the whitelist counts that the head was verified with; absent before one was.
     #[serde(default)]
     pub whitelist_expires: Option<u64>,
-    /// Since when this revision is shown.
+    /// Time since which this revision is shown, in seconds since the epoch.
     pub since: u64,
     /// Time of the repository's last reply.
     pub checked: u64,
@@ -68,24 +68,24 @@ pub struct MountStatus {
     pub requests: Vec<Requests>,
     /// Requests of the kernel that wait for the network now.
     pub waiting: u64,
-    /// Nodes that the kernel knows now.
+    /// Number of nodes that the kernel knows.
     pub nodes: u64,
     /// Notifications sent to the kernel.
     pub notifications: u64,
-    /// Number of times that another worker was started, because all waited for a disk.
+    /// Number of extra workers started, because all waited for a disk.
     #[serde(default)]
     pub hired: u64,
     /// Counters of the repository's view.
     pub view: View,
     /// Bytes and objects from the network.
     pub fetched: Fetched,
-    /// The way to the server.
+    /// State of the network.
     #[serde(default)]
     pub network: Network,
-    /// Time that hashing, inflating and writing waited for a thread.
+    /// Time for which hashing, inflating and writing waited for a thread.
     #[serde(default)]
     pub work: Work,
-    /// The cache.
+    /// State of the cache.
     pub cache: Cache,
     /// Set if an image is mounted: its identity, and its reads. It has no revision, network or cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -97,17 +97,17 @@ pub struct MountStatus {
 pub struct Image {
     /// Compression.
     pub codec: String,
-    /// Length of its blocks.
+    /// Size of a block in bytes.
     pub block_bytes: u64,
-    /// Its own length.
+    /// Size of the image in bytes.
     pub bytes: u64,
-    /// Blocks that were read and decompressed.
+    /// Number of blocks read and decompressed.
     pub blocks: u64,
     /// Stored bytes of these blocks.
     pub read_bytes: u64,
-    /// Of the blocks, those read ahead.
+    /// Number of blocks read ahead.
     pub read_ahead: u64,
-    /// Bytes that are kept in memory now.
+    /// Bytes of blocks in memory.
     pub kept_bytes: u64,
     /// Authentication of its bytes: `file` (by the file's permissions), `digest`, `repository`, or `no`.
     #[serde(default)]
@@ -117,22 +117,22 @@ pub struct Image {
 /// A head that can't be looked up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offline {
-    /// Since when.
+    /// Start of the failure, in seconds since the epoch.
     pub since: u64,
-    /// The last reason.
+    /// Latest cause of the failure.
     pub reason: String,
 }
 
 /// Source of push notifications.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Push {
-    /// The stream.
+    /// URL of the event stream.
     pub url: String,
-    /// True if it is open now.
+    /// True if the stream is open.
     pub connected: bool,
-    /// Events heard since the mount.
+    /// Number of events since the mount.
     pub events: u64,
-    /// Reason why it is not open.
+    /// Cause of the failure to open the stream.
     pub failure: Option<String>,
 }
 
@@ -143,7 +143,7 @@ impl From<&esker_store::SseListener> for Push {
     }
 }
 
-/// Something that failed.
+/// A failure of one cause and its count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Time of the failure.
@@ -163,9 +163,9 @@ pub struct Requests {
     pub name: String,
     /// Number of requests.
     pub requests: u64,
-    /// Of these, answered with an error.
+    /// Number of requests that got an error.
     pub errors: u64,
-    /// Of these, had to wait for the network.
+    /// Number of requests that waited for the network.
     pub parked: u64,
     /// Microseconds that worker threads spent on them.
     pub busy_us: u64,
@@ -174,45 +174,45 @@ pub struct Requests {
 /// Counters of the view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
-    /// Catalogs attached now.
+    /// Number of attached catalogs.
     pub catalogs: u64,
-    /// Lookups.
+    /// Number of lookups.
     pub lookups: u64,
-    /// Listings.
+    /// Number of listings.
     pub lists: u64,
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Reads that had to wait for an object.
+    /// Number of reads that waited for an object.
     pub misses: u64,
-    /// Revisions taken over since the mount.
+    /// Number of changes of the revision since the mount.
     pub switches: u64,
-    /// Files that programs may have open.
+    /// Number of files that programs may have open.
     pub held: u64,
 }
 
 /// Objects fetched of this repository since its cache was opened, also by other mounts that share the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetched {
-    /// Objects.
+    /// Number of objects.
     pub objects: u64,
-    /// Their bytes, as they are stored.
+    /// Stored size of these objects in bytes.
     pub bytes: u64,
-    /// Of the objects, those that were prefetched.
+    /// Number of prefetched objects.
     #[serde(default)]
     pub prefetched_objects: u64,
-    /// Their bytes.
+    /// Stored size of prefetched objects in bytes.
     #[serde(default)]
     pub prefetched_bytes: u64,
     /// Of the prefetched objects, those that were used since.
     #[serde(default)]
     pub prefetched_used_objects: u64,
-    /// Their bytes.
+    /// Stored size of the used ones in bytes.
     #[serde(default)]
     pub prefetched_used_bytes: u64,
-    /// Prefetches that failed.
+    /// Number of failed prefetches.
     #[serde(default)]
     pub prefetches_failed: u64,
-    /// Prefetches that are queued or on their way now.
+    /// Number of prefetches in the queue or in flight.
     #[serde(default)]
     pub prefetches_queued: u64,
 }
@@ -220,9 +220,9 @@ pub struct Fetched {
 /// Requests to servers, their results, and the state of the route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// Requests sent.
+    /// Number of requests sent.
     pub requests: u64,
-    /// Connections opened.
+    /// Number of connections opened.
     pub connections: u64,
     /// Bytes of answers, without their headers.
     pub received_bytes: u64,
@@ -230,7 +230,7 @@ pub struct Network {
     pub round_trip_us: u64,
     /// The fastest delivery lately.
     pub bytes_per_second: u64,
-    /// Requests at once up to which prefetches are started.
+    /// Limit of concurrent requests for starting prefetches.
     pub window: u64,
     /// Servers and proxies, and their failures.
     #[serde(default)]
@@ -252,23 +252,23 @@ pub struct Route {
     pub recoveries: u64,
     /// Attempts beyond the first of a request.
     pub retries: u64,
-    /// The last attempt that failed: when, and why.
+    /// Time and cause of the last failed attempt.
     pub last_error: Option<(u64, String)>,
 }
 
 /// A server or a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
-    /// Its URL.
+    /// URL of the server or proxy.
     pub name: String,
-    /// True if requests go there.
+    /// True if requests are sent there.
     pub active: bool,
-    /// True if it failed, and was not seen to answer since.
+    /// True if it failed and has not replied since.
     pub out: bool,
     /// Time of the failure, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
-    /// Failure.
+    /// Cause of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
@@ -287,7 +287,7 @@ impl From<Reach> for esker_store::Reach {
     }
 }
 
-/// Time that work waited for a thread.
+/// Time for which work waited for a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Waits of demanded objects.
@@ -301,7 +301,7 @@ pub struct Work {
 /// Waits, as powers of two.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
-    /// Jobs.
+    /// Number of jobs.
     pub jobs: u64,
     /// Median wait in microseconds.
     pub half_us: u64,
@@ -312,28 +312,28 @@ pub struct Waits {
 /// State of the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
-    /// Its directory.
+    /// Path of the cache folder.
     #[serde(with = "crate::path_json::shown")]
     pub directory: PathBuf,
-    /// True if this daemon writes it; the others are its clients.
+    /// True if this daemon writes the cache; other daemons are its clients.
     pub writer: bool,
-    /// Socket of the node's broker, if objects come through it; then the directory has only files of this user's own.
+    /// Socket of the node's broker, if objects come through it; the folder then has only this user's heads.
     pub broker: Option<PathBuf>,
     /// Reason of the node's broker, if it refused.
     pub broker_refused: Option<String>,
     /// Bytes in use.
     pub bytes: u64,
-    /// Bytes it may use; 0 for no limit.
+    /// Quota in bytes; 0 for no limit.
     pub quota: u64,
-    /// Objects in it.
+    /// Number of objects in the cache.
     pub objects: u64,
-    /// Objects evicted since its writer opened it.
+    /// Number of objects evicted since the writer opened the cache.
     pub evicted: u64,
-    /// Objects that will be checked before their first use, because the last writer was killed.
+    /// Number of objects that are checked before their first use, because the last writer was killed.
     pub unchecked: u64,
-    /// Objects that were read without being kept, because there was no room for them or the disk failed.
+    /// Number of objects that were read uncached, for lack of room or because the disk failed.
     pub unkept: u64,
-    /// Operations on its disk that failed.
+    /// Number of failed operations on the disk.
     pub disk_errors: u64,
     /// Objects from lower cache folders.
     #[serde(default)]
@@ -343,15 +343,15 @@ pub struct Cache {
 /// Objects from lower cache folders, since the cache's writer opened it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lower {
-    /// Objects found there.
+    /// Number of objects found in the lower cache.
     pub found: u64,
-    /// Plain bytes of them.
+    /// Plain size of these objects in bytes.
     pub found_bytes: u64,
-    /// Files that were there but could not be believed or read.
+    /// Number of files that were unreadable or failed verification.
     pub refused: u64,
-    /// Requests that went to the network because nothing moved there.
+    /// Number of requests sent to the network because the lower cache made no progress.
     pub late: u64,
-    /// Objects put there for others.
+    /// Number of objects written for other nodes.
     pub given: u64,
 }
 
@@ -370,8 +370,8 @@ impl From<Lower> for LowerStatus {
 }
 
 impl Failure {
-    /// Makes the failure of a cache's disk, with its time. It costs no read as long as a server has the object, but
-    /// each time its bytes.
+    /// Returns the failure of a cache's disk, with its time. Reads succeed while a server has the
+    /// object, but each of them fetches it.
     pub(crate) fn of_cache((time, cause): (u64, String)) -> Self {
         Self { time, object: "the cache".into(), cause, caller: None }
     }

@@ -19,8 +19,8 @@ pub(crate) fn inherit(command: &mut Command, fd: RawFd) {
     }
 }
 
-/// Closes every descriptor but the standard ones and `keep`. Only for the start of a process, before anything
-/// of its own is open.
+/// Closes every descriptor except the standard ones and `keep`. Only for the start of a process, before it has
+/// opened anything of its own.
 pub(crate) fn close_inherited(keep: RawFd) -> io::Result<()> {
     let mut inherited = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
@@ -28,7 +28,7 @@ pub(crate) fn close_inherited(keep: RawFd) -> io::Result<()> {
         inherited.extend(number.filter(|number| *number > 2 && *number != keep));
     }
     for number in inherited {
-        // SAFETY: nothing in this process has opened a descriptor yet, so nobody believes to own it. (The one
+        // SAFETY: nothing in this process has opened a descriptor yet, so no other code owns it. (The one
         // of the directory read above is among the numbers, but closed by now: closing it again only fails.)
         unsafe { libc::close(number) };
     }
@@ -45,7 +45,7 @@ pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Limit of Linux for a process's groups.
+/// Maximum number of groups of a process in Linux.
 const GROUPS_MAX: usize = 65_536;
 
 /// Returns the supplementary groups of the process that connected to a socket (Linux 4.13).
@@ -77,7 +77,7 @@ pub(crate) fn local_time(seconds: u64) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let seconds = libc::time_t::try_from(seconds).unwrap_or(libc::time_t::MAX);
-    // SAFETY: a `tm` is numbers and a pointer that nobody follows, for all of which zero is a value.
+    // SAFETY: a `tm` is numbers and a pointer that no code follows, for all of which zero is a value.
     let mut tm: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both pointers are of values that live as long as the call, which keeps neither.
     unsafe { libc::localtime_r(&raw const seconds, &raw mut tm) };

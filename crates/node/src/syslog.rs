@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 
 use crate::sys;
 
-/// From here on a file of lines is put aside, as the reference does it.
+/// Size in bytes at which a log file is rotated, as in the reference.
 const FILE_MAX: u64 = 500 * 1024;
 /// Longer lines are cut: RFC 3164 has 1024 bytes a packet.
 const LINE_MAX: usize = 900;
-/// Errors have this severity (RFC 3164, 4.1.1).
+/// Syslog severity of errors (RFC 3164, 4.1.1).
 const ERROR: u8 = 3;
 /// `user`, and the first of `local0` to `local7`.
 const USER: u8 = 1;
@@ -36,12 +36,12 @@ pub struct SyslogOptions {
     pub prefix: String,
 }
 
-/// Destination of lines.
+/// Destination of log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyslogTarget {
-    /// To the process that listens at this socket.
+    /// The process that listens at this socket.
     Socket(PathBuf),
-    /// To the end of this file.
+    /// The end of this file.
     File(PathBuf),
 }
 
@@ -54,7 +54,7 @@ pub struct Syslog {
 }
 
 impl Syslog {
-    /// Prepares to send.
+    /// Opens a socket for the destination.
     pub fn new(options: SyslogOptions) -> io::Result<Self> {
         let socket = match options.to {
             SyslogTarget::Socket(_) => {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_as_rfc_3164_has_them() {
+    fn lines_have_the_format_of_rfc_3164() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log");
         let socket = UnixDatagram::bind(&path).expect("a socket");

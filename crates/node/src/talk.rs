@@ -21,34 +21,34 @@ use crate::attributes::direct_seconds;
 use crate::mounted::{Content, Served};
 use crate::repository::Repository;
 
-/// Longer than any command.
+/// Maximum length of a command in bytes.
 const COMMAND_MAX: usize = 1024;
 /// Timeout for a client's command, and for reading the reply.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Timeout of a check for a new revision.
 const LOOK: Duration = Duration::from_secs(30);
-/// Pause after a failed accept: out of descriptors or memory, most likely, which end without a notification. Without
-/// it the thread would spin; clients wait in the socket's queue meanwhile.
+/// Pause after a failed accept, most likely for lack of descriptors or memory. Without it the thread would
+/// spin; clients wait in the socket's queue meanwhile.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 const MEGABYTE: u64 = 1 << 20;
 
 /// Socket for `cvmfs_talk`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TalkOptions {
-    /// The socket.
+    /// Path of the socket.
     pub socket: PathBuf,
-    /// Owner beside root, as a number.
+    /// User id that owns the socket, beside root.
     pub owner: Option<u32>,
     /// Longest interval between two checks for a new revision, if one is set.
     pub longest_ttl: Option<Duration>,
 }
 
-/// A socket that is answered until the process ends. Dropping this takes it away.
+/// A socket in service until the process ends; its file is removed on drop. Dropping this takes it away.
 #[derive(Debug)]
 pub(crate) struct Talk(PathBuf);
 
 impl Talk {
-    /// Begins to answer.
+    /// Starts serving the socket.
     pub(crate) fn start(options: TalkOptions, served: Weak<Served>, log: Log) -> io::Result<Self> {
         let listener = listen(&options)?;
         let talk = Self(options.socket.clone());
@@ -83,7 +83,7 @@ fn listen(options: &TalkOptions) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// True if a process listens there; checked without waiting for it.
+/// Returns true if a process listens at the socket, without waiting for it.
 fn is_answered(path: &Path) -> io::Result<bool> {
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -187,7 +187,7 @@ fn size(status: &StoreStatus) -> String {
     )
 }
 
-/// Until the process that fetches has reported, the configured servers count as used.
+/// Returns the hosts; the configured servers until the fetching process has reported.
 fn hosts(servers: &Servers, route: &RouteStatus) -> String {
     let first = |at: usize, url: &String| Reach { name: url.clone(), active: at == 0, ..Reach::default() };
     let all = match route.servers.is_empty() {

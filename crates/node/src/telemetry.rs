@@ -14,11 +14,11 @@ use crate::mounted::{Content, Served};
 /// Content and destination of the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Telemetry {
-    /// DatagramTarget and interval.
+    /// Destination and interval.
     pub to: DatagramTarget,
     /// Metric at the beginning of the lines.
     pub metric: String,
-    /// Further tags of each line, as they stand there.
+    /// Further tags of each line, verbatim.
     pub tags: String,
     /// Further fields of the line with the totals.
     pub fields: String,
@@ -43,7 +43,7 @@ pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>, log: Log) -> Re
 }
 
 impl Telemetry {
-    /// Returns the lines: the totals, and from the second time on the differences. InfluxDB counts time in
+    /// Returns the lines: totals, and from the second call on also differences. InfluxDB counts time in
     /// nanoseconds.
     fn compose(&self, name: &str, now: &Counted, before: Option<&Counted>, time: Duration) -> String {
         let shown: Vec<_> = now.iter().filter(|(_, value)| **value != 0).collect();
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_tell_what_was_counted_and_what_since_the_last_time() {
+    fn lines_have_totals_and_differences() {
         let to = DatagramTarget { host: "h".into(), port: 1, every: Duration::from_secs(5) };
         let bare = Telemetry { to, metric: "m".into(), tags: String::new(), fields: String::new() };
         let more = Telemetry { tags: "site=x,rack=y".into(), fields: "cores=4".into(), ..bare.clone() };

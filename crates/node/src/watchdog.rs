@@ -9,21 +9,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Work that takes less is not looked after.
+/// Minimum duration of work that is checked.
 const CHECK_AFTER: Duration = Duration::from_secs(2);
 /// Timeout of a small operation on a working disk.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A disk does not answer.
+/// Error: a disk does not respond.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the disk under {} does not answer", folder.display())]
 pub struct DiskHangs {
-    /// A folder on it.
+    /// A folder on the disk.
     pub folder: PathBuf,
 }
 
-/// Runs `work`, which uses the disk of `folder`. Detaches it when that disk hangs; then threads of this process hang,
-/// so that it should end.
+/// Runs `work`, which uses the disk of `folder`, and detaches it if that disk hangs. Detaches it when that disk
+/// hangs; then threads of this process hang, so that it should end.
 pub fn unless_disk_hangs<T: Send + 'static>(
     folder: &Path,
     work: impl FnOnce() -> T + Send + 'static,
@@ -31,7 +31,7 @@ pub fn unless_disk_hangs<T: Send + 'static>(
     watch(folder, (CHECK_AFTER, PATIENCE), work, touch)
 }
 
-/// Runs `work`, but waits at most `patience` for it; for operations that are short unless a disk hangs.
+/// Runs `work` and waits at most `patience`; for operations that are short unless a disk hangs.
 pub fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     start(work)?.recv_timeout(patience).ok()
 }

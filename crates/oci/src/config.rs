@@ -7,7 +7,7 @@ use serde::Deserialize;
 pub struct Config {
     /// Program, with the arguments that every command line has.
     pub entrypoint: Vec<String>,
-    /// Further arguments, unless the user gives others.
+    /// Default arguments of the command.
     pub cmd: Vec<String>,
     /// Environment variables with their values.
     pub env: Vec<(String, String)>,

@@ -23,7 +23,7 @@ pub enum Kind {
     Directory,
     /// A regular file, whose content is in an unpacked layer.
     File {
-        /// The unpacked layer.
+        /// The unpacked layer that contains it.
         layer: Arc<File>,
         /// Length of the file, and positions of its content in the layer.
         data: Data,

@@ -18,15 +18,15 @@ const UNREAD_MAX: usize = 1 << 16;
 /// A [bounded](Self::bounded) budget does not grow: a read gives back the bytes of its object and makes up for as many
 /// bytes that were not read, but the unread bytes never exceed the initial limit, whatever was demanded.
 pub struct Budget {
-    /// Plain bytes that may be unread before anything was read.
+    /// Plain bytes that may be unread before programs have read anything.
     floor: u64,
     /// True if demanded bytes do not raise the limit.
     is_bounded: bool,
     /// Plain bytes that programs read.
     demanded: AtomicU64,
-    /// Plain bytes that were prefetched and not read so far, minus those that reads made up for.
+    /// Plain bytes that were prefetched and not read so far, minus a credit for reads.
     unread_bytes: AtomicU64,
-    /// The unread objects, with their plain sizes in bytes.
+    /// Unread objects with their plain sizes in bytes.
     unread: papaya::HashMap<CacheKey, u64>,
 }
 
@@ -37,7 +37,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Returns a budget that begins with this many plain bytes.
+    /// Returns a budget with this initial size in plain bytes.
     pub fn new(floor: u64) -> Self {
         Self {
             floor,

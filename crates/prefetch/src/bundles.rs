@@ -29,7 +29,7 @@ const CATALOGS_MAX: usize = 128;
 const CATALOG_BYTES_MAX: u64 = 64 << 20;
 /// Number of reads resolved in one turn, which takes some milliseconds.
 const SLICE: usize = 1024;
-/// Maximum number of chunks listed for one cluster, however often it names the same large file.
+/// Maximum number of chunks listed for one cluster, including repeated ones.
 const CHUNKS_MAX: usize = 1 << 20;
 
 /// Tracks when the bundle of each trigger was fetched last.
@@ -63,7 +63,7 @@ pub trait CatalogRequest {
     /// Returns the hash of the catalog.
     fn hash(&self) -> ContentHash;
 
-    /// Returns the size of the catalog in bytes, if the catalog above it has one.
+    /// Returns the size of the catalog in bytes, if its parent catalog records it.
     fn size(&self) -> Option<u64>;
 }
 
@@ -81,7 +81,7 @@ pub trait FileLookup {
 pub struct FileObjects {
     /// Size of the file in bytes.
     pub size: u64,
-    /// The objects.
+    /// Objects of the file.
     pub content: FileContent,
 }
 
@@ -121,7 +121,7 @@ pub struct BundleObject {
     pub size: u64,
     /// Range of the object that is read.
     pub range: Range<u64>,
-    /// The same range in the file.
+    /// The same range, as a position in the file.
     pub arrival: Arrival,
     /// True if the object is a chunk of the file.
     pub chunk: bool,
@@ -135,13 +135,13 @@ pub struct Turn<C> {
     pub next: Next<C>,
 }
 
-/// What a cluster needs to go on.
+/// Next step in the resolution of a cluster.
 pub enum Next<C> {
-    /// Another turn.
+    /// The cluster needs another turn.
     Turn,
-    /// These catalogs, then another turn.
+    /// The cluster needs these catalogs, then another turn.
     Catalogs(Vec<C>),
-    /// Nothing: all reads are resolved.
+    /// All reads are resolved.
     Done,
 }
 

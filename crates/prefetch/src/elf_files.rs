@@ -146,7 +146,7 @@ pub struct ElfFiles {
 
 /// A file, and the state of its prefetch.
 pub struct TrackedElf {
-    /// The file.
+    /// Path of the file.
     pub elf_file: ElfFile,
     /// True if a program reads the file.
     pub in_use: bool,
@@ -194,7 +194,7 @@ impl Regions {
     }
 }
 
-/// What chunks of a file tell of its use.
+/// Evidence that chunks of a file give about its use.
 #[derive(Default)]
 pub struct ElfFindings {
     /// Chunks that the loader reads.
@@ -203,7 +203,7 @@ pub struct ElfFindings {
     pub rest: Vec<(Chunk, bool)>,
     /// Numbers of the chunks that describe the file further, and the kind of the part in each.
     next: Vec<(usize, Awaited)>,
-    /// The libraries that the file needs, once their names were read.
+    /// Libraries that the file needs, once their names were read.
     pub needs: Option<NeededLibraries>,
 }
 

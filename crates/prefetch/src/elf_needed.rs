@@ -8,7 +8,7 @@ use esker_format::path::{join, split};
 
 /// Maximum number of names, and of folders, taken from one file.
 const NAMES_MAX: usize = 256;
-/// Folder in which repositories are mounted, and which paths in files of a repository begin with.
+/// Prefix of paths to repositories in files of a repository: the folder in which repositories are mounted.
 const MOUNTED_BELOW: &[u8] = b"/cvmfs/";
 /// Placeholders for the folder of the file that names a path.
 const ORIGINS: [&[u8]; 2] = [b"$ORIGIN", b"${ORIGIN}"];

@@ -13,12 +13,12 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::node_paths::{join, split};
 use crate::{NAME, NAMES, NamedStep};
 
-/// Number of folders in which a name was absent before it counts as common…
+/// Number of folders in which a name was absent before it counts as common.
 const FOLDERS: usize = 8;
-/// … and number of different folder names among them before it counts as common in all folders.
+/// Number of different folder names in which a name must be absent before it counts as common in all folders.
 const SORTS: usize = 4;
-/// Number of folders of one name that were visited without a lookup before a common name is not looked up in such
-/// folders.
+/// Number of folders visited without a lookup after which a common name is no longer looked up in folders of
+/// that name.
 const MISSES_PER_SORT: u32 = 4;
 /// Maximum number of common names, which every lookup is compared with, and of folder names recorded for each.
 const COMMON_MAX: usize = 64;
@@ -33,7 +33,7 @@ const RECENT_MAX: usize = 1 << 10;
 #[derive(Default)]
 pub(crate) struct NegativeLookups {
     common: Vec<CommonName>,
-    /// Number of unsuccessful lookups so far; the clock by which the oldest common name is found.
+    /// Number of unsuccessful lookups so far, which serves as the clock for the age of common names.
     lookups: u64,
     absent: HashMap<Box<[u8]>, AbsentName>,
     /// Hashes of visited folders, and the number of visited folders by folder name.
@@ -50,7 +50,7 @@ struct CommonName {
     name: Box<[u8]>,
     /// Time of the last lookup by a program.
     last: u64,
-    /// Hashes of the names of folders in which it was looked up.
+    /// Hashes of the names of folders in which the name was looked up.
     sorts: HashSet<u64>,
 }
 
@@ -103,7 +103,7 @@ impl NegativeLookups {
         self.remember(steps)
     }
 
-    /// Adds a common name, replacing the one looked up longest ago if there are too many.
+    /// Adds a common name, and removes the least recently looked up one if there are too many.
     fn add(&mut self, common: CommonName) {
         if self.common.len() < COMMON_MAX {
             self.common.push(common);
@@ -142,7 +142,7 @@ impl NegativeLookups {
         self.remember(steps)
     }
 
-    /// Returns true if the replayer was asked for this step.
+    /// Returns true if the replayer was asked to replay this step.
     pub(crate) fn was_requested(&self, path: &[u8], part: u32) -> bool {
         let requested = if part == NAMES { &self.visited } else { &self.requested };
         part >= NAMES && requested.contains(&xxh3_64(path))
@@ -191,7 +191,7 @@ mod tests {
         steps.into_iter().map(text).collect()
     }
 
-    /// Looks names up as an interpreter does when it imports a package.
+    /// Simulates the lookups of an interpreter that imports a package.
     fn import(negative: &mut NegativeLookups, package: &str) {
         for name in ["__init__.abi3.so", "__init__.so"] {
             negative.record_negative(format!("{package}/{name}").as_bytes());

@@ -1,4 +1,4 @@
-//! Predicts reads from the place of a missed file, without knowledge of the program.
+//! Predicts reads from the folder of a missed file, without knowledge of the program.
 //!
 //! Programs read small files folder by folder: the modules of a package, the headers of a library, the extensions of
 //! an interpreter. So once a small file was missed, the small files of its kind (by the suffix of their names) in its
@@ -18,28 +18,29 @@ use crate::objects;
 
 /// Maximum plain bytes of a small file, which costs less than a round trip.
 const SMALL_MAX: u64 = 1 << 20;
-/// The same for libraries, of which there are few, and which are loaded one after the other.
+/// Maximum size of libraries that count as small, in bytes: libraries are few and loaded one after the other.
 const SMALL_LIBRARY_MAX: u64 = 4 << 20;
 
-/// Plain bytes that are prefetched below a folder when one branch of it was missed…
+/// Plain bytes that are prefetched below a folder after misses in one branch.
 const NARROW: u64 = 5 << 19;
-/// … and when two were.
+/// Plain bytes that are prefetched below a folder after misses in two branches.
 ///
 /// Found by replaying the reads of `import tensorflow` and `import numpy` over the catalogs of their trees: half as
 /// much misses twice as often, twice as much saves no more misses.
 const WIDE: u64 = 40 << 20;
-/// Plain bytes that are prefetched from one place in many folders…
+/// Plain bytes that are prefetched from one place in many folders.
 const BESIDE: u64 = 32 << 20;
-/// … once files were missed there in this many of them: with fewer, what two packages have in common would count.
+/// Number of folders with a miss at the same place before that place is prefetched in all: with fewer, a similarity of two packages would count.
 const BESIDE_BRANCHES: usize = 3;
 /// Number of levels above a file at which the places in sibling folders are compared.
 const BESIDE_LEVELS: usize = 3;
 
 /// Maximum number of files prefetched at once.
 const FILES_MAX: usize = 8192;
-/// Maximum number of folders listed for a prediction from a far server; bounds its time to some tens of milliseconds…
+/// Maximum number of folders listed for a prediction from a far server; bounds its time to some tens of milliseconds.
 pub const FOLDERS_MAX: usize = 8192;
-/// … and from a near server, from which a missed file is fetched faster than that.
+/// Maximum number of folders listed for a prediction from a near server, from which a missed file is fetched
+/// faster.
 pub const FOLDERS_NEARBY: usize = 256;
 /// Number of files prefetched after the missed one in a folder with too many files.
 const WINDOW: usize = 64;
@@ -171,11 +172,11 @@ struct FolderHistory {
     branch: Option<u64>,
     /// True if a file was missed in another branch, too.
     branched: bool,
-    /// True if all files of the kind in the folder were prefetched…
+    /// True if all files of the kind in the folder were prefetched.
     own: bool,
-    /// … or all below it…
+    /// True if all files of the kind below the folder were prefetched.
     taken: bool,
-    /// … and the number of misses since.
+    /// Number of misses since such a prefetch.
     missed: u8,
     /// Limit in plain bytes that the files exceeded.
     refused: u64,
@@ -184,7 +185,7 @@ struct FolderHistory {
 /// Tracks the misses at one place in the folders of a folder.
 #[derive(Debug, Default)]
 struct Beside {
-    /// Hashes of folders in which a file was missed there.
+    /// Hashes of folders in which a file was missed at this place.
     branches: Vec<u64>,
     /// True if the place was prefetched from all folders, or has too many bytes.
     done: bool,
@@ -201,7 +202,7 @@ pub struct Neighbours {
 /// Files of one kind below a folder.
 enum FoundFiles {
     All(Vec<Leaf>),
-    /// More files than are prefetched at once: those listed so far.
+    /// More files than can be prefetched at once: those listed so far.
     TooMany(Vec<Leaf>),
 }
 
@@ -393,7 +394,7 @@ fn below(folders: &mut dyn Folders, top: &[u8], kind: &[u8], deep: bool, limit: 
     FoundFiles::All(files)
 }
 
-/// Collects the files at one place in each folder of a folder; `None` if they are too many.
+/// Collects the files at one relative path in each subfolder; `None` if they are too many.
 fn in_each(folders: &mut dyn Folders, above: &[u8], place: &[u8], kind: &[u8]) -> Option<Vec<Leaf>> {
     let around = folders.list(above);
     let branches = &around.folders;

@@ -13,7 +13,7 @@ const KNOWN_MAX: usize = 1 << 16;
 /// Maximum number of names in recorded listings: a program uses few names of a directory, and most of those soon.
 const LISTED_MAX: usize = 1 << 15;
 
-/// A directory's path and names.
+/// Path of a directory and its names.
 type Listed = (Arc<[u8]>, Arc<[DirEntry]>);
 
 /// Position of a node: number of the listing that returned it last, counted from the first ever, and index in it.

@@ -37,7 +37,7 @@ const LOOKS_MAX: usize = 1 << 14;
 pub struct PythonModule {
     /// Path of the file.
     pub path: Box<[u8]>,
-    /// Request for its object.
+    /// Request for the module's object.
     pub wanted: ObjectRequest,
     /// True if a program waited for it and it was not prefetched.
     pub missed: bool,
@@ -113,7 +113,7 @@ impl PythonModules {
         self.expected.remove(key)
     }
 
-    /// Records the folder that holds the package of a module that a program reads.
+    /// Records the folder that contains the package of a module that a program reads.
     fn root(&mut self, root: &[u8]) {
         self.roots.retain(|known| **known != *root);
         if self.roots.len() >= ROOTS_MAX {

@@ -17,7 +17,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use esker_vfs::{
-    Attr, Cookie, Data, ErrorKind, Found, Listing, Node, NodeKey, Reply, StatFs, Tree, TreeError, Watcher,
+    Attr, Cookie, Data, ErrorKind, Listing, Node, NodeKey, NodeWithAttr, Reply, StatFs, Tree, TreeError,
+    Watcher,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -104,7 +105,7 @@ impl RecordingTree {
             Arc::new(RecorderState { recorded: Mutex::new(recorded), queue: ReplayQueue::default(), near });
         let works = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
-            .name("scout".into())
+            .name("replayer".into())
             .spawn(move || works.work(&store, Replayer::new(command)))?;
         Ok(Self { tree, shared, thread: Mutex::new(Some(thread)) })
     }
@@ -266,16 +267,16 @@ impl ReplayQueue {
 }
 
 impl Tree for RecordingTree {
-    fn root(&self) -> Found {
+    fn root(&self) -> NodeWithAttr {
         self.tree.root()
     }
 
-    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<NodeWithAttr>) {
         let part = std::iter::once(NAME);
         let noted = (name != b"..").then(|| self.shared.record(dir.key, Some(name), part)).flatten();
         let Some(path) = noted else { return self.tree.lookup(dir, name, reply) };
         let shared = Arc::clone(&self.shared);
-        let named = reply.through(move |answer: Result<Found, TreeError>, reply| {
+        let named = reply.through(move |answer: Result<NodeWithAttr, TreeError>, reply| {
             match &answer {
                 Ok(found) => shared.recorded.lock().paths.record(found.node.key, path),
                 Err(error) if error.kind == ErrorKind::NotFound => shared.record_negative(&path),

@@ -16,9 +16,9 @@ const READERS_MAX: usize = 1024;
 /// Maximum number of files that are tracked as announced.
 const ANNOUNCED_MAX: usize = 4096;
 
-/// Idle time after which the remaining chunks are fetched: a starting program reads more often…
+/// Idle time after which the remaining chunks are fetched; a starting program reads more often.
 const QUIET: Duration = Duration::from_secs(1);
-/// … and one that never pauses delays them for no longer than this.
+/// Maximum delay of the remaining chunks if a program never pauses.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Maximum number of remaining chunks; further ones are not queued.
@@ -28,7 +28,7 @@ const LINE_MAX: usize = 1 << 16;
 #[derive(Default)]
 pub struct Readers(HashMap<NodeKey, Reader>);
 
-/// Position of a reader, and how far the file was read ahead.
+/// Position of a reader, and the end of its read-ahead.
 #[derive(Clone, Copy, Debug)]
 struct Reader {
     /// Number of the first chunk that was neither read nor requested.
@@ -125,7 +125,7 @@ impl RemainingChunks {
         (!self.line.is_empty() && !self.quiet).then_some(QUIET)
     }
 
-    /// Begins with the remaining chunks after that idle time; returns false if there are none.
+    /// Starts with the remaining chunks after the idle time; returns false if there are none.
     pub fn begin(&mut self) -> bool {
         let begins = self.quiet_period().is_some();
         self.quiet |= begins;

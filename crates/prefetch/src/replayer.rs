@@ -18,9 +18,9 @@ use crate::NamedStep;
 /// Command that starts a replayer: a program that calls [`replay`](crate::replay()) with its standard input.
 #[derive(Clone, Debug)]
 pub struct ReplayerCommand {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
     /// Working directory, if the command needs one: a mountpoint may be relative to a directory that only this process
     /// can open.
@@ -34,7 +34,7 @@ impl ReplayerCommand {
     }
 }
 
-/// Interval for checking whether a replayer that accepts no more input is still wanted.
+/// Interval of checks whether a replayer that accepts no more input is still needed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Time that a replayer may take to end. It may wait for a server.
 const GRACE: Duration = Duration::from_millis(500);

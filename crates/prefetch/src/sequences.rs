@@ -29,9 +29,9 @@ pub const PART: u64 = 1 << 20;
 /// Size in bytes of a replayer's parts: the size of the kernel's reads.
 pub(crate) const UNIT: u64 = 128 << 10;
 
-/// In place of a part: a lookup of the name, whether or not it exists.
+/// Marks a lookup, in place of a part: a lookup of the name, whether or not it exists.
 pub const NAME: u32 = u32::MAX;
-/// In place of a part: a listing of the directory.
+/// Marks a listing, in place of a part: a listing of the directory.
 pub const NAMES: u32 = u32::MAX - 1;
 
 /// Number of steps predicted for a reader that has just begun a sequence.
@@ -51,7 +51,7 @@ const STEPS_MAX: usize = 1 << 16;
 /// Maximum bytes of all paths, and of one.
 const PATHS_MAX: usize = 8 << 20;
 const PATH_MAX: usize = 4096;
-/// Length below which a sequence predicts less than the folders around.
+/// Length below which a sequence predicts less than the surrounding folders.
 const SHORT: usize = 8;
 
 /// Steps of a reader that are observed.
@@ -74,7 +74,7 @@ struct Step {
     part: u32,
 }
 
-/// Parts that were read one after the other.
+/// Parts that were read consecutively.
 #[derive(Debug, Default)]
 struct Sequence {
     steps: Vec<Step>,
@@ -93,7 +93,7 @@ struct StepLocation {
 #[derive(Clone, Debug)]
 struct Reader {
     start: usize,
-    /// Farthest step read, and number of steps read in all.
+    /// Farthest step read, and total number of steps read.
     reached: usize,
     taken: usize,
     /// Steps before this one were predicted.
@@ -317,7 +317,7 @@ impl Reader {
         }
     }
 
-    /// Records a step, or starts over there if it is not one of the next steps.
+    /// Records a step, and repositions the reader if it is not one of the next steps.
     fn read(&mut self, at: usize, now: Instant) {
         let is_back = now.saturating_duration_since(self.last) >= AWAY;
         if is_back || at < self.start || at > self.handed + HEAD {

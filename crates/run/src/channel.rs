@@ -16,7 +16,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// Longest message: an error text beyond this is cut.
+/// Maximum length of a message: a longer error text is cut.
 const LONGEST: usize = 16 * 1024;
 
 /// A message of the child.
@@ -63,7 +63,7 @@ impl Channel {
         self.send(b"G", &mut SendAncillaryBuffer::default())
     }
 
-    /// Waits for the parent's go; an error if the parent died or gave up.
+    /// Waits for the parent's permission to continue; an error if the parent died or gave up.
     pub(crate) fn wait_for_go(&self) -> io::Result<()> {
         match self.receive()? {
             (message, _) if message == b"G" => Ok(()),

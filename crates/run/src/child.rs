@@ -1,4 +1,4 @@
-//! The child: it enters the namespaces, mounts, and becomes the command.
+//! Implements the child, which enters the namespaces, mounts, and executes the command.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -21,25 +21,26 @@ use crate::{exec, root, sys};
 /// Arguments of the child's command line, set by the parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildArguments {
-    /// The number of the child's end of the channel.
+    /// Descriptor of the child's end of the channel.
     pub(crate) channel: RawFd,
-    /// The command's limit on open files, if not ours.
+    /// The command's limit on open files, if it differs from that of this process.
     pub(crate) open_files: Option<u64>,
     /// Mount points of the trees.
     pub(crate) points: Vec<Point>,
-    /// The command and its arguments.
+    /// Command and its arguments.
     pub(crate) command: Vec<OsString>,
 }
 
-/// A place for a tree.
+/// A mount point with its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// The mount point.
+    /// Mount point.
     pub path: PathBuf,
     /// Source of the mount, for the first column of `mount` and `df`.
     pub source: String,
-    /// Put an overlay of the kernel above it, if the kernel lets us: see [`esker_fuse::mount::mount_overlay`].
-    pub shield: Option<Trusted>,
+    /// Attributes for an overlay above the mount; none for no overlay. See
+    /// [`esker_fuse::mount::mount_overlay`].
+    pub overlay: Option<Trusted>,
     /// Make it writable, with its changes in a folder.
     pub writable: Option<Writable>,
 }
@@ -61,9 +62,9 @@ struct Failed {
     text: String,
 }
 
-/// Values of the argument that says whether a mount gets an overlay.
-const SHIELDS: [(&str, Option<Trusted>); 3] =
-    [("bare", None), ("shielded", Some(Trusted::Shown)), ("hiding", Some(Trusted::Hidden))];
+/// Values of the argument that selects an overlay for a mount.
+const OVERLAYS: [(&str, Option<Trusted>); 3] =
+    [("bare", None), ("overlaid", Some(Trusted::Shown)), ("hiding", Some(Trusted::Hidden))];
 
 /// Words of the argument that says whether a mount is writable.
 const READ_ONLY: &str = "read-only";
@@ -76,9 +77,10 @@ impl ChildArguments {
         let mut all = vec![self.channel.to_string().into(), open_files.into()];
         all.push(self.points.len().to_string().into());
         for point in &self.points {
-            let shield = SHIELDS.iter().find(|(_, shield)| *shield == point.shield).map(|(word, _)| word);
-            let shield = shield.copied().unwrap_or_default();
-            all.extend([point.path.clone().into_os_string(), point.source.clone().into(), shield.into()]);
+            let overlay =
+                OVERLAYS.iter().find(|(_, overlay)| *overlay == point.overlay).map(|(word, _)| word);
+            let overlay = overlay.copied().unwrap_or_default();
+            all.extend([point.path.clone().into_os_string(), point.source.clone().into(), overlay.into()]);
             match &point.writable {
                 None => all.push(READ_ONLY.into()),
                 Some(Writable { upper, work, directory }) => {
@@ -105,14 +107,14 @@ impl ChildArguments {
             let path = PathBuf::from(arguments.next()?);
             let source = arguments.next()?.into_string().ok()?;
             let told = arguments.next()?;
-            let shield = SHIELDS.iter().find(|(word, _)| told == **word)?.1;
+            let overlay = OVERLAYS.iter().find(|(word, _)| told == **word)?.1;
             let mut next = || arguments.next().map(PathBuf::from);
             let writable = match next()?.to_str()? {
                 READ_ONLY => None,
                 WRITABLE => Some(Writable { upper: next()?, work: next()?, directory: next()? }),
                 _ => return None,
             };
-            points.push(Point { path, source, shield, writable });
+            points.push(Point { path, source, overlay, writable });
         }
         let command: Vec<OsString> = arguments.collect();
         (!command.is_empty()).then_some(Self { channel, open_files, points, command })
@@ -149,7 +151,7 @@ fn enter_and_execute(arguments: &ChildArguments, channel: &Channel) -> Result<In
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| gone(error.into()))?;
     channel.wait_for_go().map_err(gone)?;
     for point in &arguments.points {
-        let Some(trusted) = point.shield else { continue };
+        let Some(trusted) = point.overlay else { continue };
         // Older kernels let only root mount overlays; the command then runs from the tree as it is.
         let _ = mount_overlay(&point.path, &point.path, &point.source, trusted);
     }
@@ -193,8 +195,8 @@ fn execute(command: &[OsString]) -> Failed {
     Failed { code: failed.code, text }
 }
 
-/// Makes the namespaces of a command, and stays in them; returns why that fails. For a process with one thread that is
-/// about to end.
+/// Creates the namespaces of a command and enters them; returns why that fails. For a process with one thread
+/// that is about to end.
 pub fn namespaces_blocked() -> Option<Blocked> {
     let make = || {
         namespaces::enter_user_namespace(Identity::Same)?;

@@ -1,4 +1,4 @@
-//! Runs a command whose root directory is an image.
+//! Runs a command with an image as its root directory.
 //!
 //! It takes two steps, because another process may have taken the first (see [`crate::shared_mount`]):
 //!
@@ -43,7 +43,7 @@ const WORK: &str = "/work";
 /// A root directory could not be made, or the command not executed.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
-    /// The system doesn't let this user make namespaces.
+    /// The system denies this user namespaces.
     #[error("{0}")]
     Blocked(Blocked),
     /// A step failed.
@@ -68,7 +68,7 @@ pub enum ContainerError {
     /// The command can't be executed.
     #[error("can't execute {program}: {reason}")]
     Execute {
-        /// The command.
+        /// Name of the command.
         program: String,
         /// The exit code a shell would give.
         code: u8,
@@ -79,13 +79,13 @@ pub enum ContainerError {
     },
 }
 
-/// Names a failed step.
+/// Creates the error for a failed step.
 pub(crate) fn step(what: impl Into<String>) -> impl FnOnce(io::Error) -> ContainerError {
     let what = what.into();
     move |source| ContainerError::Step { what, source }
 }
 
-/// Something that is mounted into the root, or made there.
+/// A mount into the root, or a directory or file made there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     /// Target, as a path in the image.
@@ -99,10 +99,10 @@ pub struct Mount {
 /// Importance of a mount for the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The user asked for it: without it the command doesn't run.
+    /// The user requested the mount: without it the command doesn't run.
     Asked,
-    /// Containers usually have it: it replaces a file of the image in its way, and is left out if it can't be mounted.
-    /// In a writable root a file is copied, so that programs can replace it.
+    /// Containers usually have the mount: it replaces a file of the image, and is omitted if it fails. In a
+    /// writable root a file is copied, so that programs can replace it.
     Usual,
 }
 
@@ -111,14 +111,14 @@ pub enum Need {
 pub enum What {
     /// A file or directory of the host, with all that is mounted below it.
     Bind {
-        /// Its path on the host, absolute and without links.
+        /// Path on the host, absolute and without links.
         from: PathBuf,
         /// Options of the bind mount.
         options: BindOptions,
     },
     /// An empty directory in memory, with these permissions.
     Scratch(u32),
-    /// `/dev` with the standard devices, and these besides, which must be on the host.
+    /// `/dev` with the standard devices and these additional devices of the host.
     Devices(Vec<PathBuf>),
     /// A file with this content.
     File(Vec<u8>),
@@ -129,12 +129,12 @@ pub enum What {
 }
 
 impl Mount {
-    /// Makes a mount that the user asked for.
+    /// Creates a mount that the user requested.
     pub fn asked(target: impl Into<PathBuf>, what: What) -> Self {
         Self { target: target.into(), what, need: Need::Asked }
     }
 
-    /// Makes a mount that containers usually have.
+    /// Creates a mount that containers usually have.
     pub fn usual(target: impl Into<PathBuf>, what: What) -> Self {
         Self { target: target.into(), what, need: Need::Usual }
     }
@@ -143,24 +143,24 @@ impl Mount {
 /// Plan of a root made from an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Mounts, in this order.
+    /// Mounts in order.
     pub mounts: Vec<Mount>,
     /// True if the root is writable; changes are in memory and gone with the command.
     pub writable: bool,
-    /// The root is the host's, not the image.
+    /// True if the root is that of the host, not of the image.
     pub of_host: bool,
 }
 
-/// A mount that a command runs without.
+/// A mount that could not be made, and without which the command runs.
 #[derive(Debug)]
 pub struct LeftOut {
-    /// Target.
+    /// Target of the mount.
     pub target: PathBuf,
     /// Cause.
     pub error: ContainerError,
 }
 
-/// A namespace with the host and an image, before a command has its root there.
+/// A namespace with the host and an image, in which a command's root is built.
 #[derive(Debug)]
 pub struct Stage {
     host: PathBuf,
@@ -168,7 +168,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes a stage whose image is a directory. The process must have a single thread.
+    /// Creates a stage whose image is a directory. The process must have a single thread.
     pub fn with_directory(directory: &Path, identity: Identity) -> Result<Self, ContainerError> {
         let stage = Self::empty(identity, || {})?;
         namespaces::close_to_others();
@@ -180,7 +180,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Makes a stage whose image is still to be mounted. `entered` is called in its namespaces while the host is
+    /// Creates a stage whose image is mounted later. `entered` is called in its namespaces while the host is
     /// still the root.
     pub(crate) fn empty(identity: Identity, entered: impl FnOnce()) -> Result<Self, ContainerError> {
         namespaces::enter(identity).map_err(ContainerError::Blocked)?;
@@ -218,7 +218,7 @@ impl Stage {
         resolve::within(self.image(), path).is_ok_and(|found| found.exists())
     }
 
-    /// Reads a file of the image that is at most `limit` bytes long; `None` if there is none.
+    /// Reads a file of the image of at most `limit` bytes; `None` if it is missing.
     pub fn read(&self, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
         let path = resolve::within(self.image(), path)?;
         match fs::metadata(&path) {
@@ -234,7 +234,7 @@ impl Stage {
         Ok(Some(content))
     }
 
-    /// True if the user namespace has more than one user.
+    /// Returns true if the user namespace maps more than one user.
     pub fn has_several_users(&self) -> bool {
         let map = fs::read_to_string(self.host(Path::new("/proc/self/uid_map"))).unwrap_or_default();
         map.lines().count() > 1 || map.split_whitespace().nth(2).is_some_and(|count| count != "1")
@@ -262,7 +262,7 @@ pub fn enter_directory(directories: &[&Path]) -> Result<PathBuf, ContainerError>
     Err(refused)
 }
 
-/// Becomes the command; returns only if that failed.
+/// Executes the command; returns only if that failed.
 pub fn execute(command: &[OsString], environment: &Environment) -> Result<Infallible, ContainerError> {
     let Some((program, arguments)) = command.split_first() else {
         return Err(ContainerError::NoCommand);

@@ -17,30 +17,30 @@ use rustix::fs::{StatVfsMountFlags, statvfs};
 use crate::sys;
 use program::Program;
 
-/// A shell's exit code for a command that isn't there.
+/// Exit code of a shell for a missing command.
 pub(crate) const NOT_FOUND: u8 = 127;
 /// A shell's exit code for a command that can't be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 
 /// Default search path without PATH.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// The shell that runs a script without a `#!` line.
+/// Shell for scripts without a `#!` line.
 const SHELL: &str = "/bin/sh";
-/// The kernel follows so many interpreters that are scripts themselves.
+/// Maximum depth of interpreters that are scripts, as in the kernel.
 const INTERPRETERS_MAX: usize = 5;
 
 /// Reason why a command was not executed.
 #[derive(Debug)]
 pub(crate) struct NotExecuted {
-    /// The exit code that a shell would give.
+    /// Exit code of a shell in this case.
     pub(crate) code: u8,
-    /// The cause, without the name of the command.
+    /// Cause, without the name of the command.
     pub(crate) reason: String,
-    /// The next step.
+    /// Hint for the user.
     pub(crate) hint: String,
 }
 
-/// Becomes `program`; returns only if that failed.
+/// Executes `program`; returns only if that failed.
 pub(crate) fn execute(
     program: &OsStr,
     arguments: &[OsString],
@@ -59,7 +59,7 @@ pub(crate) fn execute(
     explain(program, &file, &error)
 }
 
-/// Returns the file that a shell would execute as `program`.
+/// Finds the file that a shell would execute as `program`.
 fn find(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(program.into());

@@ -16,13 +16,13 @@ pub enum Step {
     Mapping,
     /// Building a root directory with the mount points in it.
     Root,
-    /// Opening `/dev/fuse`.
+    /// Opening of `/dev/fuse`.
     Device,
     /// Mounting the opened `/dev/fuse`.
     Mount,
 }
 
-/// A command can't be run because the system doesn't let us: the step, the setting to blame, the remedy.
+/// Describes why the system denies a command its namespaces: step, setting and remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// Step that failed.
@@ -48,7 +48,7 @@ impl fmt::Display for Blocked {
 
 impl std::error::Error for Blocked {}
 
-/// The settings that decide, as they are on this machine. `None`: this kernel doesn't have the setting.
+/// Settings of this machine that control namespaces. `None`: this kernel doesn't have the setting.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub(crate) max_user_namespaces: Option<u64>,
@@ -80,7 +80,7 @@ impl Facts {
 
 const INSTEAD: &str = "or use `esker mount`, which needs fusermount3 instead of namespaces";
 
-/// Returns why this process can't open `/dev/fuse`; `None` if it can.
+/// Returns the reason why this process can't open `/dev/fuse`; `None` if it can.
 pub fn device_blocked() -> Option<Blocked> {
     device_for_mount().err()
 }

@@ -1,4 +1,5 @@
-//! Parts of the host that a container needs beside files: libraries of drivers and networks, devices, programs.
+//! Parses rules for parts of the host that a container needs: libraries of drivers and networks, devices,
+//! programs.
 //!
 //! ```text
 //!  lib  PATTERN      libraries of the host's own kind, by name: in $LD_LIBRARY_PATH, the loader's cache, usual folders
@@ -18,7 +19,7 @@ mod pattern;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// A line of rules makes no sense.
+/// Error: a line of rules is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: `{text}` is not a rule: lib, dev, bin, path, dir or set with an argument")]
 pub struct RuleError {
@@ -40,15 +41,15 @@ pub struct Rules {
 /// Parts of the host that match the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostParts {
-    /// Names under which libraries are loaded, and their files.
+    /// Libraries by the name under which they are loaded, with their paths.
     pub libraries: Vec<(String, PathBuf)>,
-    /// Devices.
+    /// Paths of devices.
     pub devices: Vec<PathBuf>,
     /// Names of programs, and their files.
     pub programs: Vec<(String, PathBuf)>,
-    /// Files and directories.
+    /// Paths of files and directories.
     pub paths: Vec<PathBuf>,
-    /// Variables; they don't count as something that the host has.
+    /// Variables; a rule with only variables counts as not satisfied.
     pub variables: Vec<(String, String)>,
 }
 
@@ -63,7 +64,7 @@ impl HostParts {
 }
 
 impl Rules {
-    /// Reads rules.
+    /// Parses the rules.
     pub fn parse(text: &str) -> Result<Self, RuleError> {
         let mut rules = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
@@ -91,7 +92,7 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Returns a summary of the rules in a few words.
+    /// Returns a short summary of the rules.
     pub fn summary(&self) -> String {
         let first = |of: &[String]| of.iter().take(3).cloned().collect::<Vec<_>>();
         [first(&self.devices), first(&self.libraries), first(&self.programs), first(&self.paths)]

@@ -1,4 +1,4 @@
-//! The namespaces that a command gets.
+//! Creates and joins the namespaces of a command.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -19,7 +19,7 @@ pub enum Identity {
     /// The same user as outside.
     #[default]
     Same,
-    /// Root, as programs see it; files that it makes are its user's.
+    /// Root within the namespace; files that it makes are its user's.
     Root,
 }
 
@@ -37,7 +37,7 @@ impl Namespaces {
         Ok(Self { mount: open("mnt")?, user: open("user")? })
     }
 
-    /// Joins them. The process must have a single thread.
+    /// Joins the namespaces. The process must have a single thread.
     pub(crate) fn join(&self) -> io::Result<()> {
         // Root has made none, and the kernel lets no process join the namespace it is in.
         let own = fs::metadata("/proc/self/ns/user")?;
@@ -53,8 +53,8 @@ pub fn join(command: u32) -> io::Result<()> {
     Namespaces::of(&command.to_string())?.join()
 }
 
-/// Denies other processes of the same user access to this process, its memory, root directory and descriptors, until
-/// exec.
+/// Denies other processes of the same user access to this process, its memory, root directory and descriptors,
+/// until exec.
 pub fn close_to_others() {
     // It can't fail: the value is one that the kernel knows.
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
@@ -84,9 +84,9 @@ pub(crate) fn enter_user_namespace(identity: Identity) -> Result<(), Blocked> {
     map(identity, uid, gid).map_err(because(Step::Mapping))
 }
 
-/// Makes a user and a mount namespace for commands below those of this process. A command in them has no rights over
-/// this process, even if both are of the same user and the command is root there. `enter` is called in a child process
-/// before it makes them, and may only make system calls.
+/// Creates a user and a mount namespace for commands, below those of this process. A command in them has no
+/// rights over this process, even if both are of the same user and the command is root there. `enter` is called
+/// in a child process before it makes them, and may only make system calls.
 pub(crate) fn for_commands(enter: impl FnOnce() -> io::Result<()>) -> Result<Namespaces, Blocked> {
     let (mut ready, say_ready) = io::pipe().map_err(because(Step::Namespace))?;
     let (wait, done) = io::pipe().map_err(because(Step::Namespace))?;
@@ -141,7 +141,7 @@ pub(crate) fn because(step: Step) -> impl Fn(io::Error) -> Blocked {
     move |error| explain(step, &error, &Facts::gather())
 }
 
-/// Maps this process's own ids, and no others.
+/// Maps only the ids of this process.
 fn map(identity: Identity, uid: u32, gid: u32) -> io::Result<()> {
     let (inner_uid, inner_gid) = match identity {
         Identity::Same => (uid, gid),

@@ -1,4 +1,4 @@
-//! The parent: it starts the child, serves the child's mounts, and waits for the command.
+//! Implements the parent, which starts the child, serves the child's mounts, and waits for the command.
 
 use std::ffi::OsString;
 use std::io;
@@ -34,13 +34,13 @@ pub enum RunError {
     Child {
         /// The exit code a shell would give: 126 or 127 for the command, 1 for everything before it.
         code: u8,
-        /// Failure; further lines give advice.
+        /// Error text; further lines give advice.
         text: String,
     },
-    /// The child mounted nothing.
+    /// The child mounted no tree.
     #[error("the child process mounted nothing")]
     NoDevice,
-    /// The child ended without a word.
+    /// The child ended without a report.
     #[error("the process that was to become the command ended early ({0})")]
     Vanished(ExitStatus),
 }
@@ -48,14 +48,14 @@ pub enum RunError {
 /// End of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// With an exit code.
+    /// The command ended with an exit code.
     Code(u8),
-    /// Killed by a signal.
+    /// A signal killed the command.
     Signal(i32),
 }
 
 enum Phase {
-    /// There is no child yet: a signal ends this process if it would without us.
+    /// The child does not exist yet: a signal has its usual effect on this process.
     Before,
     Running(Pid),
     /// The command has ended; its process id may be reused.
@@ -64,16 +64,16 @@ enum Phase {
     Handled(Box<dyn Fn(Received) + Send>),
 }
 
-/// Passes signals on to the command once there is one.
+/// Forwards signals to the command once it runs.
 #[derive(Clone)]
 pub struct Forwarding {
     phase: Arc<Mutex<Phase>>,
-    /// Signal mask before, which the command will have.
+    /// Original signal mask, which the command gets.
     mask: SignalMask,
 }
 
 impl Forwarding {
-    /// Takes over the signals. Must be called first: existing threads would end the process.
+    /// Starts handling the signals. Must be called first: existing threads would end the process.
     pub fn begin() -> Result<Self, RunError> {
         let phase = Arc::new(Mutex::new(Phase::Before));
         let theirs = phase.clone();
@@ -115,7 +115,7 @@ fn pass_on(phase: &Phase, received: Received, ignored: &[i32]) {
     }
 }
 
-/// A child on its way to become the command. Dropping it kills the child.
+/// A child that has not executed the command yet. Dropping it kills the child.
 pub struct Parent {
     child: Child,
     channel: Channel,
@@ -125,8 +125,8 @@ pub struct Parent {
 
 impl Parent {
     /// Starts the child. `launcher` is this same program with the arguments that make it call
-    /// [`crate::become_command`] with all that follow. Must be called on the main thread: the child is
-    /// killed when the thread that started it ends. The command gets `open_files` as its (soft) limit.
+    /// [`crate::become_command`] with all that follow. Must be called on the main thread: the child is killed
+    /// when the thread that started it ends. The command gets `open_files` as its (soft) limit.
     pub fn start(
         mut launcher: Command,
         points: Vec<Point>,
@@ -153,7 +153,7 @@ impl Parent {
         self.child.id()
     }
 
-    /// Waits until the child has mounted everything; the descriptors of `/dev/fuse`, in order.
+    /// Waits until the child has mounted everything; returns the descriptors of `/dev/fuse` in order.
     pub fn devices(&mut self) -> Result<Vec<OwnedFd>, RunError> {
         let mut devices = Vec::with_capacity(self.points);
         while devices.len() < self.points {
@@ -168,7 +168,7 @@ impl Parent {
         Ok(devices)
     }
 
-    /// Lets the child execute the command; the trees must be served by now.
+    /// Lets the child execute the command; the trees must be in service.
     pub fn go(&mut self) -> Result<(), RunError> {
         if self.channel.say_go().is_err() {
             return Err(self.vanished());

@@ -1,4 +1,4 @@
-//! A namespace of process ids for one command.
+//! Creates a pid namespace for one command.
 //!
 //! The command sees only the processes that it starts. A namespace needs a first process that takes in orphans, and the process
 //! that was started as `esker run` stays to end as the command does:
@@ -38,7 +38,7 @@ const PASSED_ON: [i32; 10] = [
     libc::SIGCHLD,
 ];
 
-/// The exit code if the namespace was killed before its command had ended.
+/// Exit code if the namespace was killed before its command had ended.
 const KILLED: u8 = 128 + 9;
 
 /// Fate of the processes that a command leaves running.

@@ -1,4 +1,4 @@
-//! Makes a root directory with the wanted mount points.
+//! Creates a root directory with additional mount points.
 //!
 //! A mount point that the host lacks is not created there. Instead the command gets a new root: a small read-only
 //! tmpfs in which every entry of the host's root is bound (symbolic links are copied), and the missing directories are
@@ -16,18 +16,18 @@ use rustix::mount::{
     mount_remount, unmount,
 };
 
-/// Path of the host's root while the new one is built.
+/// Path of the host's root while the new root is built.
 pub(crate) const OLD_ROOT: &str = ".esker-old-root";
 
-/// Directories that every Linux has, to hang the new root on until it is the root.
+/// Directories present on every Linux, one of which serves as the temporary mount point of the new root.
 const HOOKS: [&str; 2] = ["/tmp", "/proc"];
 
-/// Keeps mounts of this namespace from reaching the host; those of the host still come in.
+/// Stops mounts of this namespace from propagating to the host.
 pub(crate) fn detach_from_host() -> io::Result<()> {
     Ok(mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?)
 }
 
-/// Makes all of `points` (absolute, without `..`) directories, with a new root if necessary.
+/// Creates all of `points` (absolute, without `..`) as directories, with a new root if necessary.
 pub(crate) fn provide(points: &[&Path]) -> io::Result<()> {
     if points.iter().all(|point| point.is_dir()) {
         return Ok(());
@@ -78,7 +78,7 @@ pub(crate) enum Leaf {
     File,
 }
 
-/// A mount point, as the names on the way to it.
+/// A mount point, split into names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) names: &'a [OsString],
@@ -94,8 +94,7 @@ pub(crate) fn names(point: &Path) -> Vec<OsString> {
     point.components().filter_map(normal).collect()
 }
 
-/// Shows all entries of `from` in the new directory `to`, except that the `wanted` become empty directories and files,
-/// and the directories on the way to them new ones with the entries of the old.
+/// Recreates directory `from` at `to` with bound entries; the `wanted` paths become new mount points.
 pub(crate) fn mirror(from: &Path, to: &Path, wanted: &[Wanted]) -> io::Result<()> {
     let special: Vec<&OsString> = wanted.iter().filter_map(|wanted| wanted.names.first()).collect();
     if let Ok(entries) = fs::read_dir(from) {
@@ -135,8 +134,8 @@ pub(crate) fn mirror(from: &Path, to: &Path, wanted: &[Wanted]) -> io::Result<()
     Ok(())
 }
 
-/// Binds one entry of the host. One that can't be reached (a dead network mount) stays away: the command
-/// could not have used it either.
+/// Binds one entry of the host. An unreachable entry (a dead network mount) is skipped: the command could not
+/// have used it either.
 fn show(from: &Path, to: &Path) {
     let Ok(meta) = fs::symlink_metadata(from) else { return };
     let shown = if meta.is_symlink() {

@@ -1,23 +1,23 @@
-//! One mount of an image for all commands of a job that use it.
+//! Shares one mount of an image between all commands of a job.
 //!
-//! A keeper is a process that lives in the namespaces of a stage, mounts the image there, serves it, and admits commands:
+//! The mount process lives in the namespaces of a stage, mounts the image there, serves it, and admits commands:
 //!
 //! ```text
-//!  esker run (1st)                        keeper                              esker run (2nd, 3rd, ...)
+//!  esker run (1st)                        mount process                       esker run (2nd, 3rd, ...)
 //!     │ start ───────────────────────────► namespaces, mount, serve
 //!     │ connect ─────────────────────────► record the client ◄────────────────────── connect │
 //!     │ ◄──────────── namespaces ──────────┤├─────────────── namespaces ───────────────► │
 //!     │ join them, a mount namespace of    │                             the same         │
-//!     │ one's own, become the command      │                                              │
-//!     ▼ end                                ▼ the last one has ended: lets go of the mount ▼ end
+//!     │ their own, execute the command     │                                              │
+//!     ▼ end                                ▼ the last one has ended: unmounts  ▼ end
 //! ```
 //!
 //! Commands of a job are in one user namespace, so they may read each other's memory, as MPI does within a node. This
-//! namespace is a child of the keeper's, so that no command can trace the keeper or its scout, or reach the host's files
-//! through their root directories in `/proc`. Processes that a command leaves running keep the mount: the keeper only
-//! drops its own reference, and ends when the kernel reports that the last one is gone. Commands of a job find the keeper
+//! namespace is a child of that of the mount process, so that no command can trace it or its replayer, or reach the host's files
+//! through their root directories in `/proc`. Processes that a command leaves running keep the mount: the mount process
+//! only drops its own reference, and ends when the kernel reports that the last one is gone. Commands of a job find it
 //! through a socket whose name is made of image and job ([`Key`]); a lock beside it decides which command starts one.
-//! A keeper that is killed leaves both behind, and the next one takes them over.
+//! A killed mount process leaves both behind, and the next one reuses them.
 
 mod clients;
 mod handover;
@@ -45,11 +45,11 @@ use clients::Clients;
 
 pub use key::Key;
 
-/// Attempts to join a keeper that ends meanwhile and is followed by another; so many in a row are not a coincidence.
+/// Maximum number of attempts to join, each of which fails if the mount's process ends meanwhile.
 const ATTEMPTS: usize = 16;
 
-/// Signals that a scheduler or a terminal sends to a whole job. The command may need its files to save its work, so a
-/// keeper ends with the last command, and not before.
+/// Signals of a scheduler or terminal to a whole job, which the process of a shared mount ignores. The command
+/// may need its files to save its work, so the process ends only with the last command.
 const NOT_FOR_KEEPERS: [i32; 8] = [
     libc::SIGTERM,
     libc::SIGINT,
@@ -61,14 +61,14 @@ const NOT_FOR_KEEPERS: [i32; 8] = [
     libc::SIGALRM,
 ];
 
-/// Address of a job's keeper.
+/// Address of a job's shared mount.
 #[derive(Clone, Debug)]
 pub struct SharedMountAddress {
     folder: PathBuf,
     key: Key,
 }
 
-/// A keeper could not do its work.
+/// Errors of the process of a shared mount.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedMountError {
     /// The namespaces or the mount could not be made.
@@ -83,7 +83,7 @@ pub enum SharedMountError {
 }
 
 impl SharedMountAddress {
-    /// Makes the address of the keeper with this key, in a folder that only this user can write.
+    /// Returns the address of the shared mount with this key, in a folder that only this user can write.
     pub fn new(folder: &Path, key: Key) -> Self {
         Self { folder: folder.to_owned(), key }
     }
@@ -101,7 +101,7 @@ impl SharedMountAddress {
         self.folder.join(format!("{}.lck", self.key.short()))
     }
 
-    /// Takes the lock; `None` if it is taken and `how` doesn't wait.
+    /// Takes the lock; `None` if another process holds it and `how` doesn't wait.
     fn lock(&self, how: FlockOperation) -> io::Result<Option<File>> {
         loop {
             let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
@@ -121,8 +121,8 @@ impl SharedMountAddress {
         }
     }
 
-    /// Joins the namespaces of the job's keeper; `start` starts one if there is none, and returns when it is ready.
-    /// The process must have a single thread.
+    /// Joins the namespaces of the job's shared mount; `start` starts its process if there is none. The process
+    /// must have a single thread.
     pub fn join<E: From<ContainerError>>(
         &self,
         mut start: impl FnMut() -> Result<(), E>,
@@ -147,9 +147,9 @@ impl SharedMountAddress {
         Err(failed(last).into())
     }
 
-    /// Becomes the keeper: makes the namespaces, mounts the tree of `open`, calls `ready`, and admits commands until
-    /// the last of them has ended; `starter` counts as one of them. `open` gets the path of the mount. The process
-    /// must have a single thread, and its starter the lock.
+    /// Runs as the process of a shared mount: makes the namespaces, mounts the tree of `open`, calls `ready`,
+    /// and admits commands until the last one ends. `open` gets the path of the mount. The process must have a
+    /// single thread, and its starter the lock.
     pub fn keep<E: From<SharedMountError>>(
         &self,
         keeping: SharedMountPlan,
@@ -207,9 +207,9 @@ impl SharedMountAddress {
         Ok(())
     }
 
-    /// Removes the socket, so that no command finds this keeper, unless one is about to connect.
+    /// Removes the socket unless a command is about to connect.
     fn retire(&self) -> Option<File> {
-        // The holder of the lock asks here before it starts another keeper.
+        // The holder of the lock asks here before it starts another mount process.
         let lock = self.lock(FlockOperation::NonBlockingLockExclusive).ok().flatten()?;
         let _ = fs::remove_file(self.socket());
         let _ = fs::remove_file(self.lock_file());
@@ -217,11 +217,10 @@ impl SharedMountAddress {
     }
 }
 
-/// Mount of a keeper.
+/// A mount made by the process of a shared mount.
 #[derive(Clone, Copy, Debug)]
 pub struct MountedAt<'a> {
-    /// Directory that this process finds by this path, and so do programs that it starts until they call exec: they
-    /// have another root than the commands, and reach it through a descriptor.
+    /// Directory by which this process and its children reach the mount, through a descriptor.
     pub directory: &'a Path,
     /// Name of the mount in it.
     pub name: &'a Path,
@@ -238,9 +237,9 @@ pub struct SharedMountPlan {
     pub session: SessionOptions,
     /// True if the tree never changes, so that an overlay of the kernel may answer for it.
     pub is_fixed: bool,
-    /// Commands get a user namespace below that of the keeper, so that they have no rights over it.
+    /// True if commands get a user namespace below that of the mount's process, and no rights over it.
     pub apart: bool,
-    /// The process that started the keeper and is to become a command.
+    /// Process that started this one and becomes the first client.
     pub starter: u32,
 }
 
@@ -267,8 +266,8 @@ fn enter(namespaces: Namespaces) -> Result<Stage, ContainerError> {
     Ok(Stage::joined())
 }
 
-/// The keeper's own reference to the mount. Only this is on the stage; the keeper's root is the host's again, so that
-/// it opens the paths that its user named.
+/// The mount's own reference to itself, separate from the stage. Only this is on the stage; the root of the mount process
+/// is the host's again, so that it opens the paths that its user named.
 struct Hold(OwnedFd);
 
 impl Hold {
@@ -285,7 +284,7 @@ impl Hold {
         format!("/proc/self/fd/{}", self.0.as_raw_fd()).into()
     }
 
-    /// Returns the name of the image there.
+    /// Returns the name of the image.
     fn name(&self) -> &'static Path {
         Path::new(IMAGE.trim_start_matches('/'))
     }
@@ -306,7 +305,7 @@ impl Hold {
         done
     }
 
-    /// Unmounts it, and the mounts above it.
+    /// Unmounts the image and the mounts above it.
     fn release(self) {
         self.within(|image| while unmount(image, UnmountFlags::DETACH).is_ok() {});
     }

@@ -1,14 +1,14 @@
-//! Signals as messages instead of interruptions.
+//! Receives signals as messages instead of interruptions.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use crate::sys::{self, SignalMask};
 
-/// A signal that reached this process.
+/// A signal that this process received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Its number.
+    /// Number of the signal.
     pub signal: i32,
     /// True if the terminal (or the kernel) raised it: then the whole foreground process group has it
     /// already, and passing it on would deliver it twice.
@@ -48,8 +48,8 @@ pub fn take_terminal() {
     let _ = rustix::termios::tcsetpgrp(std::io::stdin(), group);
 }
 
-/// Ends this process by `signal`, as the command ended that it represents, without a second core dump. If the signal
-/// doesn't end processes, the exit code is that of a shell.
+/// Ends this process by `signal`, as the command ended, without a second core dump. If the signal doesn't end
+/// processes, the exit code is that of a shell.
 pub fn die_by(signal: i32) -> ! {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     // At worst there is a core dump too many.

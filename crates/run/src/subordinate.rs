@@ -44,13 +44,13 @@ pub(crate) struct Subordinate {
     newgidmap: PathBuf,
 }
 
-/// A child process that maps ids when its parent has entered its namespace.
+/// A child process that maps ids once its parent has entered its namespace.
 pub(crate) struct Mapper {
     child: Pid,
     go: PipeWriter,
 }
 
-/// Returns why this user has no subordinate ids that can be used; `None` if there are some.
+/// Returns the reason why this user has no usable subordinate ids; `None` if there are some.
 pub fn missing_ids() -> Option<String> {
     Subordinate::of_user().err()
 }
@@ -82,7 +82,8 @@ impl Subordinate {
         })
     }
 
-    /// Starts the child that will map them, with `uid` and `gid` as root. The process must have a single thread.
+    /// Starts the child that will map the ids, with `uid` and `gid` as root. The process must have a single
+    /// thread.
     pub(crate) fn prepare(self, uid: u32, gid: u32) -> io::Result<Mapper> {
         let (mut wait, go) = io::pipe()?;
         let parent = std::process::id().to_string();
@@ -101,7 +102,7 @@ impl Subordinate {
 }
 
 impl Mapper {
-    /// Maps them into the namespace that this process is in by now.
+    /// Maps the ids into the namespace that this process has entered.
     pub(crate) fn finish(self) -> io::Result<()> {
         drop(self.go);
         let ended = rustix::io::retry_on_intr(|| waitpid(Some(self.child), WaitOptions::empty()))?;

@@ -12,12 +12,12 @@ use std::process::Command;
 
 use rustix::process::Pid;
 
-/// Signals that were blocked before.
+/// Set of blocked signals.
 #[derive(Clone, Copy)]
 pub(crate) struct SignalMask(libc::sigset_t);
 
-/// Blocks `signals` in this thread (and threads it starts) and returns a descriptor to read them from, and the former
-/// mask.
+/// Blocks `signals` in this thread (and threads it starts); returns a descriptor to read them from, and the
+/// former mask.
 pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<(OwnedFd, SignalMask)> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set it is given; sigaddset changes an initialised one.
@@ -39,12 +39,12 @@ pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<(OwnedFd, SignalM
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: signalfd has just made this descriptor and nobody else has it; pthread_sigmask succeeded, so
+    // SAFETY: signalfd has just made this descriptor and no other code has it; pthread_sigmask succeeded, so
     // it wrote the mask.
     Ok(unsafe { (OwnedFd::from_raw_fd(fd), SignalMask(before.assume_init())) })
 }
 
-/// True if this process ignores `signal`.
+/// Returns true if this process ignores `signal`.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: without a new action nothing is changed; the old one is written to memory that is valid for the call, and
@@ -86,7 +86,7 @@ pub(crate) fn next_signal(fd: BorrowedFd<'_>) -> io::Result<(i32, i32, u32)> {
     }
 }
 
-/// Resets `signal` to its default action and raises it in this process. Returns if that doesn't end it.
+/// Resets `signal` to its default action and raises it in this process. Returns if the process survives.
 pub(crate) fn raise_default(signal: i32) {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: plain calls on this process's own signal state; the set is initialised by sigemptyset.
@@ -131,7 +131,7 @@ pub(crate) fn unshare(flags: rustix::thread::UnshareFlags) -> rustix::io::Result
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
-/// Continues in a child of this process, which ends. There must be a single thread.
+/// Continues in a child of this process, and ends the parent. There must be a single thread.
 pub(crate) fn leave_parent() -> io::Result<()> {
     // SAFETY: with a single thread the child has all that the parent had, no lock is held by a thread that is missing,
     // and the parent ends without running anything that the child will run.
@@ -143,8 +143,8 @@ pub(crate) fn leave_parent() -> io::Result<()> {
     }
 }
 
-/// Forks: continues in this process, and runs `what` in a child, whose exit code it returns. There must be a single
-/// thread, or `what` must be limited to system calls.
+/// Runs `what` in a forked child; returns the child's exit code. There must be a single thread, or `what` must
+/// be limited to system calls.
 pub(crate) fn in_child(what: impl FnOnce() -> u8) -> io::Result<Pid> {
     // SAFETY: by the rule above no lock is needed in the child that a missing thread holds, and the child ends without
     // running anything of its parent.
@@ -159,7 +159,7 @@ pub(crate) fn in_child(what: impl FnOnce() -> u8) -> io::Result<Pid> {
     }
 }
 
-/// Makes a child process that goes on as this one does: the child gets `None`. There must be a single thread.
+/// Forks the process: the child gets `None`. There must be a single thread.
 pub(crate) fn fork() -> io::Result<Option<Pid>> {
     // SAFETY: with a single thread the child has all that the parent had, and no lock is held by a thread that is missing.
     match unsafe { libc::fork() } {
@@ -174,7 +174,7 @@ pub(crate) fn close(fd: RawFd) {
     unsafe { libc::close(fd) };
 }
 
-/// Becomes another program, with signals as a program expects them; returns only if that failed.
+/// Executes another program, with default signal handling; returns only if that failed.
 pub(crate) fn replace_process(file: &CString, line: &[CString], environment: &[CString]) -> io::Error {
     let pointers = |all: &[CString]| -> Vec<*const c_char> {
         all.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()

@@ -1,4 +1,4 @@
-//! Taking connections: one slot each, and patience while there is none or no descriptor for it.
+//! Accepts connections, each with a slot, and waits while slots or descriptors are exhausted.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,12 +16,12 @@ use crate::server::{ServerState, State};
 /// First pause before a failed accept is retried while no connection ends; descriptors and memory may also be freed by
 /// other processes.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Longest such pause.
+/// Maximum pause after a failed accept.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Time for an idle connection to close before another one has to.
+/// Time limit for an evicted idle connection to close before the next one is evicted.
 const LEAVING_MAX: Duration = Duration::from_millis(100);
 
-/// Takes connections until the server is stopped.
+/// Accepts connections until the server is stopped.
 pub(crate) async fn accept(
     listener: &TcpListener,
     shared: &Arc<ServerState>,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_that_come_free_elsewhere_are_found() {
+    fn descriptors_freed_elsewhere_are_used() {
         let (ended, admission) = (Notify::new(), AdmissionQueue::default());
         let mut failures = 5;
         let accept = async || {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disconnected_client_is_not_waited_for() {
+    fn accept_does_not_wait_for_a_disconnected_client() {
         let (ended, admission) = (Notify::new(), AdmissionQueue::default());
         let mut gone = true;
         let accept = async || match std::mem::take(&mut gone) {

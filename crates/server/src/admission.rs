@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Clients that wait because every connection or descriptor is taken.
+/// Clients that wait because all connections or descriptors are in use.
 #[derive(Debug, Default)]
 pub(crate) struct AdmissionQueue {
-    /// Whether accepting failed; connections close after their current response.
+    /// True while accepting fails; connections close after their current response.
     waits: AtomicBool,
     /// Clients with a request that wait for a slot.
     waiting: AtomicUsize,
     wanted: Notify,
 }
 
-/// A client that waits.
+/// A waiting client.
 #[derive(Debug)]
 pub(crate) struct Waiting<'a>(&'a AdmissionQueue);
 
@@ -28,13 +28,13 @@ impl Drop for Waiting<'_> {
 }
 
 impl AdmissionQueue {
-    /// Notes that accepting failed, and evicts the connection that is idle for longest.
+    /// Records that accepting failed, and evicts the longest idle connection.
     pub(crate) fn begin(&self) {
         self.waits.store(true, Ordering::Relaxed);
         self.evict_one();
     }
 
-    /// Begins to wait for a place, until the answer is dropped.
+    /// Waits for a slot until the returned guard is dropped.
     pub(crate) fn join(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         Waiting(self)
@@ -45,7 +45,7 @@ impl AdmissionQueue {
         self.wanted.notify_one();
     }
 
-    /// Notes that accepting works again.
+    /// Records that accepting works again.
     pub(crate) fn end(&self) {
         self.waits.store(false, Ordering::Relaxed);
     }

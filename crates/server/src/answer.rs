@@ -18,20 +18,21 @@ use crate::request::{Method, Refusal, Request, elements};
 use crate::route::Allowed;
 use crate::shares::Share;
 
-/// Seconds that files may be cached which change. More than 60, because squid keeps nothing shorter by default.
+/// Seconds for which changing files may be cached: more than 60, because squid keeps nothing shorter by
+/// default.
 const CHANGING_SECONDS: u32 = 61;
-/// Seconds that objects may be cached.
+/// Seconds for which objects may be cached.
 const OBJECT_SECONDS: u32 = 3 * 24 * 3600;
 
-/// A response that is ready to be sent.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: Status,
     pub(crate) fields: Vec<(&'static str, String)>,
-    /// File for the spans of the body.
+    /// File for the ranges of the body.
     pub(crate) file: Option<File>,
     pub(crate) body: Vec<Piece>,
-    /// Permit that is held until the response is sent, because it takes memory.
+    /// Permit for the memory of the response, held until it is sent.
     permit: Option<(OwnedSemaphorePermit, Share)>,
 }
 
@@ -51,7 +52,7 @@ impl Piece {
     }
 }
 
-/// A status code and its words.
+/// A status code and its reason phrase.
 pub(crate) type Status = (u16, &'static str);
 
 const OK: Status = (200, "OK");
@@ -65,7 +66,7 @@ const BROKEN: Status = (500, "Internal Server Error");
 pub(crate) const BUSY: Status = (503, "Service Unavailable");
 
 impl Answer {
-    /// Makes a failure with a text for people. It must not be cached: a missing object may appear soon.
+    /// Returns a failure with a text for humans. It must not be cached: a missing object may appear soon.
     pub(crate) fn failure(status: Status) -> Self {
         let text = format!("{} {}\n", status.0, status.1);
         let mut fields = vec![("Content-Type", "text/plain".into()), ("Cache-Control", "no-store".into())];
@@ -88,7 +89,7 @@ impl Answer {
         })
     }
 
-    /// Makes the response for a file that can't be opened.
+    /// Returns the response for a file that can't be opened.
     pub(crate) fn unreadable(error: &io::Error) -> Self {
         Self::failure(match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename => {
@@ -101,7 +102,7 @@ impl Answer {
         })
     }
 
-    /// Makes a response with a generated text.
+    /// Returns a response with a generated text.
     pub(crate) fn made(kind: &str, lifetime: u32, text: String) -> Self {
         let fields = vec![
             ("Content-Type", kind.to_owned()),
@@ -111,7 +112,7 @@ impl Answer {
         Self { status: OK, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())], permit: None }
     }
 
-    /// Makes a response with generated JSON.
+    /// Returns a response with generated JSON.
     pub(crate) fn json(value: &serde_json::Value) -> Self {
         Self::made("application/json", CHANGING_SECONDS, format!("{value:#}\n"))
     }
@@ -124,13 +125,13 @@ impl Answer {
         Self { status: OK, fields, file: None, body: vec![Piece::Bytes(bytes)], permit: None }
     }
 
-    /// Returns the same response with a permit that is held until it is dropped.
+    /// Returns the same response, which holds this permit until it is dropped.
     pub(crate) fn holding(mut self, permit: (OwnedSemaphorePermit, Share)) -> Self {
         self.permit = Some(permit);
         self
     }
 
-    /// Makes a response with a file of a repository.
+    /// Returns a response with a file of a repository.
     pub(crate) fn file(request: &Request, file: &Allowed, opened: Opened) -> Self {
         let Opened { file: content, len } = opened;
         let tag = match file {

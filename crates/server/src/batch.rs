@@ -13,9 +13,9 @@ use crate::answer::Answer;
 use crate::file::file;
 use crate::repositories::Repositories;
 
-/// Batches that are made or sent at once. With the most bytes of one, that is 64 MiB.
+/// Maximum number of batches in progress. With the most bytes of one, that is 64 MiB.
 pub(crate) const AT_ONCE: usize = 64;
-/// Most of these for one client address: slow clients must leave some to others.
+/// Maximum number of batches in progress for one client address.
 pub(crate) const FOR_ONE_ADDRESS: usize = 16;
 
 /// Makes a batch of the objects that exist and fit; others have to be requested one by one.

@@ -19,21 +19,21 @@ use crate::request::{self, Method, Parsed, Refusal, Request};
 use crate::send::{Pace, bytes, send};
 use crate::server::{ServerState, State};
 
-/// Bytes received at once. A request usually has a few hundred.
+/// Maximum number of bytes in one receive. A request usually has a few hundred.
 const RECEIVE_MAX: usize = 2048;
-/// Bytes that are read and dropped before closing, so that the client still receives the response.
+/// Maximum number of bytes read and dropped before closing, so that the client still receives the response.
 const LINGER_BYTES_MAX: u64 = 256 * 1024;
-/// Longest time for that.
+/// Time limit for reading these bytes.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// Received bytes that are not used yet.
+    /// Received bytes that are not parsed yet.
     buffer: Vec<u8>,
     shared: Arc<ServerState>,
     state: watch::Receiver<State>,
     client: IpAddr,
-    /// Whether it had a response.
+    /// True once the connection had a response.
     served: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Connection {
 enum Next {
     Request(Request),
     Refused(Refusal),
-    /// It is gone, or nothing is expected of it any more.
+    /// The client has disconnected, or the server expects no more requests.
     End,
 }
 
@@ -77,7 +77,8 @@ impl Connection {
         }
     }
 
-    /// Serves the client, beginning with a request that has come. A client that breaks off is no event.
+    /// Serves the client, beginning with a request that has arrived. A client that disconnects early is no
+    /// error.
     async fn serve(mut self, first: io::Result<Next>) {
         let mut first = Some(first);
         loop {
@@ -178,7 +179,7 @@ impl Connection {
         }
     }
 
-    /// Waits for bytes. Readiness alone is no sign of any: it may be reported without.
+    /// Waits for bytes. Readiness alone is no proof of bytes: it may be reported spuriously.
     async fn receive(&mut self) -> io::Result<usize> {
         loop {
             self.stream.readable().await?;
@@ -196,8 +197,8 @@ impl Connection {
         Ok(received)
     }
 
-    /// Ends the connection. Closing it with bytes unread would make the kernel reset it, and the client might lose
-    /// our last answer.
+    /// Closes the connection. Closing it with bytes unread would make the kernel reset it, and the client might
+    /// lose our last answer.
     async fn part(mut self) {
         let parting = async {
             self.stream.shutdown().await?;

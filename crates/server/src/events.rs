@@ -19,7 +19,7 @@ use crate::repositories::{Repositories, Unread, manifest_of};
 
 /// Time between two polls of a manifest: the delay of an announcement.
 const LOOK: Duration = Duration::from_millis(200);
-/// Time between heartbeats, so that clients and proxies see that the stream is alive.
+/// Interval of heartbeats, which show clients and proxies that the stream is alive.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Newest revision of a repository; `None` while it has no readable manifest.
@@ -43,12 +43,12 @@ impl From<Manifest> for Revision {
 /// Clients of event streams.
 pub(crate) struct Events {
     repositories: Arc<Repositories>,
-    /// One sender for each repository with clients; its task removes it after the last client.
+    /// Event sender of each repository with clients; its task removes it after the last client.
     watched: Arc<Mutex<HashMap<RepositoryName, watch::Sender<Known>>>>,
     places: Arc<Semaphore>,
 }
 
-/// The stream of one client.
+/// Event stream of one client.
 pub(crate) struct Stream {
     repository: RepositoryName,
     known: watch::Receiver<Known>,
@@ -85,7 +85,7 @@ impl Events {
 }
 
 impl Stream {
-    /// Waits for the next thing to tell: an event, or a sign of life.
+    /// Waits for the next event or heartbeat.
     pub(crate) async fn next(&mut self) -> io::Result<Vec<u8>> {
         let heartbeat = sleep(HEARTBEAT);
         tokio::pin!(heartbeat);

@@ -1,4 +1,4 @@
-//! Files of repositories, opened so that only regular files below the repository's folder are ever sent.
+//! Opens files of repositories, such that only regular files below the repository's folder are ever sent.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use esker_store::{Beneath, Links};
 
-/// A file and the length it had when it was opened.
+/// A file, and its length at the time of opening.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) file: File,
@@ -19,13 +19,13 @@ pub(crate) struct Opened {
 #[derive(Clone, Debug)]
 pub(crate) struct Folder {
     root: PathBuf,
-    /// The repository in it, if it holds several.
+    /// Name of the repository, if the folder holds several.
     inside: Option<String>,
     links: Arc<Links>,
 }
 
 impl Folder {
-    /// Makes the folder that the administrator named.
+    /// Creates the folder that the administrator named.
     pub(crate) fn named(root: &Path, links: &Arc<Links>) -> Self {
         Self { root: root.to_owned(), inside: None, links: links.clone() }
     }
@@ -45,12 +45,13 @@ impl Folder {
         file(&self.beneath()?, path)
     }
 
-    /// Returns whether there is such a file.
+    /// Returns true if the file exists.
     pub(crate) fn has(&self, path: &str) -> bool {
         self.open(path).is_ok()
     }
 
-    /// Returns the links right below it that lead out and are not followed, and where they lead.
+    /// Returns the links directly below it that lead out of the folder and are not followed, with their
+    /// targets.
     pub(crate) fn refused_links(&self) -> Vec<(PathBuf, PathBuf)> {
         let entries = std::fs::read_dir(self.path()).into_iter().flatten().flatten();
         let Ok(beneath) = self.beneath() else { return Vec::new() };

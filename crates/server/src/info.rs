@@ -1,4 +1,4 @@
-//! The info API, which monitoring of CernVM-FS servers queries.
+//! Implements the info API, which monitoring of CernVM-FS servers queries.
 
 use serde_json::{Value, json};
 
@@ -6,11 +6,11 @@ use crate::answer::Answer;
 use crate::listing::{self, Entry};
 use crate::repositories::Repositories;
 
-/// The version of the documents' form.
+/// Version of the documents' schema.
 const SCHEMA: u32 = 1;
 /// Path of the administrator's description of the server, below a folder of repositories.
 const META: &str = "info/v1/meta.json";
-/// Largest description.
+/// Maximum size of the description in bytes.
 const META_MAX: u64 = 1 << 20;
 
 /// Returns `repositories.json`: the repositories published here, and the replicas.

@@ -1,4 +1,4 @@
-//! Current state of the served repositories, for the page and for the info API.
+//! Lists the served repositories, for the page and for the info API.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -18,9 +18,9 @@ use crate::repositories::{Repositories, Unread, manifest_of};
 
 /// Time for which a listing is cached.
 const FRESH: Duration = Duration::from_secs(1);
-/// Largest root catalog, stored and plain, that is read for the sake of two numbers.
+/// Maximum size of a root catalog, stored and plain, that is read for its counters.
 const CATALOG_MAX: u64 = 256 << 20;
-/// Largest status file.
+/// Maximum size of a status file in bytes.
 const STATUS_MAX: u64 = 64 * 1024;
 /// File with the time of a replica's last update.
 const LAST_SNAPSHOT: &str = ".cvmfs_last_snapshot";
@@ -28,9 +28,9 @@ const LAST_SNAPSHOT: &str = ".cvmfs_last_snapshot";
 /// A repository, from its unverified manifest and root catalog.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// As in its URL.
+    /// Name of the repository in its URL.
     pub(crate) folder: String,
-    /// Copied from another server.
+    /// True if the repository is copied from another server.
     pub(crate) replica: bool,
     pub(crate) state: Result<State, String>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Totals {
     pub(crate) bytes: u64,
 }
 
-/// The last listing. Making one reads the disk.
+/// The cached listing. Creating one reads the disk.
 #[derive(Debug)]
 pub(crate) struct Listing {
     made: Option<(Instant, Arc<[Entry]>)>,
@@ -64,7 +64,7 @@ pub(crate) struct Listing {
 type Counts = HashMap<ContentHash, Totals>;
 
 impl Listing {
-    /// Makes a listing of names, which reads only manifests.
+    /// Creates a listing of names, which reads only manifests.
     pub(crate) fn of_names() -> Self {
         Self { made: None, counts: None }
     }
@@ -74,7 +74,7 @@ impl Listing {
         Self { made: None, counts: Some(Counts::new()) }
     }
 
-    /// Looks at the repositories, unless that was just done.
+    /// Returns the listing, and renews it if it is too old.
     pub(crate) fn now(&mut self, repositories: &Repositories) -> Arc<[Entry]> {
         if let Some((when, entries)) = &self.made
             && when.elapsed() < FRESH
@@ -139,7 +139,7 @@ fn totals(folder: &Folder, manifest: &Manifest) -> Result<Totals, String> {
     read().map_err(|error| format!("its root catalog can't be read: {error}"))
 }
 
-/// Reads a file that must not be longer than `limit`.
+/// Reads a file of at most `limit` bytes.
 pub(crate) fn bytes(folder: &Folder, path: &str, limit: u64) -> std::io::Result<Vec<u8>> {
     let opened = folder.open(path)?;
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! The page for people: one table, nothing to load, nothing to run.
+//! Writes the page for humans: one table, nothing to load, nothing to run.
 
 use std::fmt::Write as _;
 
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_for_people() {
+    fn numbers_are_formatted_for_humans() {
         assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(grouped(12), "12");
         assert_eq!(size(17), "17 B");

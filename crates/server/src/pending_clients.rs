@@ -49,7 +49,7 @@ impl PendingClients {
         PendingClient { pending_clients: self.clone(), number, leave }
     }
 
-    /// Evicts the client that has been pending longest; returns whether there was one.
+    /// Evicts the longest pending client; returns true if there was one.
     pub(crate) fn evict_oldest(&self) -> bool {
         self.clients.lock().evict_oldest()
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::request::elements;
 
-/// Most ranges of one request; with more the whole file is sent.
+/// Maximum number of ranges in one request; with more the whole file is sent.
 const RANGES_MAX: usize = 16;
 
 /// Parts of a file to send.
@@ -40,7 +40,7 @@ pub(crate) fn wanted(value: &str, len: u64) -> RequestedRange {
     }
 }
 
-/// Parses one range; empty if it is outside of the file, `None` if it is malformed.
+/// Parses one range; empty if it is outside the file, `None` if it is malformed.
 fn range(text: &str, len: u64) -> Option<Range<u64>> {
     let (first, last) = text.split_once('-')?;
     let (first, last) = (first.trim(), last.trim());
@@ -56,7 +56,7 @@ fn range(text: &str, len: u64) -> Option<Range<u64>> {
     Some(first.min(len)..end.min(len))
 }
 
-/// Parses a number; one that is too large counts as the largest.
+/// Parses a number; a too large one becomes the largest.
 fn number(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(u64::MAX))
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges() {
+    fn ranges_are_parsed() {
         let part = |range: Range<u64>| RequestedRange::Parts(vec![range]);
         for (value, len, expected) in [
             ("bytes=0-0", 10, part(0..1)),
@@ -98,7 +98,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn parts_lie_in_the_file(value in "bytes=([0-9]{0,3}-[0-9]{0,3},?){0,5}", len in 0u64..500) {
+        fn parsed_ranges_are_within_the_file(value in "bytes=([0-9]{0,3}-[0-9]{0,3},?){0,5}", len in 0u64..500) {
             if let RequestedRange::Parts(parts) = wanted(&value, len) {
                 let total: u64 = parts.iter().map(|part| { assert!(part.start < part.end && part.end <= len); part.end - part.start }).sum();
                 assert!(total <= len);

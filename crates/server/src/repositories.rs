@@ -1,4 +1,4 @@
-//! Which repositories the served folders hold.
+//! Finds the repositories in the served folders.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -11,11 +11,11 @@ use esker_format::name::RepositoryName;
 use crate::file::Folder;
 use esker_store::Links;
 
-/// Largest manifest; real ones have a few hundred bytes.
+/// Maximum size of a manifest in bytes; real ones have a few hundred.
 const MANIFEST_MAX: u64 = 64 * 1024;
 
-/// The served folders. Their content is looked up at every use, so a repository that is created later is served
-/// without a restart.
+/// The served folders, which are read at every use, so that new repositories need no restart. Their content is
+/// looked up at every use, so a repository that is created later is served without a restart.
 #[derive(Debug)]
 pub struct Repositories {
     roots: Vec<Root>,
@@ -23,7 +23,7 @@ pub struct Repositories {
 
 #[derive(Debug)]
 enum Root {
-    /// The folder of one repository, and the name its manifest has, or its folder where there was none yet.
+    /// Folder of one repository, with the name in its manifest, or that of the folder while it has no manifest.
     One(RepositoryName, Folder),
     /// A folder of folders, each named as its repository.
     Many(Folder),
@@ -32,36 +32,36 @@ enum Root {
 /// Error in the folders to serve.
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
-    /// It can't be read.
+    /// A folder can't be read.
     #[error("can't read the folder {path}")]
     Unreadable {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
         /// The I/O error.
         source: io::Error,
     },
-    /// It has a manifest without a usable name.
+    /// The manifest of a repository has no valid name.
     #[error("can't tell which repository lies in {path}: {reason}")]
     Nameless {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
         /// Error of its manifest.
         reason: String,
     },
-    /// Two folders hold the same repository.
+    /// Two folders contain the same repository.
     #[error("both {first} and {second} hold the repository {name}")]
     Twice {
         /// The repository.
         name: String,
-        /// One of the folders.
+        /// First folder.
         first: PathBuf,
-        /// The other one.
+        /// Second folder.
         second: PathBuf,
     },
 }
 
 impl Repositories {
-    /// Takes folders that each are a repository or hold some. No link that leads out of one is followed.
+    /// Opens folders that each are a repository or contain some. No link that leads out of one is followed.
     pub fn open(folders: &[PathBuf]) -> Result<Self, RootError> {
         Self::following(folders, Vec::new())
     }
@@ -80,7 +80,7 @@ impl Repositories {
         Ok(repositories)
     }
 
-    /// Returns the names of the repositories that there are now, as in their URLs.
+    /// Returns the names of all repositories that currently exist, as in their URLs.
     pub fn names(&self) -> Vec<RepositoryName> {
         self.all().into_iter().map(|(name, _)| name).collect()
     }
@@ -154,7 +154,7 @@ fn unpublished(folder: &Path) -> Option<RepositoryName> {
     RepositoryName::parse(folder.file_name()?.to_str()?).ok().filter(|_| is_one)
 }
 
-/// Returns the repositories in a folder. One that vanished meanwhile is skipped.
+/// Returns the repositories in a folder. A repository that is removed meanwhile is skipped.
 fn inside(folder: &Folder) -> Vec<(RepositoryName, Folder)> {
     let entries = std::fs::read_dir(folder.path()).into_iter().flatten().flatten();
     entries
@@ -174,7 +174,7 @@ pub(crate) enum Unread {
 }
 
 impl Unread {
-    /// Returns whether there is no manifest.
+    /// Returns true if the manifest is missing.
     pub(crate) fn is_absent(&self) -> bool {
         use io::ErrorKind::{NotADirectory, NotFound};
         matches!(self, Self::Io(error) if matches!(error.kind(), NotFound | NotADirectory))

@@ -1,8 +1,8 @@
 //! Strict parser of request heads: an ambiguous head is refused, because proxies are in between.
 
-/// Longest request head. Requests of clients are a few hundred bytes; proxies add to them.
+/// Maximum length of a request head in bytes. Requests of clients are a few hundred bytes; proxies add to them.
 pub(crate) const HEAD_MAX: usize = 16 * 1024;
-/// Most header fields.
+/// Maximum number of header fields.
 const FIELDS_MAX: usize = 64;
 
 /// Request method.
@@ -10,22 +10,22 @@ const FIELDS_MAX: usize = 64;
 pub(crate) enum Method {
     Get,
     Head,
-    /// Anything that changes something or that we don't know.
+    /// A method that changes something, or an unknown one.
     Other,
 }
 
-/// The parts of a request that an answer depends on.
+/// Parts of a request that affect the response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) method: Method,
     /// The path as sent, without query.
     pub(crate) path: String,
-    /// Whether the client keeps the connection for its next request.
+    /// True if the client keeps the connection for its next request.
     pub(crate) keep_alive: bool,
     pub(crate) range: Option<String>,
     pub(crate) if_range: Option<String>,
     pub(crate) if_none_match: Option<String>,
-    /// Whether the client (perhaps behind proxies) refuses cached copies.
+    /// True if the client or a proxy refuses cached copies.
     pub(crate) no_cache: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Refusal {
 /// Result of parsing the bytes received so far.
 #[derive(Debug)]
 pub(crate) enum Parsed {
-    /// More is needed.
+    /// The request is incomplete.
     Partial,
     /// A request, and the length of its head.
     Whole(Request, usize),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send() {
+    fn requests_of_clients_are_parsed() {
         let request =
             whole("GET /cvmfs/a.test/.cvmfspublished?x=1 HTTP/1.1\r\nHost: h\r\nPragma: no-cache\r\n\r\n");
         assert_eq!((request.method, request.path.as_str()), (Method::Get, "/cvmfs/a.test/.cvmfspublished"));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused() {
+    fn malformed_requests_are_refused() {
         assert_eq!(refused("GET / HTTP/1.1\r\n\r\n"), Refusal::Malformed);
         assert_eq!(refused("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), Refusal::Malformed);
         assert_eq!(refused("GET x HTTP/1.1\r\nHost: h\r\n\r\n"), Refusal::Malformed);
@@ -194,7 +194,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn nothing_panics(bytes: Vec<u8>, text in "(GET|HEAD) [/%a-z.:]{0,20} HTTP/1.[01]\r\n(([A-Za-z-]{1,12}: ?[ -~]{0,12})\r\n){0,4}\r\n") {
+        fn no_request_causes_a_panic(bytes: Vec<u8>, text in "(GET|HEAD) [/%a-z.:]{0,20} HTTP/1.[01]\r\n(([A-Za-z-]{1,12}: ?[ -~]{0,12})\r\n){0,4}\r\n") {
             parse(&bytes);
             parse(text.as_bytes());
         }

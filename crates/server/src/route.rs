@@ -8,7 +8,7 @@ use esker_format::object::ObjectName;
 /// Meaning of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// The page for people.
+    /// The page for humans.
     Index,
     /// `info/v1/repositories.json`.
     Repositories,
@@ -16,20 +16,21 @@ pub(crate) enum Route {
     Meta,
     /// A file of a repository.
     File { repository: RepositoryName, file: Allowed },
-    /// The stream of its new revisions.
+    /// Event stream of the repository's new revisions.
     Revisions { repository: RepositoryName },
-    /// Many objects of a repository in one answer.
+    /// Many objects of a repository in one response.
     Batch { repository: RepositoryName, names: Vec<ObjectName> },
 }
 
-/// A file that clients may have.
+/// A file that clients may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
-    /// Changes with every revision, or now and then: manifest, whitelist, status, marks, alternative paths.
+    /// A file in the root of the repository, which may change: manifest, whitelist, status, marks, alternative
+    /// paths.
     Top(String),
     /// Never changes, because its name is the hash of its content.
     Object(ObjectName),
-    /// The publisher's statistics.
+    /// Statistics of the publisher.
     Statistics(String),
 }
 
@@ -89,7 +90,8 @@ fn is_plain(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
 }
 
-/// Resolves `%41`. `None` if that leaves anything but text without control characters.
+/// Decodes `%41`; `None` if the result is not text or has control characters. `None` if that leaves anything
+/// but text without control characters.
 fn decode(path: &str) -> Option<String> {
     let mut decoded = Vec::with_capacity(path.len());
     let mut bytes = path.bytes();
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists() {
+    fn served_paths_are_recognised() {
         for (path, found) in [
             ("/", "Index".to_owned()),
             ("/cvmfs/", "Index".to_owned()),
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not() {
+    fn other_paths_are_refused() {
         for path in [
             "/cvmfs/a.test",
             "/cvmfs/a.test/",

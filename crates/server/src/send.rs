@@ -1,4 +1,4 @@
-//! Bytes to a client: files go from the page cache to the socket without passing through us.
+//! Sends bytes to a client: files go from the page cache to the socket without passing through us.
 
 use std::fs::File;
 use std::io;
@@ -12,7 +12,8 @@ use tokio::time::timeout;
 
 use crate::answer::{Answer, Piece};
 
-/// Bytes handed to the kernel at once. Reading them from a slow disk holds a worker thread, so not too many.
+/// Maximum number of bytes passed to the kernel at once, which a worker thread may have to read from a slow
+/// disk. Reading them from a slow disk holds a worker thread, so not too many.
 const SPAN_MAX: u64 = 256 * 1024;
 
 /// Limits for slow clients.
@@ -20,7 +21,7 @@ const SPAN_MAX: u64 = 256 * 1024;
 pub(crate) struct Pace {
     /// Longest time without any progress.
     pub(crate) stall: Duration,
-    /// Fewest bytes a second over the whole answer, beyond the time of one stall.
+    /// Minimum rate over the whole response, in bytes a second, beyond the time of one stall.
     pub(crate) slowest: u64,
 }
 
@@ -43,7 +44,7 @@ pub(crate) async fn send(stream: &TcpStream, head: &[u8], answer: &Answer, pace:
     timeout(whole, sending).await?
 }
 
-/// Sends bytes; gives up when for `stall` none can be sent.
+/// Sends bytes; fails if none can be sent for `stall`.
 pub(crate) async fn bytes(
     stream: &TcpStream,
     mut rest: &[u8],

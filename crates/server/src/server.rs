@@ -30,19 +30,19 @@ use esker_format::object::ObjectName;
 /// of its own, and a client beyond it retries after a second or more.
 const WAITING_MIN: i32 = 4096;
 
-/// Least number of clients that may be connected without a complete request.
+/// Minimum number of clients that may be connected without a complete request.
 pub const PENDING_MIN: usize = 64;
 
-/// Threads that read the content of responses.
+/// Number of threads that read the content of responses.
 const READERS: usize = 4;
 
 /// Limits for clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most clients that are served or idle between requests. Each needs up to two descriptors; as many more clients,
-    /// but at least [`PENDING_MIN`], may be connected without a complete request.
+    /// Maximum number of clients that are served or idle between requests. Each needs up to two descriptors; as
+    /// many more clients, but at least [`PENDING_MIN`], may be connected without a complete request.
     pub connections: usize,
-    /// Most of these with an event stream.
+    /// Maximum number of these with an event stream.
     pub listeners: usize,
     /// Longest idle time of a connection.
     pub idle: Duration,
@@ -50,7 +50,7 @@ pub struct Limits {
     pub head: Duration,
     /// Longest time without taking a byte of a response.
     pub stall: Duration,
-    /// Fewest bytes a second a client may take, over a whole answer.
+    /// Minimum rate of a client over a whole response, in bytes a second.
     pub slowest: u64,
     /// Longest time for responses in progress when the server stops.
     pub grace: Duration,
@@ -76,12 +76,12 @@ pub enum ServeError {
     /// The address can't be used.
     #[error("can't listen at {address}")]
     Listen {
-        /// The address.
+        /// Address to listen at.
         address: SocketAddr,
         /// The I/O error.
         source: io::Error,
     },
-    /// No threads.
+    /// The threads could not be started.
     #[error("can't start the threads of the server")]
     Threads(#[source] io::Error),
 }
@@ -89,17 +89,17 @@ pub enum ServeError {
 /// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
-    /// Connections accepted.
+    /// Number of accepted connections.
     pub connections: u64,
-    /// Answers sent.
+    /// Number of responses.
     pub requests: u64,
-    /// Of these, failures (status 400 and above).
+    /// Number of these with status 400 and above.
     pub failures: u64,
-    /// Responses that broke off: the client closed or was too slow, or the file became shorter.
+    /// Number of incomplete responses: the client closed or was too slow, or the file became shorter.
     pub broken_off: u64,
-    /// Bytes of bodies.
+    /// Number of bytes in bodies.
     pub bytes: u64,
-    /// Connections that were cut when the server was stopped and its time was up.
+    /// Number of connections closed by force at the end of the shutdown's time limit.
     pub cut: u64,
 }
 
@@ -160,7 +160,7 @@ pub(crate) struct ServerState {
 }
 
 impl ServerState {
-    /// Opens the event stream of a request, if it is one and there is room.
+    /// Opens the event stream of a request, if it is for one and the limit is not reached.
     pub(crate) async fn stream(&self, request: &Request) -> Option<Stream> {
         let Some(Route::Revisions { repository }) = route::find(&request.path) else { return None };
         let is_served =
@@ -210,8 +210,8 @@ impl ServerState {
         }
     }
 
-    /// Makes a response from the current repositories. That reads the disk, so one blocking task does it, while other
-    /// requests wait for it without a thread.
+    /// Returns a response from the current repositories. That reads the disk, so one blocking task does it,
+    /// while other requests wait for it without a thread.
     async fn listed(&self, listing: &Arc<Mutex<Listing>>, make: fn(&[Entry]) -> Answer) -> Answer {
         let (mut listing, repositories) = (listing.clone().lock_owned().await, self.repositories.clone());
         let made = tokio::task::spawn_blocking(move || make(&listing.now(&repositories))).await;
@@ -219,7 +219,7 @@ impl ServerState {
     }
 }
 
-/// A server that listens and does not answer yet.
+/// A server that listens and does not reply yet.
 pub struct Server {
     runtime: Runtime,
     listener: TcpListener,
@@ -240,7 +240,7 @@ impl Stopper {
 }
 
 impl Server {
-    /// Listens at `address`; port 0 stands for any free one.
+    /// Listens at `address`; port 0 selects a free port.
     pub fn bind(address: SocketAddr, repositories: Repositories, limits: Limits) -> Result<Self, ServeError> {
         Self::on(Self::listen(address)?, repositories, limits)
     }
@@ -250,7 +250,7 @@ impl Server {
         TcpListener::bind(address).map_err(|source| ServeError::Listen { address, source })
     }
 
-    /// Makes a server for a listening socket.
+    /// Creates a server for a listening socket.
     pub fn on(listener: TcpListener, repositories: Repositories, limits: Limits) -> Result<Self, ServeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -302,7 +302,7 @@ impl Server {
         (&self.shared, &self.state)
     }
 
-    /// Serves until it is stopped.
+    /// Serves until the server is stopped.
     pub fn run(self) -> Result<Served, ServeError> {
         let Self { runtime, listener, address, shared, state } = self;
         let taken = shared.clone();
@@ -329,7 +329,7 @@ mod tests {
 
     use super::*;
 
-    /// Batches that a client takes slowly hold memory, of which those at other addresses get a part.
+    /// Slowly received batches of one address hold only a part of the permits.
     #[test]
     fn clients_at_one_address_leave_batches_to_others() {
         let repository = esker_testkit::fixture::FULL.unpack();

@@ -1,4 +1,4 @@
-//! Use of the server by client address.
+//! Counts connections and batches by client address.
 //!
 //! Many clients may have one address, behind a proxy or a router, so an address is bounded only while other clients
 //! wait.
@@ -29,7 +29,7 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    /// Takes one more for an address.
+    /// Takes one more permit for an address.
     pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Share {
         self.one_more(&mut self.0.lock(), site(address))
     }
@@ -49,8 +49,8 @@ impl Shares {
         Share { shares: self.clone(), address, cut: held.cut.clone() }
     }
 
-    /// Closes one connection of the address that has most, if that is more than its part of `all` and than the
-    /// caller's.
+    /// Closes one connection of the address with the most, if that exceeds its share of `all` and the caller's
+    /// number.
     pub(crate) fn cut_most(&self, caller: IpAddr, all: usize) {
         let shares = self.0.lock();
         let own = shares.get(&site(caller)).map_or(0, |held| held.count);
@@ -66,7 +66,7 @@ impl Shares {
 }
 
 impl Share {
-    /// Waits until this has to end, so that clients at other addresses are served.
+    /// Waits until this connection must close for clients at other addresses.
     pub(crate) async fn cut(&self) {
         self.cut.notified().await;
     }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_that_come_at_once_do_not_pass_the_bound() {
+    fn simultaneous_clients_do_not_exceed_the_limit() {
         let shares = Arc::<Shares>::default();
         let address = "192.0.2.1".parse().expect("an address");
         let client = || {

@@ -63,7 +63,7 @@ pub(crate) struct Blocks {
     cached: Cache<Key, Block>,
     loading: SingleFlight<Key, Block>,
     pool: Arc<Pool>,
-    /// Read cache, for an image that asks to be read in large ranges.
+    /// Read cache, for an image whose reads should be large.
     pieces: Option<Arc<ReadCache>>,
     around: SourceHints,
     guesses: Speculation,

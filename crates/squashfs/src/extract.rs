@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, bounded};
 use esker_vfs::{
-    Attr, DirEntry, ErrorKind, Found, Ino, Kind, Node, Reply, Segment, Tree, TreeError, whole_listing,
+    Attr, DirEntry, ErrorKind, Ino, Kind, Node, NodeWithAttr, Reply, Segment, Tree, TreeError, whole_listing,
 };
 use parking_lot::Mutex;
 use rustix::fs::{
@@ -114,7 +114,7 @@ const OPEN_MAX: usize = 64;
 /// A stopped or failed extraction removes its entries again.
 pub fn extract(
     tree: &dyn Tree,
-    top: &Found,
+    top: &NodeWithAttr,
     folder: &Path,
     how: Extract<'_>,
 ) -> Result<Extracted, ExtractError> {
@@ -205,7 +205,7 @@ impl ExtractRun<'_> {
     /// Creates all entries except file contents; a directory gets its attributes once it is full.
     fn walk(
         &self,
-        top: &Found,
+        top: &NodeWithAttr,
         root: OwnedFd,
         give: &mut dyn FnMut(Job) -> Result<(), ExtractError>,
     ) -> Result<(), ExtractError> {
@@ -252,7 +252,7 @@ impl ExtractRun<'_> {
         Ok(())
     }
 
-    /// Creates one entry; returns false if it was left out.
+    /// Creates one entry; returns false if the entry was omitted.
     fn make(
         &self,
         folder: &OwnedFd,

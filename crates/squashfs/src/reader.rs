@@ -58,7 +58,7 @@ pub(crate) type ReadResult<T> = Result<T, ReadError>;
 
 /// Components of an open image.
 pub(crate) struct Core {
-    /// User and group that own all files, if not those of the image.
+    /// User and group that own all files, in place of the owners in the image.
     owner: Option<(u32, u32)>,
     pub(crate) name: Arc<str>,
     pub(crate) superblock: Superblock,

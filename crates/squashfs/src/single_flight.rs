@@ -80,7 +80,7 @@ impl<K: Copy + Eq + Hash, V: Clone> SingleFlight<K, V> {
 /// A load that this thread has to complete. Dropping it without an answer drops its waiters, which a reply
 /// turns into an error.
 pub(crate) struct LoadGuard<'a, K: Copy + Eq + Hash, V: Clone> {
-    /// None once the load is complete: a later load of the same key belongs to another thread.
+    /// State of the load; none once the load is complete.
     single_flight: Option<&'a SingleFlight<K, V>>,
     key: K,
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use esker_vfs::{
-    Attr, Cookie, Data, ErrorKind, Found, Ino, Kind, Listing, Node, NodeKey, PAYLOAD_LEN, Payload, Reply,
-    Segment, StatFs, Tree, TreeError, Watcher,
+    Attr, Cookie, Data, ErrorKind, Ino, Kind, Listing, Node, NodeKey, NodeWithAttr, PAYLOAD_LEN, Payload,
+    Reply, Segment, StatFs, Tree, TreeError, Watcher,
 };
 use parking_lot::Mutex;
 
@@ -18,7 +18,7 @@ use crate::{OpenError, Options, Status};
 /// An image opened as a tree. Its content never changes.
 pub struct ImageTree {
     core: Arc<Core>,
-    root: Found,
+    root: NodeWithAttr,
     failures: Mutex<Vec<(std::time::SystemTime, String, Option<u32>)>>,
 }
 
@@ -113,12 +113,12 @@ pub(crate) fn node(inode: &Inode<'_>, attr: &Attr, xattrs: u32) -> Node {
 }
 
 impl Access<'_> {
-    fn found(self, inode: &Inode<'_>) -> ReadResult<Found> {
+    fn found(self, inode: &Inode<'_>) -> ReadResult<NodeWithAttr> {
         let attr = self.attr(inode)?;
-        Ok(Found { node: node(inode, &attr, self.xattr_set(inode)?), attr })
+        Ok(NodeWithAttr { node: node(inode, &attr, self.xattr_set(inode)?), attr })
     }
 
-    fn root(self) -> ReadResult<Found> {
+    fn root(self) -> ReadResult<NodeWithAttr> {
         let place = self.core.superblock.root;
         let root = self.found(&self.inode(place)?)?;
         if root.attr.kind != Kind::Directory {
@@ -127,7 +127,7 @@ impl Access<'_> {
         Ok(root)
     }
 
-    fn lookup(self, dir: &Node, name: &[u8]) -> ReadResult<Found> {
+    fn lookup(self, dir: &Node, name: &[u8]) -> ReadResult<NodeWithAttr> {
         let inode = ImageTree::inode(self, dir)?;
         let Body::Directory(body) = inode.body else { return Err(ErrorKind::NotADirectory.into()) };
         if name == b".." {
@@ -139,7 +139,7 @@ impl Access<'_> {
         }
     }
 
-    fn parent(self, inode: &Inode<'_>, dir: &DirectoryBody) -> ReadResult<Found> {
+    fn parent(self, inode: &Inode<'_>, dir: &DirectoryBody) -> ReadResult<NodeWithAttr> {
         if inode.place == self.core.superblock.root {
             return self.root();
         }
@@ -188,11 +188,11 @@ impl Access<'_> {
 }
 
 impl Tree for ImageTree {
-    fn root(&self) -> Found {
+    fn root(&self) -> NodeWithAttr {
         self.root
     }
 
-    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<NodeWithAttr>) {
         let (dir, name) = (*dir, name.to_vec());
         self.core.serve(reply, move |access| access.lookup(&dir, &name));
     }

@@ -83,7 +83,7 @@ pub struct Report {
     pub image_bytes: u64,
     /// Number of files that became shorter while they were read.
     pub changed: u64,
-    /// Number of extended attributes that the format can't hold.
+    /// Number of extended attributes that the format can't represent.
     pub xattrs_left_out: u64,
     /// Number of archive entries of unknown type, which became regular files.
     pub unknown_types: u64,

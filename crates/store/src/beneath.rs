@@ -1,4 +1,4 @@
-//! Opening files below a folder that another user may own, without being led out of it by links.
+//! Opens files below a folder that another user may own, without following links out of it.
 //!
 //! A server that runs as root would otherwise hand out whatever an owner of a repository links to. The kernel resolves a path
 //! below the folder in one step (`openat2`); where it can't, the path is walked one component after the other, with no link
@@ -18,17 +18,17 @@ use rustix::io::Errno;
 /// Policy for links that lead out of a folder.
 #[derive(Clone, Debug)]
 pub enum Links {
-    /// All of them.
+    /// All links are followed.
     All,
-    /// Links that lead into one of these folders.
+    /// Links into one of these folders are followed.
     Into(Vec<PathBuf>),
-    /// Links owned by one of these users.
+    /// Links owned by one of these users are followed.
     OfUsers(Vec<u32>),
 }
 
-/// Attempts to resolve a path while other processes rename its components.
+/// Maximum number of attempts to resolve a path while other processes rename its components.
 const ATTEMPTS: usize = 16;
-/// Links that one path may have; the kernel follows as many.
+/// Maximum number of links in one path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// A folder below which files are opened.
@@ -40,7 +40,7 @@ pub struct Beneath {
 }
 
 impl Beneath {
-    /// Opens the folder itself, by a path that is trusted.
+    /// Opens the folder itself by a trusted path.
     pub fn open(path: &Path, links: &Arc<Links>) -> io::Result<Self> {
         let dir = rustix::fs::open(path, FOLDER, Mode::empty())?;
         Ok(Self { dir, path: path.to_owned(), links: links.clone() })
@@ -70,7 +70,7 @@ impl Beneath {
         Ok((file, facts))
     }
 
-    /// Opens whatever a path names, as far as links allow it.
+    /// Opens the target of a path, if the policy allows its links.
     pub fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
         match &*self.links {
             Links::All => Ok(openat(&self.dir, path, flags, Mode::empty())?),
@@ -104,7 +104,7 @@ impl Beneath {
         }
     }
 
-    /// Returns the folder into which a path leads, and its target there.
+    /// Returns the folder that a link leads into, and the path of its target there.
     fn target_in(&self, path: &Path, folders: &[PathBuf]) -> io::Result<(PathBuf, PathBuf)> {
         let target = self.path.join(path).canonicalize()?;
         let bases = || std::iter::once(&self.path).chain(folders);
@@ -282,7 +282,7 @@ mod tests {
 
     /// The fallback for kernels without `openat2`.
     #[test]
-    fn one_component_after_the_other_leads_out_no_more() {
+    fn resolving_by_component_leads_out_of_no_folder() {
         let place = Place::new();
         let dir = rustix::fs::open(place.at("repo"), FOLDER, Mode::empty()).unwrap();
         let open = |path: &str| step_by_step(dir.as_fd(), Path::new(path), OFlags::RDONLY);

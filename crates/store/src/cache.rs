@@ -1,4 +1,4 @@
-//! The cache: verified objects on disk.
+//! Caches verified objects on disk.
 //!
 //! ```text
 //!   <cache>/lock             flock of the one writer; holds its process number
@@ -120,7 +120,7 @@ impl Cache {
         self.state.close().map_err(|cause| StoreError::new("the cache", cause))
     }
 
-    /// Counters and states.
+    /// Returns counters and states.
     pub fn status(&self) -> CacheStatus {
         self.state.status()
     }

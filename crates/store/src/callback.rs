@@ -1,4 +1,4 @@
-//! A result that may be delivered later.
+//! Callbacks for results that may arrive later.
 
 use crate::error::{Cause, StoreError};
 
@@ -14,7 +14,7 @@ impl<T> Callback<T> {
         Self(Some(Box::new(deliver)))
     }
 
-    /// Tells the outcome.
+    /// Calls the callback with the outcome.
     pub fn give(mut self, outcome: Result<T, StoreError>) {
         if let Some(deliver) = self.0.take() {
             deliver(outcome);
@@ -33,7 +33,8 @@ impl<T> Callback<T> {
 }
 
 impl<T: Send + 'static> Callback<T> {
-    /// Asks and waits for the answer. For tools, tests and start-up; never on a thread that answers others.
+    /// Calls a function with a callback and waits for the result. For tools, tests and start-up; never on a
+    /// thread that serves others.
     pub fn wait(ask: impl FnOnce(Callback<T>)) -> Result<T, StoreError> {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         ask(Callback::new(move |outcome| {

@@ -21,7 +21,7 @@ struct Inner {
 type OnEnd = Box<dyn FnOnce() + Send>;
 
 impl CancelToken {
-    /// Begins one.
+    /// Creates a token.
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -33,7 +33,7 @@ impl CancelToken {
         self.0.number
     }
 
-    /// Ends it. So does dropping its last clone.
+    /// Cancels the token, as does dropping its last clone.
     pub fn cancel(&self) {
         self.0.cancel();
     }
@@ -43,7 +43,7 @@ impl CancelToken {
         self.0.over.load(Ordering::Acquire)
     }
 
-    /// Calls `tell` when it ends; at once if it has.
+    /// Calls `tell` when the token is cancelled; at once if it is.
     pub fn on_cancel(&self, tell: impl FnOnce() + Send + 'static) {
         let mut on_cancel = self.0.on_cancel.lock();
         if self.is_cancelled() {

@@ -1,4 +1,4 @@
-//! The system clock.
+//! Reads the system clock.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! Numbers that many threads count up at once.
+//! Counters that many threads increment.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ const CELLS: usize = 16;
 #[derive(Debug, Default)]
 struct Cell(AtomicU64);
 
-/// A number that many threads count up.
+/// A counter that many threads increment.
 #[derive(Debug, Default)]
 pub struct Counter([Cell; CELLS]);
 
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_count_together() {
+    fn threads_increment_one_counter() {
         let counter = Counter::default();
         std::thread::scope(|scope| {
             for _ in 0..8 {

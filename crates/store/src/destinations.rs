@@ -1,4 +1,4 @@
-//! Addresses that may be connected to.
+//! Restricts the addresses that a process may connect to.
 //!
 //! A process that connects on behalf of other users reaches services that they can't: those that trust this node, on
 //! its loopback interface or on its link. The resolved addresses of a name are checked and exactly these are connected
@@ -8,29 +8,29 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The addresses that may be connected to.
+/// Addresses that may be connected to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Destinations {
-    /// All of them.
+    /// All addresses.
     #[default]
     All,
-    /// Those that one of these names.
+    /// Addresses that one of these rules names.
     Named(Vec<DestinationRule>),
 }
 
 /// One entry of a list of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DestinationRule {
-    /// Every address but those of this node and of its links.
+    /// Every address except those of this node and link-local ones.
     Any,
     /// The addresses of a server with this name.
     Host(String),
-    /// The addresses with this prefix length in common with this one.
+    /// Addresses that share a prefix of this length with this address.
     Network(IpAddr, u8),
 }
 
 impl Destinations {
-    /// Returns whether `address`, which belongs to `host`, may be connected to.
+    /// Returns true if `address`, which belongs to `host`, may be connected to.
     pub fn allow(&self, host: &str, address: IpAddr) -> bool {
         let address = address.to_canonical();
         match self {
@@ -43,8 +43,8 @@ impl Destinations {
         }
     }
 
-    /// Returns whether a host given as an address or as a name of this node may be connected to; true for names that
-    /// have to be resolved first.
+    /// Returns true if a host given as an address or as a name of this node may be connected to; true for names
+    /// that must be resolved first.
     pub fn may_allow(&self, host: &str) -> bool {
         let is_this_node =
             host.eq_ignore_ascii_case("localhost") || host.to_ascii_lowercase().ends_with(".localhost");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn any_is_every_address_but_those_of_this_node_and_its_links() {
+    fn any_excludes_addresses_of_this_node_and_its_links() {
         let any = named(&["any"]);
         for local in [
             "127.0.0.1",
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_allowed_and_nothing_else() {
+    fn only_named_addresses_are_allowed() {
         let some = named(&["squid.example.org", "127.0.0.1", "10.1.0.0/16", "2001:db8::/32"]);
         let allow = |host: &str, address: &str| some.allow(host, address.parse().unwrap());
         assert!(allow("Squid.example.org", "127.0.0.2") && allow("x", "127.0.0.1"));
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_read_as_they_are_written() {
+    fn rules_survive_their_text_form() {
         for (text, shown) in
             [("any", "any"), ("10.0.0.0/8", "10.0.0.0/8"), ("::1", "::1/128"), ("a.b", "a.b")]
         {

@@ -20,11 +20,11 @@ use crate::transport::{BaseUrl, ConnectOptions, HttpOptions, HttpSource, Limits,
 /// Options of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
-    /// Connections, deadlines.
+    /// Options of connections and deadlines.
     pub http: HttpOptions,
-    /// Which failures are retried, how often and after which pause.
+    /// Policy for retries.
     pub retry: RetryPolicy,
-    /// Bytes of stored objects that may be in memory at once; beyond it they are spooled to disk.
+    /// Maximum number of bytes of stored objects in memory; more are spooled to disk.
     pub memory: u64,
     /// Log for fail-overs and failures of a cache's disk.
     pub log: Log,
@@ -53,12 +53,12 @@ struct Shared {
     network: OnceLock<Arc<Network>>,
     options: EngineOptions,
     budget: Arc<MemoryBudget>,
-    /// Sources that are open, by the text form of their servers.
+    /// Open sources by the text form of their servers.
     routes: Mutex<HashMap<String, Weak<Routed>>>,
 }
 
 impl Engine {
-    /// Starts the threads that work; the network's starts when it is first needed.
+    /// Starts the worker threads; the network thread starts on first use.
     pub fn start(options: EngineOptions) -> Result<Self, StoreError> {
         let pool = Pool::start().map_err(|source| no_threads(source, "the worker threads"))?;
         let budget = MemoryBudget::new(options.memory);

@@ -17,7 +17,7 @@ use crate::transport::TlsProblem;
 /// Component at fault. Decided where the error is created; fail-over matches on this and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blame {
-    /// The object itself: every server has the same wrong object.
+    /// The object: every server has the same wrong object.
     Object,
     /// The server.
     Host,
@@ -25,22 +25,22 @@ pub enum Blame {
     Proxy,
     /// The local disk or cache folder.
     Disk,
-    /// The caller: a bad URL, a closed store.
+    /// The caller: an invalid URL, or a closed store.
     Caller,
 }
 
-/// The part of a request that took too long.
+/// Phase of a request, for timeouts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Resolving the name of the server.
     Resolve,
-    /// Connecting.
+    /// Connecting to the server or proxy.
     Connect,
-    /// Having a proxy pass on, and agreeing on TLS.
+    /// Tunnelling through a proxy, and negotiating TLS.
     Secure,
     /// Waiting for the first byte of the answer.
     FirstByte,
-    /// Receiving: fewer bytes came than the low-speed limit asks for.
+    /// Receiving: the rate was below the low-speed limit.
     Transfer,
     /// The whole attempt.
     Attempt,
@@ -66,7 +66,7 @@ pub enum Cause {
     /// The name of the server has no address.
     #[error("the server name `{host}` can't be resolved: {reason}")]
     Unresolved {
-        /// The name.
+        /// Name of the host.
         host: String,
         /// The resolver's error.
         reason: String,
@@ -74,12 +74,12 @@ pub enum Cause {
     /// No connection could be made.
     #[error("the server can't be reached")]
     Unreachable(#[source] io::Error),
-    /// Something took too long.
+    /// A time limit passed.
     #[error("{phase} {} s", limit.as_secs_f32())]
     TimedOut {
-        /// The phase that took too long.
+        /// Phase that exceeded its limit.
         phase: Phase,
-        /// The limit that passed.
+        /// Limit that was exceeded.
         limit: Duration,
     },
     /// The peer's certificate doesn't prove the expected name.
@@ -90,19 +90,19 @@ pub enum Cause {
         /// The TLS failure.
         problem: TlsProblem,
     },
-    /// The connection broke, or spoke no HTTP.
+    /// The connection broke, or the peer spoke no HTTP.
     #[error("the connection failed before the answer was complete: {0}")]
     Broken(String),
-    /// The server says that there is no such object.
+    /// The server reports that the object does not exist.
     #[error("the server has no such object ({status})")]
     Missing {
         /// HTTP status or errno text.
         status: String,
     },
-    /// The server refuses or fails.
+    /// The server refuses the request or fails.
     #[error("the server answered with status {0}")]
     Status(u16),
-    /// The server is overloaded, and asks for a pause.
+    /// The server is overloaded and requests a pause.
     #[error("the server answered with status {status} and wants to be left alone for {} s", after.as_secs())]
     Overloaded {
         /// The HTTP status.
@@ -147,7 +147,7 @@ pub enum Cause {
         "the server, or a proxy on the way, sends whole files and not the parts that are asked for (HTTP ranges)"
     )]
     WholeFile,
-    /// A file of which parts are read is not the one any more that was opened.
+    /// A file that is read in parts has changed since it was opened.
     #[error("the file has changed on the server since it was opened")]
     Changed,
     /// A part of a file doesn't have the digest that the list of digests names.
@@ -161,22 +161,22 @@ pub enum Cause {
     /// A list of digests doesn't have the expected digest.
     #[error("it has the digest {actual}, and not {expected}")]
     WrongList {
-        /// Which digest it was to have.
+        /// Expected digest.
         expected: String,
-        /// Which one it has.
+        /// Actual digest.
         actual: String,
     },
-    /// An address that must not be connected to.
+    /// A rule forbids connections to the address.
     #[error(
         "connecting to {host} ({address}) is not allowed to users of this broker; whoever runs it allows it with `--connect`"
     )]
     NotAllowed {
         /// The server or proxy, as it was named.
         host: String,
-        /// Its address.
+        /// Address of the host.
         address: std::net::IpAddr,
     },
-    /// More bytes than the object may have.
+    /// The server sent more bytes than the object may have.
     #[error("the answer is larger than the {limit} bytes allowed for this object")]
     TooLarge {
         /// The limit in bytes.
@@ -192,15 +192,15 @@ pub enum Cause {
         expected: ContentHash,
         /// The hash of the received bytes.
         actual: ContentHash,
-        /// Received bytes.
+        /// Number of bytes received.
         len: u64,
-        /// Whether they look like an HTML page, as of captive portals and error pages.
+        /// True if they look like an HTML page, as of captive portals and error pages.
         html: bool,
     },
     /// The stored bytes have the right hash but don't decompress to an object of the stated size.
     #[error("{0}")]
     Undecodable(DecompressError),
-    /// The plain object has another length than the catalog says.
+    /// The plain object has another length than the catalog states.
     #[error("the object has {actual} plain bytes where the repository says {expected}")]
     WrongSize {
         /// The size that the repository states.
@@ -211,7 +211,7 @@ pub enum Cause {
     /// The head of a repository was refused.
     #[error("{0}")]
     Untrusted(TrustError),
-    /// The server can't be used, and the saved head is too old to go on with.
+    /// The server can't be used, and the saved head is too old for a mount.
     #[error(
         "the server can't be used now, and the head that it last confirmed at {since} is older than the {} days \
          allowed without it",
@@ -220,7 +220,7 @@ pub enum Cause {
     SavedHeadTooOld {
         /// Time of the last confirmation of the saved head by a server.
         since: UnixTime,
-        /// Up to which age it may be used.
+        /// Maximum age of a usable head.
         max_age: Duration,
         /// The failure of the server.
         #[source]
@@ -239,7 +239,7 @@ pub enum Cause {
     /// The cache folder has another owner, so its content can't be trusted.
     #[error("`{}` {problem}", path.display())]
     NotPrivate {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
         /// The owner or the mode that makes the folder unsafe.
         problem: String,
@@ -249,35 +249,35 @@ pub enum Cause {
         "no room for {needed} bytes: {used} bytes of the cache are in use and its hard limit is {limit} bytes"
     )]
     Full {
-        /// Bytes requested.
+        /// Number of bytes requested.
         needed: u64,
-        /// Bytes the cache holds.
+        /// Number of bytes in the cache.
         used: u64,
-        /// The hard limit.
+        /// Hard limit in bytes.
         limit: u64,
     },
     /// Another process is the writer of this cache folder.
     #[error("the cache `{}` is in use by another process{}", path.display(), owner_text(*pid))]
     Busy {
-        /// The cache folder.
+        /// Path of the cache folder.
         path: PathBuf,
-        /// The process, if known.
+        /// Process id of the writer, if known.
         pid: Option<u32>,
     },
-    /// The process that writes the cache says nothing.
+    /// The process that writes the cache does not reply.
     #[error("the cache `{}` is written by another process{}, which does not answer; is it stopped?", path.display(), owner_text(*pid))]
     Silent {
-        /// The cache folder.
+        /// Path of the cache folder.
         path: PathBuf,
-        /// The process, if the kernel knows.
+        /// Process id of the writer, if the kernel reports it.
         pid: Option<u32>,
     },
-    /// The address of the repository makes no sense.
+    /// The address of the repository is invalid.
     #[error("`{url}` can't be used as an address: {reason}")]
     BadUrl {
-        /// The address.
+        /// Address of the connection.
         url: String,
-        /// The part of the address that is wrong.
+        /// Invalid part of the address.
         reason: &'static str,
     },
     /// The store was shut down, or dropped a request unanswered.
@@ -295,38 +295,38 @@ pub enum Cause {
     /// The objects can't be pinned.
     #[error("can't be pinned: {why}")]
     BadPin {
-        /// The reason.
+        /// Reason for the refusal.
         why: String,
     },
-    /// External data for which no server is configured.
+    /// No server for external data is configured.
     #[error(
         "external data, and no server for external data is named: set CVMFS_EXTERNAL_URL, or say --external URL"
     )]
     NoExternalServer,
-    /// No cache of this size takes the object.
+    /// The object is too large for the cache.
     #[error(
         "it has {needed} bytes, and the cache takes objects of up to {limit} bytes; give it a larger quota"
     )]
     LargerThanCache {
         /// Bytes of the object.
         needed: u64,
-        /// The most bytes of an object.
+        /// Maximum size of an object in bytes.
         limit: u64,
     },
     /// Too many prefetches are queued already.
     #[error("{limit} prefetches are queued, and no more are taken")]
     QueueFull {
-        /// Most queued prefetches.
+        /// Maximum number of queued prefetches.
         limit: usize,
     },
     /// A failure in a store of another process.
     #[error("{text}")]
     Remote {
-        /// Its blame.
+        /// Component at fault.
         blame: Blame,
         /// Whether a retry may succeed.
         may_pass: bool,
-        /// Its text.
+        /// Text of the error.
         text: String,
     },
 }
@@ -379,7 +379,7 @@ impl Cause {
         }
     }
 
-    /// Returns whether the same request may succeed later without a repair by hand.
+    /// Returns true if the same request may succeed later without intervention.
     pub fn may_pass(&self) -> bool {
         match self {
             Cause::Unresolved { .. }
@@ -446,14 +446,14 @@ impl StoreError {
         Self { object: object.into(), from: None, cause: Arc::new(cause), blame: None }
     }
 
-    /// Adds where the object was to come from.
+    /// Adds the location from which the object was requested.
     #[must_use]
     pub fn from_place(mut self, place: impl Into<Arc<str>>) -> Self {
         self.from = Some(place.into());
         self
     }
 
-    /// Returns the same failure with another name for the object.
+    /// Returns the same failure for another object name.
     #[must_use]
     pub fn on(mut self, object: impl Into<Arc<str>>) -> Self {
         self.object = object.into();
@@ -482,12 +482,12 @@ impl StoreError {
         self
     }
 
-    /// Returns whether a later attempt may succeed.
+    /// Returns true if a later attempt may succeed.
     pub fn may_pass(&self) -> bool {
         self.cause.may_pass()
     }
 
-    /// Returns where the object was to come from.
+    /// Returns the location from which the object was requested.
     pub fn place(&self) -> Option<&str> {
         self.from.as_deref()
     }
@@ -497,7 +497,7 @@ impl StoreError {
         self.full_text_after("")
     }
 
-    /// Returns the full text without the object and the place if `said`, the text before it, names them already.
+    /// Returns the full text without the object and the location if the preceding text `said` names them.
     pub fn full_text_after(&self, said: &str) -> String {
         // Like `/a/file (file 8f12…)`.
         let (path, about) = self.object.split_once(" (").unwrap_or((&self.object, ""));
@@ -527,7 +527,7 @@ impl StoreError {
     }
 }
 
-/// Tells whether a text names an object, such as a path or a URL, as a whole.
+/// Returns true if a text contains an object's name, such as a path or a URL, as a whole.
 pub fn names(text: &str, object: &str) -> bool {
     let is_part = |letter: char| letter.is_alphanumeric() || matches!(letter, '/' | '_' | '-' | '.');
     !object.is_empty()
@@ -560,7 +560,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_already_is_not_named_again() {
+    fn a_name_in_the_text_before_is_not_repeated() {
         let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
         let place = "http://h:80/cvmfs/a.test";
         let error = StoreError::new("/dir/f (file 9bd9)", Cause::Unreachable(refused())).from_place(place);
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_name_is_another_one() {
+    fn a_name_is_not_found_in_a_longer_name() {
         for (text, is_named) in [
             ("can't read /a/b", true),
             ("`/a/b` is there", true),

@@ -1,4 +1,4 @@
-//! The source that chooses among servers and proxies, and retries.
+//! Selects servers and proxies for requests, and retries.
 //!
 //! ```text
 //!   Routed ── RouteTable: egress (proxy or none) and server in use, those marked down, since when
@@ -71,7 +71,7 @@ struct Router {
     lookups: Mutex<ProxyLookups>,
     /// Whether a proxy or server is marked down; then responses and probes are checked.
     troubled: AtomicBool,
-    /// Whether the servers are still to be ordered by distance or response time.
+    /// True if the servers are still to be sorted by distance or response time.
     unsorted: AtomicBool,
     log: FailoverLog,
 }
@@ -175,7 +175,7 @@ impl Router {
         self.advance(fetch, state, None, done);
     }
 
-    /// Goes on to the next route, waits for the name of a proxy, or ends the round with the `last` failure.
+    /// Moves to the next route, waits for the name of a proxy, or ends the round with the `last` failure.
     fn advance(
         self: Arc<Self>,
         fetch: Fetch,

@@ -1,4 +1,4 @@
-//! Lock file of one process at a time, which names its holder.
+//! Locks a file for one process, whose id it contains.
 //!
 //! The lock is released by unlocking, not by closing the file: it belongs to the open file description, and a child
 //! that another thread has just forked holds a copy of each descriptor until it executes its program. A lock released
@@ -13,7 +13,8 @@ use std::time::SystemTime;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// Retries when the file was removed meanwhile. More happen only on file systems without stable inode numbers.
+/// Maximum number of retries after the file was removed meanwhile. More happen only on file systems without
+/// stable inode numbers.
 const RETRIES_MAX: u32 = 100;
 
 /// A lock on a file, held until it is dropped or the process ends.
@@ -34,10 +35,10 @@ pub struct LockHolder {
 }
 
 impl LockHolder {
-    /// The longest line that names a holder: a process id and a host name.
+    /// Maximum length of the line that names the holder.
     const LEN_MAX: u64 = 320;
 
-    /// Reads `PID` or `PID HOST` from the file of a lock, which was written when the lock was taken.
+    /// Parses `PID` or `PID HOST` from a lock file.
     fn read(file: &File) -> Self {
         let mut text = String::new();
         let is_read = file.take(Self::LEN_MAX).read_to_string(&mut text).is_ok();
@@ -53,9 +54,9 @@ impl LockHolder {
 /// Result of trying to take a lock.
 #[derive(Debug)]
 pub enum Locking {
-    /// It is ours.
+    /// This process holds the lock.
     Taken(FileLock),
-    /// Another process holds it.
+    /// Another process holds the lock.
     Held(LockHolder),
 }
 
@@ -70,7 +71,7 @@ impl Locking {
 }
 
 impl FileLock {
-    /// Takes the lock if it is free, and writes the holder to the file, which is made if needed.
+    /// Takes the lock if it is free, and writes the holder to the file, which is created if missing.
     pub fn try_take(path: &Path) -> io::Result<Locking> {
         let mut again = RETRIES_MAX;
         loop {
@@ -100,8 +101,8 @@ impl FileLock {
         Ok(Self { file })
     }
 
-    /// Returns whether the file was removed from `path`, or replaced by another one of its file system. A file that is
-    /// out of reach, because its file system is not mounted or hangs, is not lost.
+    /// Returns true if the file was removed from `path` or replaced. A file that is out of reach, because its
+    /// file system is not mounted or hangs, is not lost.
     pub(crate) fn is_lost_at(&self, path: &Path) -> bool {
         let Ok(ours) = self.file.metadata() else { return false };
         let missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_removed_before_it_is_given_up_keeps_one_at_a_time() {
+    fn removing_the_file_before_unlocking_admits_one_holder() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let taken = std::sync::atomic::AtomicU64::new(0);
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_knows_whether_its_file_is_still_there() {
+    fn a_lock_detects_the_removal_of_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cache/lock");
         std::fs::create_dir(folder.path().join("cache")).unwrap();

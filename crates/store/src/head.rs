@@ -15,7 +15,7 @@ use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_format::trust::{self, Seen, TrustError, VerifiedHead};
+use esker_format::trust::{self, AcceptedHead, TrustError, VerifiedHead};
 use parking_lot::Mutex;
 
 use crate::cache::disk::{Disk, RealDisk};
@@ -33,22 +33,22 @@ use saved::{Evidence, Saved, SavedFile};
 /// Trust settings of a repository.
 #[derive(Clone)]
 pub struct HeadOptions {
-    /// The repository.
+    /// Name of the repository.
     pub name: RepositoryName,
-    /// The keys that may sign its whitelist.
+    /// Keys that may sign the whitelist.
     pub keys: MasterKeys,
     /// Blacklisted certificates and revisions.
     pub blacklist: Blacklist,
-    /// Most age since the last confirmation at which a saved head may start a mount without a server.
+    /// Maximum age of a saved head at which it may start a mount without a server.
     pub offline_max_age: Duration,
-    /// The clock.
+    /// Function that returns the current time.
     pub now: Arc<dyn Fn() -> UnixTime + Send + Sync>,
 }
 
 /// Default of [`HeadOptions::offline_max_age`].
 pub const OFFLINE_MAX_AGE: Duration = Duration::from_secs(30 * 86_400);
 
-/// A confirmed head is saved again, for its new date, only if the old one is off by more than this.
+/// Seconds by which the saved time of confirmation may be outdated.
 const CONFIRMED_STEP: i64 = 3600;
 
 impl HeadOptions {
@@ -65,7 +65,7 @@ impl HeadOptions {
     }
 }
 
-/// Keeper of the head of one repository. Cheap to clone.
+/// Keeps the head of one repository up to date. Cheap to clone.
 #[derive(Clone)]
 pub struct HeadKeeper {
     keeper: Arc<Keeper>,
@@ -74,13 +74,13 @@ pub struct HeadKeeper {
 /// Result of [`HeadKeeper::start`].
 #[derive(Clone, Debug)]
 pub struct Started {
-    /// The head to go on with.
+    /// The head to use.
     pub head: Arc<VerifiedHead>,
-    /// If it is a saved one because the server could not be used: since when, and why.
+    /// Time and cause of the failure, if the head is a saved one because the server can't be used.
     pub offline: Option<Offline>,
 }
 
-/// A server that can't be used.
+/// Describes a server that can't be used.
 #[derive(Clone, Debug)]
 pub struct Offline {
     /// Time of a server's last confirmation of the head in use.
@@ -94,13 +94,13 @@ pub struct Offline {
 pub enum Refreshed {
     /// The head is the same.
     Unchanged,
-    /// There is a newer one.
+    /// A newer head is in use.
     New(Arc<VerifiedHead>),
     /// The server was unreachable or offered an untrusted head; the head stays.
     Offline(Offline),
 }
 
-/// The state of a head, for people.
+/// State of a head, for display.
 #[derive(Clone, Debug)]
 pub struct HeadStatus {
     /// The head in use.
@@ -140,8 +140,8 @@ struct Current {
 }
 
 impl HeadKeeper {
-    /// Makes a keeper that asks `source`, takes certificates from `store` and saves in the folder `heads`
-    /// ([`Cache::heads`](crate::Cache::heads)).
+    /// Creates a keeper that requests heads from `source`, takes certificates from `store`, and saves heads in
+    /// the folder `heads` ([`Cache::heads`](crate::Cache::heads)).
     pub fn new(
         engine: &Engine,
         source: Arc<dyn Source>,
@@ -152,7 +152,7 @@ impl HeadKeeper {
         Self::new_on(Arc::new(RealDisk::PRIVATE), engine, source, store, heads, options)
     }
 
-    /// Makes a keeper on a given disk.
+    /// Creates a keeper on a given disk.
     pub fn new_on(
         disk: Arc<dyn Disk>,
         engine: &Engine,
@@ -184,7 +184,7 @@ impl HeadKeeper {
         });
     }
 
-    /// Asks the server whether there is a newer head. Never fails: without an answer the head stays.
+    /// Checks for a newer head on the server. Never fails: without an answer the head stays.
     pub fn refresh(&self, done: Callback<Refreshed>) {
         let current = self.keeper.state.lock().current.clone();
         let Some(current) = current else {
@@ -201,7 +201,7 @@ impl HeadKeeper {
         Check::begin(self.keeper.clone(), Some(current.saved.evidence.manifest), seen, checked);
     }
 
-    /// Returns the repository.
+    /// Returns the name of the repository.
     pub fn name(&self) -> &RepositoryName {
         &self.keeper.options.name
     }
@@ -217,7 +217,7 @@ impl HeadKeeper {
         self.keeper.state.lock().current.as_ref().map(|current| current.head.clone())
     }
 
-    /// Its state.
+    /// Returns the state.
     pub fn status(&self) -> HeadStatus {
         let state = self.keeper.state.lock();
         let saved = state.current.as_ref().map(|current| &current.saved);
@@ -265,7 +265,7 @@ impl Keeper {
         &self,
         evidence: &Evidence,
         now: UnixTime,
-        seen: Option<Seen>,
+        seen: Option<AcceptedHead>,
     ) -> Result<VerifiedHead, TrustError> {
         trust::verify(&trust::Evidence {
             manifest: &evidence.manifest,
@@ -332,8 +332,7 @@ impl Keeper {
         Refreshed::Offline(Offline { since, reason })
     }
 
-    /// Makes a verified head the current one and saves it, unless this or another mount accepted a newer one
-    /// meanwhile.
+    /// Makes a verified head the current one and saves it, unless a newer one was accepted meanwhile.
     fn accept(&self, mut new: Current) -> Result<Arc<VerifiedHead>, StoreError> {
         let now = self.now();
         new.saved.accepted = now;
@@ -356,7 +355,7 @@ impl Keeper {
         Ok(head)
     }
 
-    /// Notes that a server offered the current head again.
+    /// Records that a server offered the current head again.
     fn confirm(&self) {
         let _accepting = self.accepting.lock();
         let now = self.now();

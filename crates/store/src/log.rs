@@ -8,12 +8,12 @@ use std::sync::Arc;
 pub struct Log(Arc<dyn Fn(&str) + Send + Sync>);
 
 impl Log {
-    /// Hands each line to `write`, which must not block.
+    /// Creates a log that passes each line to `write`, which must not block.
     pub fn new(write: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self(Arc::new(write))
     }
 
-    /// Hands over a line.
+    /// Passes on a line.
     pub fn say(&self, line: &str) {
         (self.0)(line);
     }

@@ -26,7 +26,7 @@ impl MemoryBudget {
     }
 }
 
-/// Bytes taken from a [`MemoryBudget`], released on drop.
+/// Bytes of a [`MemoryBudget`], released on drop.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<MemoryBudget>,
@@ -34,7 +34,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Takes more; false if the budget does not have it.
+    /// Takes more bytes; returns false if the budget is exhausted.
     pub(crate) fn grow(&mut self, bytes: u64) -> bool {
         let limit = self.budget.limit;
         let taken = self.budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {

@@ -1,4 +1,4 @@
-//! The store of this process: cache, single-flight, fetch, verify, decompress, keep.
+//! Implements the store of this process: cache, single-flight, fetch, verification, decompression.
 
 pub(crate) mod handle;
 mod keep;
@@ -28,7 +28,7 @@ use crate::priority::{Priority, Urgency};
 use crate::progress::Progress;
 use crate::transport::source::{Fetch, Source};
 
-/// The objects of one repository, over a cache that several may share.
+/// Objects of one repository, over a cache that several repositories may share.
 pub struct Objects {
     state: Arc<StoreState>,
 }
@@ -45,15 +45,14 @@ pub(crate) struct StoreState {
     warming: AtomicUsize,
 }
 
-/// Most prefetches queued or in progress in one store: several times the files that the largest programs use. Further
-/// ones are refused.
+/// Maximum number of prefetches queued or in progress in one store; further ones are refused.
 const WARMING_MAX: usize = 16_384;
 
 /// Bytes to free first on a full disk for stored bytes of unstated size; twice as many each next time, and how often.
 const ROOM_UNSTATED: u64 = 64 << 20;
 const STORED_ROUNDS: u32 = 4;
 
-/// A place among the prefetches of a store; free again on drop.
+/// A permit for a prefetch of a store; free again on drop.
 pub(crate) struct PrefetchPermit(Arc<StoreState>);
 
 impl PrefetchPermit {
@@ -69,24 +68,24 @@ impl Drop for PrefetchPermit {
     }
 }
 
-/// Fetch of one object, led by the request that missed it first. A job that is dropped, because the cache is closed or
-/// its threads end, still completes all requests that joined it.
+/// Fetch of one object, started by the request that missed it first. A job that is dropped, because the cache
+/// is closed or its threads end, still completes all requests that joined it.
 pub(crate) struct FetchJob {
     pub(crate) store: Arc<StoreState>,
     pub(crate) wanted: ObjectRequest,
     pub(crate) priority: Priority,
-    /// Progress of its bytes.
+    /// Progress of the fetch.
     pub(crate) progress: Progress,
-    /// Whether it began as a prefetch.
+    /// True if the fetch began as a prefetch.
     pub(crate) is_prefetch: bool,
-    /// Stored bytes, once received.
+    /// Stored size in bytes, once received.
     pub(crate) fetched: Option<u64>,
     /// Whether all waiting requests were completed.
     pub(crate) is_completed: bool,
 }
 
 impl Objects {
-    /// Objects of the repository at `source`, kept in `cache`.
+    /// Creates the store of the repository at `source`, over `cache`.
     pub fn new(cache: &Cache, source: Arc<dyn Source>) -> Self {
         Self::with_external(cache, source, None)
     }
@@ -189,7 +188,7 @@ impl StoreState {
         }
     }
 
-    /// Leads or joins the flight for an object.
+    /// Joins the fetch of an object, or starts one.
     fn join_or_lead(self: &Arc<Self>, mut wanted: ObjectRequest, answer: Answer) {
         if wanted.size.is_none() {
             wanted.limit = wanted.limit.min(self.cache.unstated_limit());
@@ -232,7 +231,7 @@ impl FetchJob {
             && waiter.wanted.external == self.wanted.external
     }
 
-    /// Completes the job.
+    /// Completes the fetch for all its requests.
     fn complete(mut self, outcome: Result<Handle, Cause>) {
         self.tell(outcome);
     }
@@ -243,8 +242,8 @@ impl FetchJob {
         store.single_flight.complete(self, outcome);
     }
 
-    /// Looks into the cache once more: the object may have come between the miss and the flight, or be there
-    /// unchecked, or lack a descriptor.
+    /// Looks the object up in the cache again: it may have arrived meanwhile, need a check, or lack a
+    /// descriptor.
     fn recheck_cache(self) {
         match self.store.cache.find(&self.wanted.key()) {
             Some(entry) => self.found(entry),
@@ -252,7 +251,7 @@ impl FetchJob {
         }
     }
 
-    /// Asks the lower tiers, if there are any, and then the network.
+    /// Tries the lower tiers, if there are any, and then the network.
     fn try_lower(self) {
         match self.store.lower.clone() {
             Some(lower) => lower.seek(Box::new(self)),
@@ -268,7 +267,7 @@ impl FetchJob {
         }
     }
 
-    /// Opens an entry, however long that takes.
+    /// Opens an entry, and may wait for the disk.
     fn open(self, entry: Arc<Entry>) {
         let cache = self.store.cache.clone();
         let urgency = self.urgency();
@@ -308,7 +307,7 @@ impl FetchJob {
         }
     }
 
-    /// Fetches it after room was made so often.
+    /// Fetches the object; the argument counts previous attempts after evictions.
     fn fetch_after(self, rounds: u32) {
         self.fetch_or(move |job, error| {
             // The stored bytes go through the disk if they are many; if that is full, make room.
@@ -329,7 +328,7 @@ impl FetchJob {
         }
     }
 
-    /// Goes on with a thread of the pool; with one for demands as soon as this is one.
+    /// Continues on a pool thread; on a demand thread once the request is a demand.
     fn on_pool(self, then: impl FnOnce(Self) + Send + 'static) {
         let (pool, priority) = (self.store.cache.pool.clone(), self.priority.clone());
         pool.run_for(&priority, move || then(self));
@@ -340,7 +339,7 @@ impl FetchJob {
         store.single_flight.complete(&mut self, Err(error));
     }
 
-    /// Returns the source that has the object.
+    /// Returns the source of the object.
     fn source(&self) -> Result<Arc<dyn Source>, StoreError> {
         match (&self.wanted.external, &self.store.external) {
             (None, _) => Ok(self.store.source.clone()),

@@ -35,7 +35,7 @@ struct Job {
     /// Identifies the job in the queue.
     number: u64,
     queued: Instant,
-    /// Whether a thread was idle when it was queued.
+    /// True if a thread was idle when the job was queued.
     was_idle: bool,
 }
 
@@ -65,7 +65,7 @@ struct Kind {
 struct State {
     demand: Line,
     prefetch: Line,
-    /// Jobs queued so far.
+    /// Number of jobs queued so far.
     jobs: u64,
     stopping: bool,
 }
@@ -91,7 +91,8 @@ thread_local! {
 }
 
 impl Pool {
-    /// Starts one thread of each kind a core, at least two for demands: a thread may wait for the disk.
+    /// Starts one thread of each kind for each core, at least two for demands, because a thread may wait for
+    /// the disk.
     pub(crate) fn start() -> std::io::Result<Arc<Self>> {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let queue = Arc::<Queue>::default();
@@ -206,7 +207,7 @@ impl Queue {
         Some(number)
     }
 
-    /// Makes a prefetch a demand, unless it was begun.
+    /// Turns a prefetch into a demand, unless it has begun.
     fn move_up(&self, number: u64) {
         let mut state = self.state.lock();
         let Some(at) = state.prefetch.jobs.iter().position(|job| job.number == number) else { return };
@@ -276,9 +277,9 @@ mod tests {
         assert_eq!((status.demand.jobs, status.prefetch.jobs), (1, threads as u64 * 2));
     }
 
-    /// A job that becomes a demand while it runs continues on a thread that other programs don't outrank.
+    /// A job that becomes a demand while it runs continues on a thread of normal priority.
     #[test]
-    fn a_demand_leaves_the_nice_threads() {
+    fn a_prefetch_that_becomes_a_demand_moves_to_a_demand_thread() {
         let pool = Pool::start().unwrap();
         let (told, names) = mpsc::channel();
         let name = || std::thread::current().name().unwrap_or_default().to_owned();
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panicking_job_costs_no_thread() {
+    fn a_panicking_job_does_not_end_its_thread() {
         let pool = Pool::start().unwrap();
         let (done, finished) = mpsc::channel();
         for _ in 0..8 {

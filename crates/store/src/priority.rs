@@ -1,4 +1,4 @@
-//! Demand before prefetch.
+//! Orders demands before prefetches.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::cancel_token::CancelToken;
 pub enum Urgency {
     /// A prefetch: no program waits for it, and it must not delay demands.
     Prefetch,
-    /// A program waits.
+    /// A demand: a program waits for it.
     Demand,
 }
 
@@ -35,7 +35,7 @@ struct State {
     /// Cancel tokens of a prefetch. Without any it is never cancelled.
     tokens: Vec<CancelToken>,
     given_up: bool,
-    /// Whether a server did not answer it in time and other requests went first.
+    /// True if a server delayed the request and other requests went first.
     withheld: bool,
 }
 
@@ -72,12 +72,12 @@ impl Priority {
         }
     }
 
-    /// Counts it against the share of this user from now on.
+    /// Counts the request against the share of this user from now on.
     pub(crate) fn counts_for(&self, user: Option<u32>) {
         self.0.state.lock().user = user;
     }
 
-    /// Notes that a server did not answer it in time, so that others go first.
+    /// Records that a server delayed the request, so that others go first.
     pub(crate) fn withheld(&self) {
         self.0.state.lock().withheld = true;
     }
@@ -104,8 +104,8 @@ impl Priority {
         if self.0.demand.load(Ordering::Acquire) { Urgency::Demand } else { Urgency::Prefetch }
     }
 
-    /// Makes it a demand and notifies the queues. Without effect on a prefetch that was given up: requests that joined
-    /// it start over.
+    /// Turns the request into a demand and notifies the queues. Has no effect on a prefetch that was given up:
+    /// requests that joined it start over.
     pub fn raise(&self) {
         let told = {
             let mut state = self.0.state.lock();
@@ -120,7 +120,7 @@ impl Priority {
         }
     }
 
-    /// Calls `tell` when the urgency rises; at once if it is a demand already.
+    /// Calls `tell` when the urgency rises; at once if the request is a demand.
     pub fn on_raise(&self, tell: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         if self.urgency() == Urgency::Prefetch {
@@ -153,7 +153,7 @@ impl Priority {
         state.given_up
     }
 
-    /// Returns whether it was given up.
+    /// Returns true if the prefetch was given up.
     pub(crate) fn is_given_up(&self) -> bool {
         self.0.state.lock().given_up
     }

@@ -21,11 +21,11 @@ struct Inner {
     followed: Mutex<Vec<Progress>>,
 }
 
-/// The moment from which marks are counted.
+/// Reference time for marks.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 impl Progress {
-    /// Notes that bytes arrived now.
+    /// Records that bytes arrived now.
     pub fn mark(&self) {
         // Not 0, which stands for no mark.
         let now = u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -44,7 +44,7 @@ impl Progress {
         followed.iter().map(Self::nanos).fold(own, u64::max)
     }
 
-    /// Makes the progress of another one count as progress of this one. Must not lead back to this one.
+    /// Includes the progress of another request in this one. Must not form a circle.
     pub fn follow(&self, other: &Self) {
         let mut followed = self.0.followed.lock();
         if !followed.iter().any(|known| Arc::ptr_eq(&known.0, &other.0)) {
@@ -73,7 +73,7 @@ impl fmt::Debug for Progress {
 /// User and progress of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Requester {
-    /// User number; none for requests of the node itself.
+    /// User id; none for requests of the node itself.
     pub user: Option<u32>,
     /// Progress of the bytes that the requester waits for.
     pub progress: Progress,
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_progresses_with_its_queue_only_while_it_is_in_it() {
+    fn a_request_has_the_progress_of_its_queue_only_while_queued() {
         let (request, queue) = (Progress::default(), Progress::default());
         queue.mark();
         assert_eq!(request.last(), None);

@@ -26,15 +26,15 @@ pub struct Servers {
     pub proxies: Proxies,
     /// Further groups of proxies, for when the others fail.
     pub fallback: Proxies,
-    /// Whether the object decides which member of a group is used, so that each proxy caches a part of all objects.
+    /// True if the object determines the member of a group, so that each proxy caches a part of all objects.
     pub sharding: bool,
-    /// Whether redirects are followed.
+    /// True to follow redirects.
     pub redirects: bool,
     /// Order in which servers are used.
     pub order: Order,
     /// Client name in queries of the Geo-API; `None` for the proxy's name, or a random name.
     pub geo_name: Option<String>,
-    /// Most servers in use, the first in order; 0 for all.
+    /// Maximum number of servers in use, the first in order; 0 for all.
     pub most: usize,
     /// Additional fields of requests for the logs of proxies and servers.
     pub info_headers: InfoHeaders,
@@ -44,7 +44,7 @@ pub struct Servers {
     pub dns: Dns,
     /// Trusted certificate authorities.
     pub authorities: Authorities,
-    /// Whether HTTP/2 is used with servers that offer it over TLS.
+    /// True if HTTP/2 is used with servers that offer it over TLS.
     pub http2: bool,
     /// Servers for external data, below the path of each file.
     pub external: Option<Box<Servers>>,
@@ -53,17 +53,18 @@ pub struct Servers {
 /// Order in which servers are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// As they stand.
+    /// Order of the list.
     #[default]
     Given,
     /// By response time, measured at the start.
     RoundTrip,
-    /// By distance, from the Geo-API of CernVM-FS on one of them, queried at the start. Fallback proxies, too.
+    /// By distance, according to the Geo-API of CernVM-FS on one of the servers; applies to fallback proxies,
+    /// too.
     Geo,
 }
 
 impl Order {
-    /// All, by their names.
+    /// All orders with their names.
     const NAMES: [(Self, &str); 3] =
         [(Self::Given, "given"), (Self::RoundTrip, "round-trip"), (Self::Geo, "geo")];
 }
@@ -94,7 +95,7 @@ pub struct InfoHeaders {
 }
 
 impl InfoHeaders {
-    /// Reads `name:value|name:value`; returns `None` for invalid fields.
+    /// Parses `name:value|name:value`; returns `None` for invalid fields.
     pub fn parse_fields(text: &str) -> Option<Vec<(String, String)>> {
         let parts = text.split('|').map(str::trim).filter(|part| !part.is_empty());
         parts.map(|part| Self::field(part.split_once(':')?)).collect()
@@ -113,24 +114,26 @@ impl InfoHeaders {
 /// Timeouts and retries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timings {
-    /// Through a proxy: for a connection, for the first byte of an answer, and as the time over which too little may
-    /// come.
+    /// Timeout with a proxy: for a connection, for the first byte of a reply, and as the period of the
+    /// low-speed limit.
     pub proxy: Duration,
-    /// The same without a proxy; `None` for the values of [`HttpOptions`](crate::HttpOptions).
+    /// Timeout without a proxy; `None` for the values of [`HttpOptions`](crate::HttpOptions).
     pub direct: Option<Duration>,
-    /// Fewest bytes a second over that time; `None` for the value of [`HttpOptions`](crate::HttpOptions).
+    /// Minimum rate in bytes a second over that period; `None` for the value of
+    /// [`HttpOptions`](crate::HttpOptions).
     pub low_speed: Option<u64>,
-    /// Whether rounds through all routes go on as long as the request may take, even after permanent failures.
+    /// True if rounds through all routes continue as long as the request may take, even after permanent
+    /// failures.
     pub indefinitely: bool,
-    /// Retries on the same route after a broken connection, before another is taken.
+    /// Number of retries on the same route after a broken connection.
     pub retries: u32,
-    /// The first pause before another attempt is a random part of this…
+    /// Maximum of the first pause before another attempt, which is a random part of this
     pub first_pause: Option<Duration>,
-    /// …and later ones grow up to this. `None` for the value of [`RetryPolicy`](crate::RetryPolicy).
+    /// Maximum pause between retries; `None` for the value of [`RetryPolicy`](crate::RetryPolicy).
     pub longest_pause: Option<Duration>,
     /// Time after which the proxies of the first group are tried again; `None` for never.
     pub proxy_reset: Option<Duration>,
-    /// The same for the first server.
+    /// Time after which the first server is tried again; `None` for never.
     pub server_reset: Option<Duration>,
 }
 
@@ -156,17 +159,17 @@ impl Default for Timings {
 pub struct Dns {
     /// Timeout of one query.
     pub timeout: Duration,
-    /// Retries of a query.
+    /// Number of retries of a query.
     pub retries: u32,
-    /// An answer is used for at least so long…
+    /// Minimum time for which an answer is used.
     pub least_ttl: Duration,
-    /// …and at most so long, whatever its TTL.
+    /// Maximum time for which an answer is used, whatever its TTL.
     pub longest_ttl: Duration,
     /// Name server in place of those in `/etc/resolv.conf`.
     pub server: Option<SocketAddr>,
-    /// Which addresses are used.
+    /// Address family to use.
     pub family: Family,
-    /// Addresses of one proxy at most; 0 for all.
+    /// Maximum number of addresses of one proxy; 0 for all.
     pub addresses_max: usize,
 }
 
@@ -184,20 +187,20 @@ impl Default for Dns {
     }
 }
 
-/// Versions of the internet protocol.
+/// Address families to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// Both, version 4 first.
+    /// Both versions, IPv4 first.
     #[default]
     PreferV4,
-    /// Both, version 6 first.
+    /// Both versions, IPv6 first.
     PreferV6,
-    /// Version 4 only.
+    /// Only IPv4.
     OnlyV4,
 }
 
 impl Servers {
-    /// Makes one server that is used without a proxy.
+    /// Returns one server that is used without a proxy.
     pub fn direct(url: impl Into<String>) -> Self {
         Self {
             urls: vec![url.into()],
@@ -217,12 +220,12 @@ impl Servers {
         }
     }
 
-    /// Returns the preferred URL, which stands for the repository in messages.
+    /// Returns the preferred URL, which represents the repository in messages.
     pub fn url(&self) -> &str {
         self.urls.first().map_or("", String::as_str)
     }
 
-    /// Shortens all waits for a server to at most this.
+    /// Limits all timeouts for a server to this.
     pub fn within(&mut self, deadline: Duration) {
         self.timings.proxy = self.timings.proxy.min(deadline);
         self.timings.direct = self.timings.direct.map(|direct| direct.min(deadline));
@@ -256,7 +259,7 @@ fn without_direct(mut groups: Vec<Vec<Proxy>>) -> Vec<Vec<Proxy>> {
 }
 
 impl From<&str> for Servers {
-    /// Makes one server that is used without a proxy.
+    /// Returns one server that is used without a proxy.
     fn from(url: &str) -> Self {
         Self::direct(url)
     }

@@ -16,9 +16,9 @@ pub use local::LocalSink;
 /// Result of putting an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
-    /// It was not there before.
+    /// The object was new.
     Stored,
-    /// It was there, or is pending.
+    /// The object existed or was pending.
     Present,
 }
 
@@ -32,34 +32,34 @@ pub enum Swap {
     Moved,
 }
 
-/// A place that a repository is published to. All calls block; objects may be put by many threads at once.
+/// A storage that a repository is published to. All calls block; several threads may put objects.
 pub trait Sink: Send + Sync {
     /// Returns the place for messages.
     fn describe(&self) -> String;
 
-    /// Stores an object under its name unless it is there. It lasts, and is seen by others, after
-    /// [`Self::flush`].
+    /// Stores an object under its name unless it exists. It is durable and visible after [`Self::flush`].
     fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError>;
 
     /// Returns whether an object is pending, or stored with this length and the bytes of its name; a different one is
     /// damaged.
     fn has(&self, name: &ObjectName, len: u64) -> Result<bool, StoreError>;
 
-    /// Makes all objects that were put so far durable, and then visible.
+    /// Makes all objects put so far durable, and then visible.
     fn flush(&self) -> Result<(), StoreError>;
 
     /// Reads a file by its path below the root of the repository; none if there is no such file.
     fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError>;
 
-    /// Replaces a file in the root of the repository, durably and in one step.
+    /// Replaces a file in the root of the repository, durably and atomically.
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError>;
 
     /// Replaces a file in the root of the repository if it has the expected content; none if it is to be missing.
     fn replace_root(&self, name: &str, bytes: &[u8], expected: Option<&[u8]>) -> Result<Swap, StoreError>;
 
-    /// Gives a flushed object its alternative name, for repositories whose manifest announces those.
+    /// Gives a flushed object its alternative name, for repositories whose manifest announces alternative
+    /// names.
     fn put_alternative(&self, name: &ObjectName) -> Result<(), StoreError>;
 
-    /// Hands the name and stored length of every object to `visit`, in no particular order.
+    /// Passes the name and stored length of every object to `visit`, in no particular order.
     fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError>;
 }

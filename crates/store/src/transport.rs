@@ -1,4 +1,4 @@
-//! HTTP on one thread of its own.
+//! Implements HTTP on a thread of its own.
 //!
 //! Callers hand requests to the network thread and get called back. That thread runs a private async runtime. Per
 //! server it keeps connections alive, bounds the requests in flight, and starts demands before prefetches; prefetches

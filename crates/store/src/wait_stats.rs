@@ -1,4 +1,4 @@
-//! Distribution of the waits of jobs for a thread.
+//! Counts the waits of jobs for a thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub struct WaitStatus {
     pub p99_us: u64,
 }
 
-/// Waits of less than 1, 2, 4, … microseconds; the last one is for all longer ones.
+/// Number of classes of waits: less than 1, 2, 4, … microseconds; the last one is for all longer waits.
 const CLASSES: usize = 24;
 
 /// Counts waits by their length: a few instructions each.

@@ -1,9 +1,9 @@
-//! Catalogs from nothing, for trees that no fixture has.
+//! Builds catalogs for trees that no fixture has.
 
 use md5::{Digest, Md5};
 use rusqlite::{Connection, params};
 
-/// Makes the tables of schema 2.5, revision 7, as the reference makes them.
+/// Statements that create the tables of schema 2.5, revision 7, as the reference does.
 pub const TABLES: &str = "
     CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
     CREATE TABLE catalog (md5path_1 INTEGER, md5path_2 INTEGER, parent_1 INTEGER, parent_2 INTEGER,
@@ -21,18 +21,18 @@ pub const TABLES: &str = "
     CREATE TABLE statistics (counter TEXT, value INTEGER, CONSTRAINT pk_statistics PRIMARY KEY (counter));
     INSERT INTO properties VALUES ('schema', '2.5'), ('schema_revision', '7');";
 
-/// Pragmas that make writing catalogs fast: a test's catalog need not survive a crash, and may be wrong on purpose.
+/// Pragmas that make writing catalogs fast, without durability and checks.
 const QUICKLY: &str =
     "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA foreign_keys = OFF; BEGIN;";
 
-/// A row of a catalog, every column of it.
+/// A row of a catalog with all columns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     /// Absolute path; the root of the repository is empty.
     pub path: String,
     /// Type and permissions.
     pub mode: u32,
-    /// The catalog's flags.
+    /// Flags of the catalog entry.
     pub flags: u64,
     /// Size of the content, or number of a device.
     pub size: u64,
@@ -53,12 +53,12 @@ pub struct Row {
 }
 
 impl Row {
-    /// Makes a directory.
+    /// Creates a directory.
     pub fn directory(path: &str) -> Row {
         Row { mode: libc::S_IFDIR | 0o755, flags: 1, size: 4096, links: (0, 2), ..Row::file(path, 0, None) }
     }
 
-    /// Makes a file that consists of one object.
+    /// Creates a file that consists of one object.
     pub fn file(path: &str, size: u64, digest: Option<[u8; 20]>) -> Row {
         Row {
             path: path.to_owned(),
@@ -75,7 +75,7 @@ impl Row {
         }
     }
 
-    /// Makes a symlink.
+    /// Creates a symlink.
     pub fn symlink(path: &str, target: &str) -> Row {
         Row { mode: libc::S_IFLNK | 0o777, flags: 12, target: target.to_owned(), ..Row::file(path, 0, None) }
     }
@@ -170,7 +170,7 @@ impl Draft {
     }
 }
 
-/// Returns the two numbers by which a catalog knows a path.
+/// Returns the two numbers by which a catalog identifies a path.
 pub fn halves(path: &str) -> [i64; 2] {
     let digest: [u8; 16] = Md5::digest(path.as_bytes()).into();
     let (first, second) = digest.split_at(8);

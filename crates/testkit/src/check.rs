@@ -25,11 +25,11 @@ use objects::Objects;
 /// Results of a check: the faults, and the tree.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Everything that is wrong.
+    /// Problems found.
     pub problems: Vec<String>,
     /// Tree of the head's revision, by path; `/` is the root. Entries that listings leave out are not in it.
     pub tree: BTreeMap<Vec<u8>, Entry>,
-    /// The files that the bundles made by the publisher list, by the path of the specification.
+    /// Files listed in bundles that the publisher made, by the path of the specification.
     pub bundles: BTreeMap<Vec<u8>, Vec<String>>,
     /// The number of entries of each catalog, by mountpoint.
     pub catalogs: BTreeMap<String, u64>,
@@ -37,7 +37,7 @@ pub struct Findings {
     pub tags: BTreeMap<String, u64>,
     /// The number of the revision.
     pub revision: u64,
-    /// The paths of all objects that the head leads to.
+    /// Paths of all objects that the head references.
     pub objects: Vec<String>,
 }
 
@@ -46,14 +46,14 @@ impl Findings {
         self.problems.push(text.into());
     }
 
-    /// Panics unless nothing is wrong.
+    /// Panics if a problem was found.
     pub fn assert_clean(&self) -> &Self {
         assert!(self.problems.is_empty(), "the repository has problems:\n{}", self.problems.join("\n"));
         self
     }
 
-    /// Asserts the same of a repository whose publisher was interrupted. The reflog is replaced just before the head,
-    /// so a head may name the one before; clients don't read it.
+    /// Asserts the same of a repository whose publisher was interrupted. The reflog is replaced just before the
+    /// head, so a head may name the one before; clients don't read it.
     pub fn assert_whole(&self, when: &str) -> &Self {
         let mut problems = self.problems.iter().filter(|problem| *problem != OTHER_REFLOG).peekable();
         assert!(problems.peek().is_none(), "{when}: {:#?}", problems.collect::<Vec<_>>());

@@ -1,4 +1,5 @@
-//! Container images of a test's own making: layers, packed or not, in a layout of OCI, an archive of Docker or a registry.
+//! Builds container images for tests: layers, packed or not, in a layout of OCI, an archive of Docker or a
+//! registry.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -47,7 +48,7 @@ impl Layer {
         self.file(&format!("{folder}{separator}.wh.{name}"), 0o644, "")
     }
 
-    /// Makes a directory opaque: it hides everything in the layers below.
+    /// Marks a directory as opaque: it hides everything in the layers below.
     pub fn opaque(&mut self, folder: &str) -> &mut Self {
         self.file(&format!("{folder}/.wh..wh..opq"), 0o644, "")
     }
@@ -62,7 +63,7 @@ impl Layer {
         self.link(EntryType::Link, path, of)
     }
 
-    /// Adds all that is in a folder.
+    /// Adds everything in a folder.
     pub fn tree(&mut self, folder: &Path) -> &mut Self {
         self.0.append_dir_all("", folder).expect("a tree");
         self
@@ -99,7 +100,7 @@ fn header(kind: EntryType, mode: u32, size: u64) -> tar::Header {
 #[derive(Debug)]
 pub struct ContainerImage {
     config: Value,
-    /// Each layer as it is, and as it is stored.
+    /// Each layer, uncompressed and stored.
     layers: Vec<(Vec<u8>, Vec<u8>)>,
     lies: bool,
 }
@@ -111,12 +112,12 @@ pub fn digest(bytes: &[u8]) -> String {
 }
 
 impl ContainerImage {
-    /// Makes an image without layers. `config` has the settings for running it.
+    /// Creates an image without layers. `config` has the settings for running it.
     pub fn new(config: Value) -> Self {
         Self { config, layers: Vec::new(), lies: false }
     }
 
-    /// Puts a layer on top.
+    /// Adds a layer on top.
     #[must_use]
     pub fn layer(mut self, packing: Packing, fill: impl FnOnce(&mut Layer)) -> Self {
         let mut layer = Layer(tar::Builder::new(Vec::new()));
@@ -134,7 +135,7 @@ impl ContainerImage {
         self
     }
 
-    /// Makes its Docker archives name layers outside of the archive.
+    /// Makes Docker archives of the image name layers outside of the archive.
     #[must_use]
     pub fn lying(mut self) -> Self {
         self.lies = true;
@@ -147,7 +148,7 @@ impl ContainerImage {
         config.to_string().into_bytes()
     }
 
-    /// Its manifest.
+    /// Returns the manifest.
     pub fn manifest(&self) -> Vec<u8> {
         let described = |bytes: &[u8]| json!({"digest": digest(bytes), "size": bytes.len()});
         let layers: Vec<Value> = self.layers.iter().map(|(_, stored)| described(stored)).collect();
@@ -156,7 +157,7 @@ impl ContainerImage {
             .into_bytes()
     }
 
-    /// Its blobs by digest, without the manifest.
+    /// Returns the blobs by digest, without the manifest.
     pub fn blobs(&self) -> BTreeMap<String, Vec<u8>> {
         let layers = self.layers.iter().map(|(_, stored)| stored.clone());
         layers.chain([self.config()]).map(|bytes| (digest(&bytes), bytes)).collect()

@@ -39,10 +39,10 @@ impl Tag {
     }
 }
 
-/// One regular file's objects.
+/// Objects of one regular file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FileObjects {
-    /// Path of the object that holds the whole file, if there is one.
+    /// Path of the object that contains the whole file, if there is one.
     pub whole: Option<String>,
     /// Paths of the chunks, in the order of the file, with the offset each starts at.
     pub chunks: Vec<(u64, String)>,
@@ -74,7 +74,7 @@ impl Contents {
         contents
     }
 
-    /// Returns the path of the object that holds the whole of this file.
+    /// Returns the path of the object that contains this whole file.
     pub fn whole(&self, file: &str) -> &str {
         self.file(file).whole.as_deref().unwrap_or_else(|| panic!("{file} is stored in chunks only"))
     }

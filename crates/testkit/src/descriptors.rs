@@ -1,4 +1,4 @@
-//! Room for tests that open many files at once.
+//! Raises the limit on open files for tests that open many.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

@@ -1,4 +1,4 @@
-//! A disk that fails, crashes or reports at a chosen operation.
+//! Simulates a disk that fails, crashes or reports at a chosen operation.
 //!
 //! The live image is a real folder. Beside it is the state after a power loss: synced names and synced content. A
 //! crash builds another folder. Any subset of the name changes since the last sync of their folder has happened, in
@@ -35,20 +35,20 @@ pub(crate) fn scratch_file() -> tempfile::NamedTempFile {
 /// Fault to inject.
 #[derive(Clone, Copy, Debug)]
 pub enum Plan {
-    /// Nothing.
+    /// No fault.
     Nothing,
     /// Operations fail.
     Fail {
-        /// The number of the first one that does, counted from one.
+        /// Number of the first failing operation, from one.
         at: u64,
-        /// True if all later ones do, too.
+        /// True if all later operations fail, too.
         ever: bool,
-        /// With which error.
+        /// Error number of the failure.
         errno: i32,
     },
-    /// The power goes.
+    /// The power fails.
     Crash {
-        /// Before the change with this number; reading operations don't count.
+        /// Number of the change before which the power fails; reading operations don't count.
         at: u64,
         /// Seed of the choice of surviving data.
         seed: u64,
@@ -66,7 +66,7 @@ pub enum Loss {
     Some(u64),
 }
 
-/// The disk; a clone is the same disk.
+/// A disk with fault injection; a clone is the same disk.
 #[derive(Clone)]
 pub struct FaultDisk {
     state: Arc<Mutex<State>>,
@@ -79,16 +79,16 @@ struct State {
     operations: u64,
     changes: u64,
     struck: u64,
-    /// After a crash: the folder that a restart finds.
+    /// Folder that a restart finds after the crash.
     crashed: Option<tempfile::TempDir>,
     watcher: Option<Watcher>,
 }
 
 type Watcher = Box<dyn FnMut(Moment<'_>) + Send>;
 
-/// The moment before a change.
+/// The point in time before a change.
 pub struct Moment<'d> {
-    /// The number of the change, counted from one.
+    /// Number of the change, from one.
     pub change: u64,
     image: &'d Image,
 }
@@ -130,7 +130,7 @@ impl FaultDisk {
         self.state.lock().unwrap().operations
     }
 
-    /// Returns the number of operations that changed something.
+    /// Returns the number of changing operations.
     pub fn changes(&self) -> u64 {
         self.state.lock().unwrap().changes
     }
@@ -245,7 +245,7 @@ impl Disk for FaultDisk {
         self.read(|| self.inner.reopen(file))
     }
 
-    /// In two steps, since a failure or a crash may come in the middle of a write.
+    /// Writes in two steps, since a failure or a crash may occur in the middle of a write.
     fn write(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
         let (first, second) = bytes.split_at(bytes.len() / 2);
         for half in [first, second] {

@@ -1,11 +1,11 @@
 //! Extracts the fenced boxes of a Markdown text, so that tests can run a guide's commands.
 
-/// A box.
+/// A fenced code block of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fenced {
     /// Info string behind the three backticks: a language, and more.
     pub info: String,
-    /// The number of its first line.
+    /// Number of its first line.
     pub line: usize,
     /// Content of the box.
     pub text: String,
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boxes_are_found_with_their_info_strings() {
+    fn code_blocks_are_found_with_their_info_strings() {
         let found = fenced("a\n```sh server\nb\n\nc\n```\nd\n```\ne\n```\n");
         let expected = [("sh server", 3, "b\n\nc\n"), ("", 9, "e\n")];
         let expected =
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "no end")]
-    fn a_box_has_an_end() {
+    fn an_unclosed_code_block_is_an_error() {
         fenced("```sh\na\n");
     }
 }

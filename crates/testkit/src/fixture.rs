@@ -1,4 +1,4 @@
-//! The repositories under `fixtures/`.
+//! Lists the repositories under `fixtures/`.
 
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ impl Fixture {
         self.key_file("pub")
     }
 
-    /// Reads how the revision with this tag must look, in path order.
+    /// Reads the expected listing of the revision with this tag, in path order.
     pub fn listing(&self, tag: &str) -> Vec<Entry> {
         listing::read(&self.folder().join(format!("tree.{tag}.jsonl.zst")))
     }
@@ -79,7 +79,7 @@ pub struct Repository {
 }
 
 impl Repository {
-    /// Returns which fixture this is.
+    /// Returns the fixture that this repository is a copy of.
     pub fn fixture(&self) -> Fixture {
         self.fixture
     }
@@ -99,13 +99,13 @@ impl Repository {
         format!("file://{}", self.path().display())
     }
 
-    /// Reads a file of the repository by its path there, like `.cvmfspublished`.
+    /// Reads a file of the repository by its path in the repository, like `.cvmfspublished`.
     pub fn read(&self, path: &str) -> Vec<u8> {
         let file = self.path().join(path);
         std::fs::read(&file).unwrap_or_else(|e| panic!("reading {}: {e}", file.display()))
     }
 
-    /// Writes a file of the repository by its path there.
+    /// Writes a file of the repository by its path in the repository.
     pub fn write(&self, path: &str, bytes: &[u8]) {
         let file = self.path().join(path);
         std::fs::create_dir_all(file.parent().expect("a folder")).expect("making a folder");
@@ -150,7 +150,7 @@ impl Repository {
         draft
     }
 
-    /// Makes `head` the published manifest, in one step as a publisher would.
+    /// Makes `head` the published manifest atomically, as a publisher would.
     pub fn publish(&self, head: &[u8]) {
         self.write(".cvmfspublished.new", head);
         std::fs::rename(self.path().join(".cvmfspublished.new"), self.path().join(".cvmfspublished"))

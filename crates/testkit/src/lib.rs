@@ -41,6 +41,7 @@ pub mod revision_builder;
 pub mod signing;
 pub mod skips;
 pub mod soak;
+pub mod state_space;
 pub mod sys;
 pub mod tree_scan;
 pub mod waiting;

@@ -43,17 +43,17 @@ impl Entry {
         self.mode & libc::S_IFMT
     }
 
-    /// True if this is a regular file.
+    /// Returns true for a regular file.
     pub fn is_file(&self) -> bool {
         self.kind() == libc::S_IFREG
     }
 
-    /// True if this is a directory.
+    /// Returns true for a directory.
     pub fn is_dir(&self) -> bool {
         self.kind() == libc::S_IFDIR
     }
 
-    /// True if this is a symlink.
+    /// Returns true for a symlink.
     pub fn is_symlink(&self) -> bool {
         self.kind() == libc::S_IFLNK
     }

@@ -47,7 +47,7 @@ pub(crate) struct MirrorState {
     root: PathBuf,
     replaced: Mutex<BTreeMap<String, Vec<u8>>>,
     maker: Maker,
-    /// Header lines of every good answer.
+    /// Header lines of every successful response.
     fields: Mutex<String>,
     pub(crate) rules: fault::Rules,
     pub(crate) link: link::Link,
@@ -65,12 +65,12 @@ impl Mirror {
         Mirror::serve_at(root, 0)
     }
 
-    /// Serves at a port that a stopped mirror had, for a server that comes back.
+    /// Starts a server at the port of a stopped one.
     pub fn serve_at(root: impl Into<PathBuf>, port: u16) -> Mirror {
         Mirror::serve_on(root, SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
     }
 
-    /// Serves at this address of the loopback interface.
+    /// Starts a server at this address of the loopback interface.
     pub fn serve_on(root: impl Into<PathBuf>, address: SocketAddr) -> Mirror {
         let listener = TcpListener::bind(address).expect("binding to the loopback interface");
         let address = listener.local_addr().expect("a bound address");
@@ -98,12 +98,12 @@ impl Mirror {
         format!("http://{}/{}", self.address, path.trim_start_matches('/'))
     }
 
-    /// Returns where it listens.
+    /// Returns the address that the server listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the port it listens at.
+    /// Returns the port that the server listens at.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
@@ -113,7 +113,7 @@ impl Mirror {
         self.shared.rules.add(Box::new(picks), fault, u64::MAX)
     }
 
-    /// Applies `fault` to the first `times` such requests and no more.
+    /// Applies `fault` to the first `times` matching requests only.
     pub fn fault_times(
         &self,
         times: u64,
@@ -123,7 +123,7 @@ impl Mirror {
         self.shared.rules.add(Box::new(picks), fault, times)
     }
 
-    /// Serves `content` at a path from now on, whatever the folder holds there.
+    /// Serves `content` at a path from now on, instead of a file there.
     pub fn put(&self, path: &str, content: impl Into<Vec<u8>>) {
         let path = format!("/{}", path.trim_start_matches('/'));
         self.shared.replaced.lock().unwrap().insert(path, content.into());
@@ -134,7 +134,7 @@ impl Mirror {
         *self.shared.maker.0.lock().unwrap() = Some(Box::new(make));
     }
 
-    /// Adds a header field to every good answer, in place of one of that name.
+    /// Adds or replaces a header field of every successful response.
     pub fn say(&self, name: &str, value: &str) {
         let mut fields = self.shared.fields.lock().unwrap();
         let others = fields.lines().filter(|line| !line.starts_with(&format!("{name}:")));
@@ -143,7 +143,7 @@ impl Mirror {
         *fields = all;
     }
 
-    /// Sends bodies at this speed from now on, all connections together.
+    /// Limits the total rate of bodies from now on.
     pub fn narrow(&self, bytes_per_second: u64) {
         self.shared.link.narrow(bytes_per_second);
     }
@@ -158,22 +158,22 @@ impl Mirror {
         self.shared.link.one_at_a_time();
     }
 
-    /// Returns every request so far, in the order of arrival.
+    /// Returns all requests so far, in the order of arrival.
     pub fn requests(&self) -> Vec<Request> {
         self.shared.log.lock().unwrap().clone()
     }
 
-    /// Returns how many requests whose path the predicate picks have arrived.
+    /// Returns the number of arrived requests whose path matches the predicate.
     pub fn count(&self, picks: impl Fn(&str) -> bool) -> usize {
         self.shared.log.lock().unwrap().iter().filter(|request| picks(&request.path)).count()
     }
 
-    /// Forgets the requests so far, which a long test has no room for; returns how many there were.
+    /// Forgets the requests so far, to save memory in a long test; returns their number.
     pub fn forget(&self) -> u64 {
         std::mem::take(&mut *self.shared.log.lock().unwrap()).len() as u64
     }
 
-    /// Returns how many connections were ever accepted.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::SeqCst)
     }
@@ -203,12 +203,12 @@ impl Mirror {
         self.shared.break_connections();
     }
 
-    /// Comes back from being away.
+    /// Accepts connections again after [`Self::leave`].
     pub fn come_back(&self) {
         self.shared.away.store(false, Ordering::SeqCst);
     }
 
-    /// Stops: connections break, later ones are refused.
+    /// Stops the server: connections break, later ones are refused.
     pub fn stop(mut self) {
         self.shut_down();
     }
@@ -243,7 +243,7 @@ impl MirrorState {
         self.logged.notify_all();
     }
 
-    /// Returns the content at a path, unless there is none or the path tries to climb out of the folder.
+    /// Returns the content at a path; none if it is missing or outside of the folder.
     pub(crate) fn content(&self, path: &str) -> Option<Vec<u8>> {
         if let Some(content) = self.replaced.lock().unwrap().get(path) {
             return Some(content.clone());

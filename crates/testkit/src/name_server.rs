@@ -11,13 +11,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Reply to a query for the addresses of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NameAnswer {
-    /// These addresses.
+    /// The name has these addresses.
     At(Vec<Ipv4Addr>),
     /// An alias of a name with these addresses.
     Alias(String, Vec<Ipv4Addr>),
-    /// No such name.
+    /// The name does not exist.
     Nowhere,
-    /// No reply.
+    /// The server does not reply.
     Silence,
 }
 
@@ -37,16 +37,16 @@ struct NameServerState {
 struct State {
     ttl: u32,
     names: BTreeMap<String, NameAnswer>,
-    /// The answer to all questions for version 6; `None` for silence.
+    /// Reply to all queries for IPv6 addresses; `None` for no reply.
     v6: Option<Vec<Ipv6Addr>>,
-    /// Questions for version 4, by name.
+    /// Number of queries for IPv4 addresses, by name.
     asked: BTreeMap<String, usize>,
-    /// Answers that are held back.
+    /// Replies that are held back.
     held: Option<Vec<(Vec<u8>, SocketAddr)>>,
 }
 
 impl NameServer {
-    /// Starts one whose answers hold for so many seconds. It knows no name, and no address of version 6.
+    /// Starts a name server whose replies have this TTL in seconds. It knows no names at first.
     pub fn start(ttl: u32) -> NameServer {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = socket.local_addr().expect("its address");
@@ -57,12 +57,12 @@ impl NameServer {
         NameServer { address, shared }
     }
 
-    /// Returns where it listens.
+    /// Returns the address that the server listens at.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Sets what is answered for a name from now on.
+    /// Sets the reply for a name from now on.
     pub fn tell(&self, name: &str, known: NameAnswer) {
         self.shared.state.lock().unwrap().names.insert(name.to_owned(), known);
     }
@@ -77,7 +77,7 @@ impl NameServer {
         self.shared.state.lock().unwrap().asked.get(name).copied().unwrap_or(0)
     }
 
-    /// Holds answers back from now on.
+    /// Holds replies back from now on.
     pub fn hold(&self) {
         self.shared.state.lock().unwrap().held = Some(Vec::new());
     }
@@ -166,7 +166,7 @@ impl State {
     }
 }
 
-/// Returns the name that a question is about, without a dot at its end, and where its bytes end.
+/// Returns the name in a query, without a final dot, and the position after it.
 fn name_of(query: &[u8]) -> Option<(String, usize)> {
     let mut labels = Vec::new();
     let mut at = 12;

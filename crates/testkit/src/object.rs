@@ -55,7 +55,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the bytes that a text of hex digits stands for.
+/// Decodes hexadecimal digits.
 pub fn unhex(text: &str) -> Vec<u8> {
     assert!(text.len().is_multiple_of(2) && text.is_ascii(), "{text:?} is not hex");
     (0..text.len())
@@ -85,7 +85,7 @@ pub fn deflate(plain: &[u8]) -> Vec<u8> {
     stored
 }
 
-/// Returns a zlib stream, a thousandth as long, of so many units of [`BOMB_UNIT`] zero bytes.
+/// Returns a zlib stream of so many units of [`BOMB_UNIT`] zero bytes, a thousandth of their length.
 pub fn bomb(units: u64) -> Vec<u8> {
     let mut deflater = flate2::Compress::new(flate2::Compression::best(), false);
     let mut unit = Vec::with_capacity(1 << 20);
@@ -103,5 +103,5 @@ pub fn bomb(units: u64) -> Vec<u8> {
     stored
 }
 
-/// The zero bytes of which a [`bomb`] is made.
+/// Unit of the length of a [`bomb`] in bytes.
 pub const BOMB_UNIT: u64 = 4 << 20;

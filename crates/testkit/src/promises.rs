@@ -38,7 +38,8 @@ pub struct Test {
 }
 
 impl Test {
-    /// Returns the promises that the comment quotes: behind an angle bracket their name and a colon, then their text.
+    /// Returns the promises that the comment quotes: after an angle bracket their name and a colon, then their
+    /// text.
     pub fn quotes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.comment.split("> ").skip(1).filter_map(|quote| quote.split_once(": "))
     }

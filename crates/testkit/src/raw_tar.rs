@@ -1,4 +1,4 @@
-//! Headers of tar made by hand, right or wrong in any field.
+//! Builds tar headers by hand, with valid or invalid fields.
 
 /// Length of a block.
 const BLOCK: usize = 512;
@@ -7,7 +7,7 @@ const BLOCK: usize = 512;
 pub const USTAR: &[u8] = b"ustar\x0000";
 /// Magic of GNU tar.
 pub const GNU: &[u8] = b"ustar  \0";
-/// V7 has none.
+/// Magic of the V7 format, which has none.
 pub const V7: &[u8] = b"";
 
 /// A header, field by field; its checksum is right.
@@ -15,7 +15,7 @@ pub const V7: &[u8] = b"";
 pub struct Raw {
     block: [u8; BLOCK],
     data: Vec<u8>,
-    /// True if the checksum takes bytes with a sign, as some old programs do.
+    /// True if the checksum treats bytes as signed, as some old programs do.
     pub signed: bool,
 }
 

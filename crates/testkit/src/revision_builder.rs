@@ -1,4 +1,4 @@
-//! Revisions that no publisher made: a fixture's root catalog, changed with SQLite and signed again.
+//! Builds revisions without a publisher: a fixture's root catalog, changed with SQLite and signed again.
 
 use rusqlite::{Connection, params};
 
@@ -15,12 +15,12 @@ pub const FLAG_FILE: u32 = 4;
 /// Flag of an entry that listings leave out.
 pub const FLAG_HIDDEN: u32 = 0x8000;
 
-/// A row of a catalog, as far as tests need one.
+/// A row of a catalog, with the columns that tests need.
 #[derive(Clone, Debug)]
 pub struct NewEntry<'a> {
     /// Path of the directory it is in; the root is the empty string.
     pub parent: &'a str,
-    /// Its name there.
+    /// Name of the entry in its directory.
     pub name: &'a str,
     /// Type and permissions.
     pub mode: u32,

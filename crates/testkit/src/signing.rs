@@ -1,4 +1,4 @@
-//! Heads and whitelists of a test's own making, signed as a repository's owner would.
+//! Builds heads and whitelists for tests, signed as a repository's owner would.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -54,7 +54,7 @@ pub struct ManifestDraft {
 }
 
 impl ManifestDraft {
-    /// Takes the lines of a manifest and forgets its signature.
+    /// Parses the lines of a manifest and drops its signature.
     pub fn parse(manifest: &[u8]) -> ManifestDraft {
         let end = manifest.windows(4).position(|window| window == b"\n--\n").expect("a signed manifest");
         let text = std::str::from_utf8(&manifest[..end]).expect("a manifest is text");
@@ -73,7 +73,7 @@ impl ManifestDraft {
         self.lines.iter().find(|(k, _)| *k == key).map(|(_, value)| value.clone())
     }
 
-    /// Sets a key, in its place if it has one, else at the end.
+    /// Sets a key: replaces its line or appends one.
     pub fn set(&mut self, key: char, value: impl Display) -> &mut Self {
         let value = value.to_string();
         match self.lines.iter_mut().find(|(k, _)| *k == key) {
@@ -94,7 +94,7 @@ impl ManifestDraft {
         Algorithm::of_text(&self.get('C').expect("a manifest names its root catalog"))
     }
 
-    /// Returns the text that gets signed.
+    /// Returns the text to sign.
     pub fn text(&self) -> Vec<u8> {
         self.lines.iter().flat_map(|(key, value)| format!("{key}{value}\n").into_bytes()).collect()
     }
@@ -127,7 +127,7 @@ pub struct WhitelistDraft {
 }
 
 impl WhitelistDraft {
-    /// Makes a whitelist that lists the certificate of `keys` and is valid until the end of this century.
+    /// Creates a whitelist with the certificate of `keys` that is valid until the end of this century.
     pub fn listing(keys: &Keys, name: &str, algorithm: Algorithm) -> WhitelistDraft {
         WhitelistDraft {
             created: "20260101000000".to_owned(),
@@ -138,7 +138,7 @@ impl WhitelistDraft {
         }
     }
 
-    /// Returns the text that gets signed.
+    /// Returns the text to sign.
     pub fn text(&self) -> Vec<u8> {
         let mut text = format!("{}\nE{}\nN{}\n", self.created, self.expires, self.name);
         for line in &self.lines {

@@ -1,4 +1,4 @@
-//! Tests that can't run here, or only in part: reported, never passed in silence.
+//! Reports tests that can't run on this machine, completely or in part.
 //!
 //! A test that needs root, a device or a program that the machine lacks calls [`skip!`](crate::skip), which reports and
 //! returns; one that leaves out a part calls [`skip_part!`](crate::skip_part) and goes on. The file that the variable
@@ -12,17 +12,17 @@ use std::io::Write;
 pub const FILE: &str = "ESKER_SKIPS";
 /// The environment variable that forbids skips, if it is `1`.
 pub const FORBIDDEN: &str = "ESKER_NO_SKIPS";
-/// Stands behind the name of a test of which a part is skipped.
+/// Suffix of the name of a test of which a part is skipped.
 pub const IN_PART: &str = " (in part)";
 
 /// Extent of a skip: a whole test or a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
-    /// The test does nothing.
+    /// The whole test is skipped.
     Whole,
-    /// The test goes on without something that `scripts/needs.sh` demands.
+    /// The test continues without something that `scripts/needs.sh` demands.
     Part,
-    /// The test goes on without something that no machine must have. It is reported and never forbidden.
+    /// The test continues without something optional, which is reported and never forbidden.
     Optional,
 }
 
@@ -69,7 +69,7 @@ macro_rules! skip {
     }};
 }
 
-/// Reports that the calling test leaves out a part for this reason.
+/// Reports that the calling test omits a part for this reason.
 #[macro_export]
 macro_rules! skip_part {
     ($($reason:tt)+) => {
@@ -77,7 +77,7 @@ macro_rules! skip_part {
     };
 }
 
-/// Reports that the calling test leaves out a part, for want of something that no machine must have.
+/// Reports that the calling test omits a part, for lack of something optional.
 #[macro_export]
 macro_rules! skip_optional {
     ($($reason:tt)+) => {

@@ -1,4 +1,4 @@
-//! Tests that repeat until a time limit.
+//! Runs tests repeatedly until a time limit.
 //!
 //! A soak is an ordinary test whose name starts with `soak_`. In `make test` each lasts twenty seconds; `make soak`
 //! runs only these, for ten minutes each or `ESKER_SOAK_SECONDS`, and collects their reports. `ESKER_SOAK_ROUNDS`
@@ -9,10 +9,10 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Without another word a soak lasts this long.
+/// Default duration of a soak in seconds.
 const SECONDS: u64 = 20;
 
-/// A soak under way.
+/// A soak in progress.
 #[derive(Debug)]
 pub struct Soak {
     name: &'static str,
@@ -24,7 +24,7 @@ pub struct Soak {
 }
 
 impl Soak {
-    /// Starts the clock of the soak with this name, which is also its report's, and says its seed.
+    /// Starts the soak with this name, which is also that of its report, and prints its seed.
     #[allow(clippy::print_stdout, reason = "whoever sees the test fail needs the seed")]
     pub fn begin(name: &'static str) -> Soak {
         let seed = number_from("ESKER_SOAK_SEED").unwrap_or_else(|| {
@@ -42,19 +42,19 @@ impl Soak {
         }
     }
 
-    /// Counts a round and returns whether there is time for it.
+    /// Counts a round; returns true if there is time for it.
     pub fn goes_on(&mut self) -> bool {
         self.goes_on_until(0)
     }
 
-    /// Like [`Soak::goes_on`], for a soak that needs a number of rounds, however long they take.
+    /// Like [`Soak::goes_on`], for a soak with a minimum number of rounds.
     pub fn goes_on_until(&mut self, rounds: u64) -> bool {
         let more = self.rounds < rounds.max(self.demanded) || self.started.elapsed() < self.lasting;
         self.rounds += u64::from(more);
         more
     }
 
-    /// Returns how many rounds were begun.
+    /// Returns the number of rounds begun.
     pub fn rounds(&self) -> u64 {
         self.rounds
     }
@@ -82,7 +82,7 @@ impl Soak {
     }
 }
 
-/// Random numbers that a seed brings back (splitmix64): small, and good enough for choosing and for drawing samples.
+/// Random numbers that a seed reproduces (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 

@@ -1,4 +1,4 @@
-//! The one unsafe corner: mapped files.
+//! Contains the unsafe code of this crate: mapped files.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -20,7 +20,7 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps the first `length` bytes of a file, which must not be none.
+    /// Maps the first `length` bytes of a file; `length` must not be zero.
     pub fn of(file: &File, length: usize) -> io::Result<Mapped> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no memory of ours.
         let start =
@@ -38,7 +38,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and nobody borrows from `self` any more.
+        // SAFETY: the mapping is ours alone, and no code borrows from `self` any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

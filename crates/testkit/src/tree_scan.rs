@@ -1,4 +1,4 @@
-//! Reads a whole directory tree the hard way, for comparison with a fixture's listing.
+//! Reads a whole directory tree in several ways, for comparison with a fixture's listing.
 //!
 //! Every file is read from its start, again in odd pieces, and through a mapping; every directory is listed, listed
 //! again, and resumed at positions it gave out. Whatever does not agree with itself panics here; whatever does not
@@ -19,10 +19,10 @@ use crate::listing::Entry;
 use crate::object;
 use crate::sys::Mapped;
 
-/// An entry as it reads, with facts that no listing has.
+/// An entry as read, with facts that listings don't have.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Facts that listings have, too.
+    /// Facts that listings have.
     pub entry: Entry,
     /// The inode number.
     pub ino: u64,
@@ -33,7 +33,7 @@ pub struct Found {
 pub enum Ownership {
     /// The published owners.
     Published,
-    /// One user and group for everything, that of the reader.
+    /// One user and group for all files, those of the reader.
     Claimed(u32, u32),
 }
 
@@ -84,7 +84,7 @@ fn look(on_disk: &Path, path: &[u8]) -> Found {
     Found { entry, ino: meta.ino() }
 }
 
-/// Reads a file three ways and returns its SHA-256, or nothing if we may not open it.
+/// Reads a file in three ways; returns its SHA-256, or none if access is denied.
 fn read(file: &Path, size: u64) -> Option<String> {
     let opened = match File::open(file) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return None,
@@ -105,7 +105,8 @@ fn read(file: &Path, size: u64) -> Option<String> {
     Some(object::sha256(&whole))
 }
 
-/// At most this many pieces a file: enough to cross every chunk boundary of the fixtures in one pass or another.
+/// Maximum number of pieces of a file: enough to cross every chunk boundary of the fixtures in one of the
+/// passes.
 const PIECES_MAX: usize = 600;
 
 fn in_pieces(opened: &File, file: &Path, whole: &[u8], start: usize, length: usize) {
@@ -171,7 +172,7 @@ fn xattrs(file: &Path, is_root: bool) -> BTreeMap<Vec<u8>, Vec<u8>> {
         .collect()
 }
 
-/// One line of a directory and the position after it.
+/// One entry of a directory and the position after it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Listed {
     name: Vec<u8>,
@@ -179,7 +180,7 @@ struct Listed {
     next: u64,
 }
 
-/// Lists a directory and returns its names, without `.` and `..`, in the order they came.
+/// Lists a directory; returns its names without `.` and `..` in the order of the listing.
 fn list(folder: &Path, ino: u64, parent: Option<&PathBuf>) -> Vec<Vec<u8>> {
     let opened =
         rustix::fs::open(folder, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -247,7 +248,7 @@ pub fn differences(expected: &[Entry], found: &[Found], ownership: Ownership) ->
     differences
 }
 
-/// Returns an entry the way a mount with this ownership shows it.
+/// Returns an entry as a mount with this ownership shows it.
 fn as_shown(entry: &Entry, ownership: Ownership) -> Entry {
     let mut shown = entry.clone();
     if let Ownership::Claimed(uid, gid) = ownership {
@@ -285,7 +286,7 @@ fn difference(expected: &Entry, found: &Entry) -> String {
     words
 }
 
-/// Complains about files that share an inode number without being links of one group, and the reverse.
+/// Reports files that share an inode number without being links of one group, and the reverse.
 fn shared_numbers(found: &[Found]) -> Vec<String> {
     let mut groups: BTreeMap<u64, Vec<&Found>> = BTreeMap::new();
     for found in found {

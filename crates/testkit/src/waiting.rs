@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 /// Intervals of polling.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The first pause; each is twice as long as the one before.
+    /// First pause; each pause is twice as long as the previous one.
     first: Duration,
-    /// The longest pause.
+    /// Maximum pause.
     longest: Duration,
 }
 
 impl Pace {
     /// For a cheap check: a value in memory, a file.
     pub const LOOK: Pace = Pace { first: Duration::from_micros(100), longest: Duration::from_millis(20) };
-    /// For a check that starts a process.
+    /// Interval for a check that starts a process.
     pub const PROCESS: Pace = Pace { first: Duration::from_millis(10), longest: Duration::from_millis(500) };
 
-    /// Waits until `look` returns something, and returns that, or nothing once the time is over.
+    /// Waits until `look` returns a value; returns the value, or none at the time limit.
     pub fn until_some<T>(self, limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
         let (deadline, mut pause) = (Instant::now() + limit, self.first);
         loop {
@@ -35,18 +35,18 @@ impl Pace {
         }
     }
 
-    /// Waits until a condition holds, and returns whether it does within the time.
+    /// Waits until a condition holds; returns false at the time limit.
     pub fn until(self, limit: Duration, mut holds: impl FnMut() -> bool) -> bool {
         self.until_some(limit, || holds().then_some(())).is_some()
     }
 }
 
-/// Waits until a cheap check returns something, and returns that, or nothing at the time limit.
+/// Waits until a cheap check returns a value; returns the value, or none at the time limit.
 pub fn until_some<T>(limit: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
     Pace::LOOK.until_some(limit, look)
 }
 
-/// Waits until a cheap condition holds, and returns whether it does within the time.
+/// Waits until a cheap condition holds; returns false at the time limit.
 pub fn until(limit: Duration, holds: impl FnMut() -> bool) -> bool {
     Pace::LOOK.until(limit, holds)
 }

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::waiting::until;
 
-/// Time that a program may take to listen.
+/// Time limit for a program to start listening.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Path of a last request, whose reply shows that all earlier requests were answered.
 const LAST: &str = "/the-last-of-all";
@@ -50,7 +50,7 @@ impl Web {
         Web::squid_that(ports, |_| "http_access allow all".to_owned(), more)
     }
 
-    /// Starts a squid that forwards for this user and password only.
+    /// Starts a squid that forwards only for this user and password.
     pub fn squid_for(user: &str, password: &str) -> Web {
         let hash = Command::new(find("openssl")).args(["passwd", "-apr1", password]).output();
         let hash = String::from_utf8(hash.expect("running openssl").stdout).expect("a hash");
@@ -125,13 +125,13 @@ impl Web {
         }
     }
 
-    /// Its ports.
+    /// Returns the ports.
     pub fn ports(&self) -> &[u16] {
         &self.ports
     }
 
-    /// Returns its access log. An nginx has logged all requests that were answered before; a squid logs later than it
-    /// replies.
+    /// Returns the access log. An nginx has logged all requests that were answered before; a squid logs later
+    /// than it replies.
     pub fn log(&self) -> String {
         if self.is_nginx {
             self.answer_what_came();
@@ -140,8 +140,7 @@ impl Web {
         log.lines().filter(|line| !line.contains(LAST)).map(|line| format!("{line}\n")).collect()
     }
 
-    /// Waits until an nginx, which works sequentially, has answered one more request; where it speaks TLS, with an
-    /// error.
+    /// Waits until a sequential nginx has answered one more request; with TLS by an error.
     fn answer_what_came(&self) {
         let address =
             SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports.first().copied().unwrap_or_default()));
@@ -173,7 +172,7 @@ fn open_to_all(folder: &Path) {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).expect("permissions");
 }
 
-/// Letters and digits; no two that run at once have the same port.
+/// Returns a name of letters and digits, which is unique on the machine while the program runs.
 fn squid_name(ports: &[u16]) -> String {
     format!("esker{}p{}", std::process::id(), ports.first().copied().unwrap_or_default())
 }
@@ -185,20 +184,20 @@ fn find(program: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{program} is not installed; scripts/needs.sh says how"))
 }
 
-/// Finds a helper program of squid, which is beside its other files.
+/// Finds a helper program of squid, near its other files.
 fn squid_helper(program: &str) -> PathBuf {
     let places = ["/usr/lib/squid", "/usr/lib64/squid", "/usr/libexec/squid"];
     let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
     found.unwrap_or_else(|| panic!("squid has no {program}"))
 }
 
-/// An authority that signs certificates, made by `openssl`.
+/// A certificate authority made by `openssl`.
 pub struct Authority {
     folder: TempDir,
 }
 
 impl Authority {
-    /// Makes an authority that no client trusts yet.
+    /// Creates an authority that no client trusts yet.
     pub fn new() -> Authority {
         let folder = tempfile::tempdir().expect("a folder");
         open_to_all(folder.path());

@@ -18,7 +18,7 @@ impl<T: AsFd + Debug + Send + Sync> LocalFile for T {}
 pub enum Segment {
     /// `len` bytes at `offset` of a local file whose content is verified.
     File {
-        /// The file; the tree's cache bounds how many are open at once.
+        /// Open file; the tree's cache limits the number of open files.
         file: Arc<dyn LocalFile>,
         /// Offset in the file, in bytes.
         offset: u64,
@@ -62,7 +62,7 @@ impl Data {
         self.0.iter().map(Segment::len).sum()
     }
 
-    /// Returns true if there are no bytes (a read at or past the end).
+    /// Returns true if there are no bytes, because the read was at or past the end.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -24,4 +24,4 @@ pub use listing::{Cookie, DirEntry, FIRST_COOKIE, LAST_COOKIE, Listing, whole_li
 pub use node::{Ino, Node, NodeKey, PAYLOAD_LEN, Payload};
 pub use reply::Reply;
 pub use requester::{Pending, Progress, Requester};
-pub use tree::{Change, Found, Tree, Watcher};
+pub use tree::{Change, NodeWithAttr, Tree, Watcher};

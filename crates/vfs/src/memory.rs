@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub use script::{Action, Call, Script};
 
 use crate::{
-    Attr, Change, Cookie, Data, Device, DirEntry, ErrorKind, FIRST_COOKIE, Found, Ino, Kind, LAST_COOKIE,
-    Listing, Node, NodeKey, PAYLOAD_LEN, Payload, Reply, Segment, StatFs, Time, Tree, TreeError, Watcher,
+    Attr, Change, Cookie, Data, Device, DirEntry, ErrorKind, FIRST_COOKIE, Ino, Kind, LAST_COOKIE, Listing,
+    Node, NodeKey, NodeWithAttr, PAYLOAD_LEN, Payload, Reply, Segment, StatFs, Time, Tree, TreeError,
+    Watcher,
 };
 
 /// An entry of the tree.
@@ -87,7 +88,7 @@ impl Entry {
     }
 }
 
-/// An entry that has, or had, an identity.
+/// An entry that has or had an identity.
 #[derive(Debug)]
 struct KnownNode {
     path: String,
@@ -109,7 +110,7 @@ struct State {
     failures: Vec<(String, ErrorKind, Option<u32>)>,
     watcher: Option<Arc<dyn Watcher>>,
     /// Replacement content of files whose content could not be read.
-    spares: HashMap<String, Data>,
+    replacements: HashMap<String, Data>,
     version: u64,
 }
 
@@ -170,16 +171,16 @@ impl MemoryTree {
     }
 
     /// Sets the content of the file at `path` after the mount reports it as unreadable.
-    pub fn spare(&self, path: &str, content: Data) {
-        self.state().spares.insert(path.into(), content);
+    pub fn set_replacement(&self, path: &str, content: Data) {
+        self.state().replacements.insert(path.into(), content);
     }
 
     /// Changes attributes of the node at `path`, which keeps its identity.
-    pub fn alter(&self, path: &str, alter: impl FnOnce(&mut Entry)) {
+    pub fn change_attributes(&self, path: &str, change: impl FnOnce(&mut Entry)) {
         let mut state = self.state();
         let old = Arc::clone(&state.paths[path]);
         let mut entry = old.entry.clone();
-        alter(&mut entry);
+        change(&mut entry);
         let new = Arc::new(KnownNode { path: path.into(), node: old.node, entry });
         state.known.insert(old.node.key, Arc::clone(&new));
         state.paths.insert(path.into(), new);
@@ -214,7 +215,7 @@ impl MemoryTree {
     }
 
     /// Reports changes to the mount.
-    pub fn tell(&self, changes: &[Change]) {
+    pub fn notify(&self, changes: &[Change]) {
         let watcher = self.state().watcher.clone();
         if let Some(watcher) = watcher {
             watcher.changed(changes);
@@ -261,11 +262,11 @@ impl MemoryTree {
         Ok(known)
     }
 
-    fn found(&self, dir: &str, name: &[u8]) -> Result<Found, TreeError> {
+    fn found(&self, dir: &str, name: &[u8]) -> Result<NodeWithAttr, TreeError> {
         let state = self.state();
         let path = if name == b".." { split(dir).0.to_owned() } else { child(dir, name) };
         let known = state.paths.get(&path).ok_or(ErrorKind::NotFound)?;
-        Ok(Found { node: known.node, attr: state.attr(known) })
+        Ok(NodeWithAttr { node: known.node, attr: state.attr(known) })
     }
 
     fn listing(&self, dir: &KnownNode, after: Cookie) -> Result<Listing, TreeError> {
@@ -383,13 +384,13 @@ fn cut(content: &Data, offset: u64, len: usize) -> Data {
 }
 
 impl Tree for MemoryTree {
-    fn root(&self) -> Found {
+    fn root(&self) -> NodeWithAttr {
         let state = self.state();
         let root = &state.paths[""];
-        Found { node: root.node, attr: state.attr(root) }
+        NodeWithAttr { node: root.node, attr: state.attr(root) }
     }
 
-    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<NodeWithAttr>) {
         let known = match self.known(dir) {
             Ok(known) => known,
             Err(error) => return reply.err(error),
@@ -480,10 +481,10 @@ impl Tree for MemoryTree {
         let found = {
             let mut state = self.state();
             let path = state.known.get(&node.key).map_or_else(String::new, |known| known.path.clone());
-            state.spares.remove(&path).map(|content| (path, content))
+            state.replacements.remove(&path).map(|content| (path, content))
         };
         if let Some((path, content)) = found {
-            self.alter(&path, |entry| entry.content = content);
+            self.change_attributes(&path, |entry| entry.content = content);
         }
     }
 

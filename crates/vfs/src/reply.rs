@@ -31,7 +31,7 @@ impl<T> Reply<T> {
         &self.requester
     }
 
-    /// Returns a reply for the same requester, whose answer `deliver` gets together with this one.
+    /// Returns a reply for the same requester whose result is passed to `deliver` together with this one.
     pub fn through<U>(self, deliver: impl FnOnce(Result<U, TreeError>, Self) + Send + 'static) -> Reply<U>
     where
         T: 'static,

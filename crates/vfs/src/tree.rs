@@ -6,10 +6,10 @@ use crate::{Attr, Cookie, Data, Listing, Node, NodeKey, Reply, StatFs, TreeError
 
 /// A node with its attributes, as returned by a lookup.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
-    /// The node.
+pub struct NodeWithAttr {
+    /// Node of the entry.
     pub node: Node,
-    /// Its attributes.
+    /// Attributes of the node.
     pub attr: Attr,
 }
 
@@ -23,12 +23,12 @@ pub struct Found {
 /// from its payload, whatever revision it has moved to.
 pub trait Tree: Send + Sync + 'static {
     /// Returns the root directory.
-    fn root(&self) -> Found;
+    fn root(&self) -> NodeWithAttr;
 
     /// Looks up `name` in `dir`; `..`, which only NFS servers look up, is the parent.
     ///
     /// A mount may cache [`crate::ErrorKind::NotFound`] until [`Change::Name`] reports a change.
-    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>);
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<NodeWithAttr>);
 
     /// Returns the current attributes of a node.
     ///

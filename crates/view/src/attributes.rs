@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use esker_format::catalog::{EntryKind, Flags, Row, symlink};
-use esker_vfs::{Attr, Device, Found, Ino, Kind, Node, NodeKey, Time, TreeError};
+use esker_vfs::{Attr, Device, Ino, Kind, Node, NodeKey, NodeWithAttr, Time, TreeError};
 
 use crate::identity::{self, EntryContent, EntryLocation};
 use crate::magic::Visibility;
@@ -24,7 +24,7 @@ pub(crate) struct AttributeRules {
     variables: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// A row, and where it was found.
+/// A row and its location.
 #[derive(Clone, Copy)]
 pub(crate) struct RowRef<'a> {
     pub(crate) mount: &'a CatalogMount,
@@ -48,13 +48,13 @@ impl AttributeRules {
     }
 
     /// Returns the node and attributes of an entry.
-    pub(crate) fn found(&self, row_ref: RowRef<'_>) -> Result<Found, TreeError> {
+    pub(crate) fn found(&self, row_ref: RowRef<'_>) -> Result<NodeWithAttr, TreeError> {
         let kind = kind(row_ref.row);
         let key = self.identity(row_ref, kind)?;
         let ino = identity::number(&key, row_ref.path.is_empty());
         let payload = info(row_ref, kind).encode();
         let attr = self.attr(row_ref.row, kind, ino);
-        Ok(Found { node: Node { key, ino, payload, kind }, attr })
+        Ok(NodeWithAttr { node: Node { key, ino, payload, kind }, attr })
     }
 
     /// Returns the attributes of an entry with this kind and inode number.

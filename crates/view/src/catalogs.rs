@@ -49,7 +49,7 @@ pub(crate) struct WantedCatalog {
     pub(crate) size: Option<u64>,
     /// Path of the mountpoint, for messages.
     pub(crate) path: Vec<u8>,
-    /// True if it is only available under its alternative name.
+    /// True if the catalog is only available under its alternative name.
     pub(crate) alternative_path: bool,
 }
 
@@ -81,9 +81,9 @@ impl WantedCatalog {
 #[derive(Default)]
 struct Loading {
     waiters: Vec<Waiter>,
-    /// Time at which the last bytes of it arrived.
+    /// Time of the last arrival of bytes of the catalog.
     progress: Progress,
-    /// Users for whom the store was asked.
+    /// Users for whom the catalog was requested from the store.
     users: Vec<Option<u32>>,
 }
 
@@ -93,7 +93,7 @@ type Waiter = Box<dyn FnOnce(Result<Arc<Attached>, TreeError>) + Send>;
 pub(crate) struct Catalogs {
     store: Arc<dyn ObjectStore>,
     attached: Arc<Registry>,
-    /// Locked by calls that miss only.
+    /// Catalogs being fetched. Only calls that miss lock it.
     loading: Mutex<HashMap<ContentHash, Loading>>,
     /// Mountpoints of catalogs that are mounted at another path than they were published with.
     bound: papaya::HashMap<PathKey, Arc<[u8]>>,

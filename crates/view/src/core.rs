@@ -1,4 +1,4 @@
-//! State of a view, and how calls are answered: at once, or once a catalog is attached.
+//! State of a view, and completion of its calls: at once, or once a catalog is attached.
 
 use std::sync::{Arc, OnceLock};
 

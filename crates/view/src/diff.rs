@@ -148,7 +148,7 @@ struct Comparison<'a> {
     seen: SeenByPath,
 }
 
-/// A mountpoint of the old revision, and the catalog that the new one has there, if it has one.
+/// A mountpoint of the old revision, and the catalog of the new revision at the same path, if there is one.
 struct Pair {
     old: Arc<CatalogMount>,
     new: Option<Arc<CatalogMount>>,

@@ -55,7 +55,7 @@ impl Core {
 }
 
 impl Snapshot<'_> {
-    /// Adds every name that the present revision has for a file, all those of its hardlink group.
+    /// Adds all names that the current revision has for a file, including its hard links.
     fn names_of(&self, node: &Node, names: &mut Vec<Change>) -> Result<(), Blocked> {
         let info = NodeInfo::of(node)?;
         let path = self.path_of(&info)?;

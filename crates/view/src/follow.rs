@@ -18,10 +18,10 @@ use crate::head::Head;
 use crate::revision::{Label, Revision};
 use crate::revision_hint::RevisionHint;
 
-/// Time from a failed check to the next one, as in the reference client.
+/// Pause between a failed check and the next one, as in the reference client.
 const RETRY: Duration = Duration::from_secs(180);
 
-/// Time limit for sending an answer that is known.
+/// Time limit for sending a reply whose value is known.
 ///
 /// It never takes noticeable time, since threads that answer may not block; the limit only keeps a bug there from
 /// stopping all updates.
@@ -109,7 +109,7 @@ impl Follower {
         if state.finished < mine { Err(ErrorKind::Interrupted.into()) } else { state.outcome.clone() }
     }
 
-    /// Takes an unverified hint that a revision was published, which causes a check unless it is known.
+    /// Accepts an unverified hint that a revision was published; an unknown revision causes a check.
     pub(crate) fn hint_revision(&self, revision: Option<u64>) {
         let shown = self.core.current.load().label.number;
         self.state.lock().hint.heard(revision, shown, Instant::now());

@@ -12,7 +12,7 @@ use crate::catalogs::WantedCatalog;
 use crate::failure;
 use crate::status::Offline;
 
-/// Minimum time between two checks, whatever the head says; zero would cause checks without a pause.
+/// Minimum time between two checks; a TTL of zero would cause checks without a pause.
 const TTL_MIN: Duration = Duration::from_secs(1);
 
 /// A verified head.
@@ -26,7 +26,7 @@ pub(crate) struct Head {
     pub(crate) history: Option<ObjectName>,
     /// True if the root catalog is only available under its alternative name.
     pub(crate) alternative_path: bool,
-    /// Set if the head is an earlier one because no head is available now.
+    /// Set if the head is an earlier one because no newer head is available.
     pub(crate) offline: Option<Offline>,
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn directory(path: &[u8]) -> NodeKey {
     finish(&hasher)
 }
 
-/// Returns the key of anything but a directory.
+/// Returns the key of an entry that is not a directory.
 pub(crate) fn entry(place: EntryLocation<'_>, kind: Kind, content: EntryContent<'_>) -> NodeKey {
     let mut hasher = Xxh3::new();
     match place {

@@ -1,10 +1,10 @@
-//! Looks up names in directories, and the present rows of nodes.
+//! Looks up names in directories, and the current rows of nodes.
 
 use std::sync::Arc;
 
 use esker_format::catalog::{PathKey, Row};
 use esker_format::path::{join, split};
-use esker_vfs::{Attr, ErrorKind, Found, Kind, Node, TreeError};
+use esker_vfs::{Attr, ErrorKind, Kind, Node, NodeWithAttr, TreeError};
 
 use crate::attributes::{self, RowRef};
 use crate::catalogs::{Attached, WantedCatalog};
@@ -44,7 +44,7 @@ impl<'a> Snapshot<'a> {
     }
 
     /// Finds `name` in the directory.
-    pub(crate) fn lookup(&self, dir: &Node, name: &[u8]) -> Result<Found, Blocked> {
+    pub(crate) fn lookup(&self, dir: &Node, name: &[u8]) -> Result<NodeWithAttr, Blocked> {
         if name.len() > NAME_MAX {
             return Err(ErrorKind::NameTooLong.into());
         }
@@ -131,7 +131,7 @@ impl<'a> Snapshot<'a> {
         Ok(work(mount, &row)?)
     }
 
-    /// Calls `work` with the node's present row or, if there is none, with the row that it came from.
+    /// Calls `work` with the node's current row, or with the row that it came from if there is none.
     pub(crate) fn with_stored_row<T>(
         &self,
         node: &Node,
@@ -162,7 +162,7 @@ impl<'a> Snapshot<'a> {
         Ok(mount.path_of(info.key)?.ok_or(ErrorKind::Stale)?)
     }
 
-    /// Returns the catalog that a node came from, whether or not the present revision has it.
+    /// Returns the catalog that a node came from, whether or not the current revision has it.
     pub(crate) fn attached(&self, info: &NodeInfo) -> Result<Arc<Attached>, Blocked> {
         let known = self.core.catalogs.get(&info.catalog);
         known.ok_or_else(|| {

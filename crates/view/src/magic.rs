@@ -12,19 +12,19 @@ pub trait About: Send + Sync {
     /// Returns an attribute of the connections or of the mount. Must not block.
     fn attribute(&self, name: &str) -> Option<String>;
 
-    /// Returns the object with the repository's description of itself, if it has one.
+    /// Returns the metainfo object of the repository, if it has one.
     fn metainfo(&self) -> Option<ObjectName>;
 
     /// Returns the base URL of external data, if known.
     fn outside(&self) -> Option<String>;
 }
 
-/// Where magic attributes are listed. They can be read by name everywhere.
+/// Places where magic attributes are listed. They can be read by name everywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Visibility {
-    /// Nowhere.
+    /// They are not listed.
     Never,
-    /// At the root, so that copying a tree does not copy them.
+    /// They are listed at the root only, so that copying a tree does not copy them.
     #[default]
     Root,
     /// At every file and directory that they describe.
@@ -52,16 +52,16 @@ impl Protected {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum On {
     Everything,
-    /// Everything, once the mount provides values: see [`About`].
+    /// All entries, once the mount provides values: see [`About`].
     Mounts,
-    /// The same, but reading it may request an object from the server: not listed.
+    /// All entries, but reading the attribute may request an object from the server: not listed.
     Asking,
     /// Files whose hash is in a catalog.
     Content,
     Files,
     Outside,
     Links,
-    /// Nothing: a name of the reference client that has no meaning here.
+    /// No entries: a name of the reference client without a meaning in Esker.
     Nothing,
 }
 
@@ -142,7 +142,7 @@ pub(crate) enum Page {
     Count,
 }
 
-/// Splits the page off a name.
+/// Separates the page from a name.
 pub(crate) fn split_page(name: &str) -> (&str, Page) {
     let whole = (name, Page::Number { page: 0, header: false });
     let Some((stem, page)) = name.rsplit_once(['@', '~']) else { return whole };

@@ -24,14 +24,14 @@ const COMPONENTS_MAX: usize = PATH_BYTES_MAX / 2;
 /// An attached catalog and its mountpoint.
 pub(crate) struct CatalogMount {
     pub(crate) attached: Arc<Attached>,
-    /// Visible path of its root, empty for the root of the repository.
+    /// Visible path of the catalog's root, empty for the root of the repository.
     pub(crate) path: Arc<[u8]>,
     /// Key of that path.
     pub(crate) key: PathKey,
     placement: Placement,
     /// Catalogs mounted below, by visible path.
     pub(crate) nested: HashMap<Box<[u8]>, NestedRef>,
-    /// Time of its last use, on the clock of its revision.
+    /// Time of the last use, on the clock of the revision.
     pub(crate) used: AtomicU64,
 }
 
@@ -166,7 +166,7 @@ impl CatalogMount {
 }
 
 impl Attached {
-    /// Returns the path that its root was published with.
+    /// Returns the path that the root of the catalog was published with.
     pub(crate) fn prefix(&self) -> &[u8] {
         &self.catalog.properties().root_prefix
     }

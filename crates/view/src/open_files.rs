@@ -20,7 +20,7 @@ use crate::payload::NodeInfo;
 pub(crate) struct OpenFiles {
     /// Files that are one object, by their object.
     whole: papaya::HashMap<CacheKey, Arc<Holders>>,
-    /// Chunked files. There are few, so they are not indexed by chunk.
+    /// Chunked files, which are few and not indexed by chunk.
     chunked: papaya::HashMap<NodeKey, ChunkedFile>,
     released: Released,
 }
@@ -44,7 +44,7 @@ struct ChunkedFile {
     chunks: Option<Arc<[Chunk]>>,
 }
 
-/// Lets evictions wait for the release of files.
+/// Notifies evictions that wait for the release of files.
 #[derive(Default)]
 struct Released {
     /// Number of waiting evictions. Usually none, and a release takes no lock.

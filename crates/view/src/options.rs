@@ -15,11 +15,11 @@ pub enum Ownership {
     /// Owner and group as published.
     #[default]
     AsPublished,
-    /// The same owner and group for everything.
+    /// All files have the same owner and group.
     Claim {
-        /// Owner of everything.
+        /// Owner of all files.
         uid: u32,
-        /// Group of everything.
+        /// Group of all files.
         gid: u32,
     },
 }
@@ -29,7 +29,7 @@ pub enum Ownership {
 pub struct IdMap {
     /// Numbers to show, by published number.
     pub known: BTreeMap<u32, u32>,
-    /// Number to show for all others; as published if `None`.
+    /// Number shown for all other ids; the published number if `None`.
     pub others: Option<u32>,
 }
 
@@ -62,7 +62,7 @@ pub struct ViewOptions {
     pub uids: IdMap,
     /// Map of published groups, if owners are shown as published.
     pub gids: IdMap,
-    /// True if everything is readable for all users, and all directories can be entered.
+    /// True if all files are readable for all users, and all directories can be entered.
     pub world_readable: bool,
     /// Where magic attributes are listed.
     pub magic: Visibility,
@@ -70,13 +70,13 @@ pub struct ViewOptions {
     pub variables: BTreeMap<String, String>,
     /// Time between two checks for a new head, in place of the repository's.
     pub ttl: Option<Duration>,
-    /// Maximum time between two checks, whatever the repository says.
+    /// Maximum time between two checks, overriding the repository's.
     pub ttl_max: Option<Duration>,
     /// Revision to stay at.
     pub pin: Option<Pin>,
     /// True if files are prefetched that a program will probably read next.
     pub prefetch: bool,
-    /// File that stores which files programs read one after the other, so that they are prefetched the next time.
+    /// File that stores recorded sequences of reads, for later prefetches.
     pub sequences: Option<PathBuf>,
     /// Maximum number of mounted catalogs, at least 64; `None` for [`crate::ATTACHED_MAX`].
     pub attached_max: Option<usize>,

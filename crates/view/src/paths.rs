@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use esker_vfs::{Cookie, Data, DirEntry, ErrorKind, Found, Kind, Node, Reply, Tree, TreeError};
+use esker_vfs::{Cookie, Data, DirEntry, ErrorKind, Kind, Node, NodeWithAttr, Reply, Tree, TreeError};
 
 use crate::lookup::Snapshot;
 use crate::payload::NodeInfo;
@@ -25,10 +25,10 @@ impl View {
     /// Finds the entry at a path below the root of the repository.
     ///
     /// `.`, `..` and repeated slashes are handled as by a shell. A link that leads out of the repository is an error.
-    pub fn find(&self, path: &[u8], last: LastLink) -> Result<Found, TreeError> {
+    pub fn find(&self, path: &[u8], last: LastLink) -> Result<NodeWithAttr, TreeError> {
         let not_found = |kind| TreeError::on(kind, String::from_utf8_lossy(path));
         let mut todo: Vec<Vec<u8>> = components(path);
-        let mut way: Vec<Found> = Vec::new();
+        let mut way: Vec<NodeWithAttr> = Vec::new();
         let mut links = 0;
         while let Some(name) = todo.pop() {
             if name == b".." {
@@ -83,7 +83,7 @@ impl View {
         names.into_iter().map(with_value).collect()
     }
 
-    /// Returns the path of a node in the present revision or the one it came from; `None` if it needs a catalog that
+    /// Returns the path of a node in the current revision or the one it came from; `None` if a needed catalog
     /// is not attached.
     pub fn path(&self, node: &Node) -> Option<Vec<u8>> {
         let revision = self.core.current.load();

@@ -36,7 +36,7 @@ use parking_lot::Mutex;
 use crate::catalogs::{Attached, WantedCatalog};
 use crate::payload::NodeInfo;
 
-/// Files that are read after another one, in the catalogs of a view.
+/// Files that are read after a trigger, in the catalogs of a view.
 pub(crate) type Cluster = esker_prefetch::bundles::Cluster<WantedCatalog>;
 
 /// Maximum plain bytes from bundles that are unread.
@@ -89,27 +89,27 @@ pub(crate) struct PartRead {
 /// A first read of a cached object.
 #[derive(Clone, Debug)]
 pub(crate) struct FirstRead {
-    /// The file.
+    /// File of the read.
     pub(crate) node: Node,
     pub(crate) read: PartRead,
     pub(crate) source: ReadSource,
 }
 
-/// Where the object of a read was.
+/// Location of the object of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadSource {
     /// In the cache, and probably not in memory.
     Disk,
-    /// In memory, since it was just prefetched.
+    /// In memory, because it was just prefetched.
     Prefetched,
-    /// In memory, since it has just arrived otherwise, or another part of it was read before.
+    /// In memory, because it has just arrived for another reason, or another part of it was read before.
     Memory,
 }
 
 /// A read that had to wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Miss {
-    /// The file.
+    /// File of the read.
     pub(crate) node: Node,
     pub(crate) read: PartRead,
     /// True if the object was being prefetched.
@@ -138,7 +138,7 @@ pub(crate) struct Prefetch {
     /// Budget of objects from sequences.
     learned: Budget,
     recent_reads: RecentReads<CacheKey>,
-    /// Parts of large objects, by the number of the part.
+    /// Recent parts of large objects, by the number of the part.
     recent_parts: RecentReads<(CacheKey, u64)>,
     /// Listener for predictions.
     pub(crate) listener: OnceLock<PrefetchListener>,
@@ -149,7 +149,7 @@ pub(crate) struct Prefetch {
 }
 
 impl Prefetch {
-    /// Returns a state that prefetches nothing.
+    /// Returns a state with prefetching disabled.
     pub(crate) fn off() -> Self {
         Self {
             events: None,
@@ -166,7 +166,8 @@ impl Prefetch {
         }
     }
 
-    /// Returns a state that prefetches into a cache of this size, once [`thread::start`] was called with the receiver.
+    /// Returns a state for a cache of this size; prefetching begins when [`thread::start`] is called with the
+    /// receiver.
     pub(crate) fn new(quota: u64) -> (Self, Receiver<Event>) {
         let (events, inbox) = channel();
         let published = Budget::bounded(PUBLISHED_MAX.min(quota / 2));

@@ -1,4 +1,4 @@
-//! The head that a repository publishes now, without moving a view to it.
+//! Fetches the head that a repository publishes now, without moving a view to it.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ impl Published {
     }
 }
 
-/// Fetches the history that a head names.
+/// Fetches the history that a head references.
 pub(crate) fn history(
     name: &RepositoryName,
     store: &dyn ObjectStore,

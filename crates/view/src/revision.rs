@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use esker_format::catalog::PathKey;
 use esker_format::hash::ContentHash;
-use esker_vfs::{ErrorKind, Found, Kind, TreeError};
+use esker_vfs::{ErrorKind, Kind, NodeWithAttr, TreeError};
 
 use crate::attributes::{AttributeRules, RowRef};
 use crate::catalogs::{Attached, Catalogs};
@@ -43,19 +43,19 @@ pub(crate) struct Revision {
     pub(crate) label: Label,
     pub(crate) root: Arc<CatalogMount>,
     /// The root directory, which must be available without waiting.
-    pub(crate) root_found: Found,
+    pub(crate) root_found: NodeWithAttr,
     /// Number of files and directories of the whole repository.
     pub(crate) entries: u64,
-    /// Number of them with extended attributes, by the counters of the catalogs.
+    /// Number of entries with extended attributes, by the counters of the catalogs.
     pub(crate) attributed: u64,
     mounts: Mounts,
     /// Catalogs that were mounted in this revision, or used in an earlier one that it shares content with: those of
     /// which the kernel may have cached entries, attached or not.
     seen: Arc<SeenCatalogs>,
-    /// Counts mounts; orders the uses of mounts.
+    /// Counter of mounts, which orders their uses.
     clock: AtomicU64,
     attached_max: usize,
-    /// Dropped with the revision, which is the signal.
+    /// Sender that is dropped with the revision, which signals its end.
     gone: parking_lot::Mutex<Option<Sender<()>>>,
 }
 
@@ -198,7 +198,7 @@ impl Revision {
         self.seen.insert(seen);
     }
 
-    /// Unmounts the eighth that was used longest ago.
+    /// Unmounts the least recently used eighth of the catalogs.
     ///
     /// Running calls keep their references; later ones mount it again, from the cache.
     fn unmount_unused(&self, mounts: &MountsRef<'_>) {

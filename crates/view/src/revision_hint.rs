@@ -12,10 +12,10 @@ const SPREAD: Duration = Duration::from_millis(400);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Maximum number of checks for a hint, which take two minutes.
 const LOOKS_MAX: u32 = 7;
-/// Time for which hints are ignored after one that did not come true.
+/// Time for which hints are ignored after a false one.
 const DEAF: Duration = Duration::from_secs(600);
 
-/// A hint, until it is confirmed or given up.
+/// A hint until it is confirmed or abandoned.
 #[derive(Debug, Default)]
 pub(crate) struct RevisionHint {
     waiting: Option<Waiting>,
@@ -31,7 +31,7 @@ struct Waiting {
 }
 
 impl RevisionHint {
-    /// Takes a hint while the revision `shown` is shown.
+    /// Accepts a hint while the revision `shown` is shown.
     pub(crate) fn heard(&mut self, revision: Option<u64>, shown: u64, now: Instant) {
         let old = revision.is_some_and(|revision| revision <= shown);
         if old || self.deaf_until.is_some_and(|until| now < until) {

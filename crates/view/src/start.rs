@@ -17,7 +17,7 @@ const TAGS_NAMED: usize = 8;
 /// Revision to open.
 pub(crate) struct Start {
     pub(crate) root: WantedCatalog,
-    /// `None` if only the catalog itself has it.
+    /// Number of the revision; `None` if only the catalog itself has it.
     pub(crate) number: Option<u64>,
     pub(crate) published: Option<u64>,
     pub(crate) tag: Option<String>,

@@ -20,9 +20,9 @@ const CAUSES_MAX: usize = 16;
 pub struct ViewStatus {
     /// Name of the repository.
     pub repository: String,
-    /// Revision that is shown.
+    /// Number of the shown revision.
     pub revision: u64,
-    /// Hash of its root catalog.
+    /// Hash of the root catalog of that revision.
     pub root_hash: ContentHash,
     /// Requested tag, if any.
     pub tag: Option<String>,
@@ -30,11 +30,11 @@ pub struct ViewStatus {
     pub pinned: bool,
     /// Time of the publisher's signature, in seconds since the epoch; unknown for a pinned hash.
     pub published: Option<u64>,
-    /// Time at which this view began to show it.
+    /// Time since which the view has shown it.
     pub since: SystemTime,
     /// Time of the last successful check for a head.
     pub checked: SystemTime,
-    /// Error of the last check, and the time of the first one.
+    /// Error of the last check, and the time of the first failed one.
     pub offline: Option<Offline>,
     /// Last failures, oldest first.
     pub failures: Vec<Failure>,
@@ -47,7 +47,7 @@ pub struct ViewStatus {
 pub struct Offline {
     /// Time of the first failed check.
     pub since: SystemTime,
-    /// Error of the last one.
+    /// Error of the last failed check.
     pub reason: String,
 }
 
@@ -60,7 +60,7 @@ pub struct Failure {
     pub object: String,
     /// Error with its causes.
     pub cause: String,
-    /// Process that called, if known.
+    /// Process of the call, if known.
     pub caller: Option<u32>,
 }
 
@@ -76,23 +76,23 @@ pub struct FailureCause {
 /// Counters of a view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ViewCounters {
-    /// Catalogs that are mounted now.
+    /// Number of mounted catalogs.
     pub catalogs: u64,
-    /// Lookups.
+    /// Number of lookups.
     pub lookups: u64,
-    /// Directory listings.
+    /// Number of directory listings.
     pub lists: u64,
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Reads that had to wait for an object.
+    /// Number of reads that waited for an object.
     pub misses: u64,
     /// Reads of extended attributes.
     pub xattrs: u64,
-    /// Changes of the revision since the start.
+    /// Number of changes of the revision since the start.
     pub switches: u64,
-    /// Files that may be open.
+    /// Number of files that may be open.
     pub held: u64,
-    /// Failures, including those no longer recorded.
+    /// Number of failures, including those no longer recorded.
     pub failures: u64,
 }
 
@@ -103,11 +103,11 @@ pub(crate) struct HeadStatus {
     pub(crate) offline: Option<Offline>,
 }
 
-/// Last failures.
+/// Recent failures, by cause.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     last: Mutex<VecDeque<Failure>>,
-    /// Causes by a text that is the same for all objects of failures with that cause.
+    /// Failures by a text that is the same for all objects with the same cause.
     causes: Mutex<Vec<(String, FailureCause)>>,
     count: Counter,
 }
@@ -119,7 +119,7 @@ impl Failures {
         self.note(key, Failure { time: SystemTime::now(), object, cause, caller });
     }
 
-    /// Adds a failure that is described by a text alone.
+    /// Adds a failure that only a text describes.
     pub(crate) fn add_text(&self, object: String, cause: String) {
         self.note(cause.clone(), Failure { time: SystemTime::now(), object, cause, caller: None });
     }
@@ -155,7 +155,7 @@ impl Failures {
     }
 }
 
-/// Returns the store's error that a tree's error comes from.
+/// Returns the error of the store that caused a tree's error.
 fn of_store(error: &TreeError) -> Option<&StoreError> {
     let causes = successors(Some(error as &(dyn Error + 'static)), |error| (**error).source());
     causes.filter_map(|cause| cause.downcast_ref()).next()
@@ -170,7 +170,7 @@ fn cause_key(error: &TreeError) -> String {
     }
 }
 
-/// Returns an error and its causes in one line, which follows the name of the object.
+/// Returns an error and its causes in one line, to follow the name of the object.
 fn cause_text(object: &str, error: &TreeError) -> String {
     let is_named = names(object, &error.object);
     let kind = if is_named {

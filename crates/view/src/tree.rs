@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_vfs::{
-    Attr, Cookie, Data, ErrorKind, Found, Kind, Listing, Node, Reply, StatFs, Tree, TreeError, Watcher,
+    Attr, Cookie, Data, ErrorKind, Kind, Listing, Node, NodeWithAttr, Reply, StatFs, Tree, TreeError, Watcher,
 };
 
 use crate::core::Core;
@@ -13,11 +13,11 @@ use crate::payload::NodeInfo;
 use crate::view::View;
 
 impl Tree for View {
-    fn root(&self) -> Found {
+    fn root(&self) -> NodeWithAttr {
         self.core.root()
     }
 
-    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<Found>) {
+    fn lookup(&self, dir: &Node, name: &[u8], reply: Reply<NodeWithAttr>) {
         self.core.counters.lookups.count();
         // Arguments are copied only for a call that has to wait.
         if let Some(parked) = self.core.answer(reply, |snapshot| snapshot.lookup(dir, name)) {
@@ -102,7 +102,7 @@ impl Tree for View {
 
 impl Core {
     /// Returns the root directory of the present revision.
-    fn root(&self) -> Found {
+    fn root(&self) -> NodeWithAttr {
         let revision = self.current.load();
         revision.root_found
     }

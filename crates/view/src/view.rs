@@ -22,7 +22,7 @@ use crate::revision::{Label, Revision};
 use crate::start::Start;
 use crate::status::{FailureCause, HeadStatus, ViewCounters, ViewStatus};
 
-/// A repository as a tree: one revision at a time, and new ones as they are published.
+/// A repository as a tree, which shows one revision at a time and moves to new ones.
 pub struct View {
     pub(crate) core: Arc<Core>,
     follower: Arc<Follower>,
@@ -97,12 +97,12 @@ impl View {
         self.follower.refresh(None)
     }
 
-    /// Does the same with a timeout; the check continues after it.
+    /// Checks for a new head like [`Self::refresh`] with a timeout; the check continues after it.
     pub fn refresh_within(&self, timeout: Duration) -> Result<Refreshed, TreeError> {
         self.follower.refresh(Instant::now().checked_add(timeout))
     }
 
-    /// Takes a hint that a newer revision may exist, which triggers a verified refresh.
+    /// Accepts a hint that a newer revision may exist, which triggers a verified refresh.
     ///
     /// Returns at once. A pinned view stays.
     pub fn hint_revision(&self, revision: Option<u64>) {

@@ -26,7 +26,7 @@ use crate::status::Failure;
 const PAGE_MAX: usize = 40_000;
 /// Maximum length of a repository's description.
 const METAINFO_MAX: u64 = 64 * 1024;
-/// Value if the repository has no description, or it can't be fetched.
+/// Value if the repository has no description, or the description can't be fetched.
 const NO_METAINFO: &str = "metainfo not available";
 
 impl Snapshot<'_> {
@@ -194,7 +194,7 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Returns an attribute that a node's payload has.
+/// Returns an attribute that the payload of a node determines.
 fn of_info(node: &Node, info: &NodeInfo, name: &str) -> Option<String> {
     let yes_no = |yes: bool| if yes { "1" } else { "0" }.to_owned();
     let file = node.kind == Kind::File;

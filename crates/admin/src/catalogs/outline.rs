@@ -1,4 +1,4 @@
-//! Which catalogs a new revision has to write, and how large they get.
+//! Finds the catalogs that a new revision has to write, and their sizes.
 
 use esker_format::catalog::Flags;
 
@@ -11,9 +11,9 @@ use crate::path;
 #[derive(Debug)]
 pub(crate) struct OutlineDirectory {
     pub(crate) path: Vec<u8>,
-    /// The directory it is in; none for the root of the catalog. Parents come before their children.
+    /// Parent directory, as index; none for the root of the catalog. Parents come before their children.
     pub(crate) parent: Option<usize>,
-    /// How many entries it has.
+    /// Number of entries in the directory.
     pub(crate) entries: u64,
 }
 
@@ -22,11 +22,16 @@ pub(crate) struct OutlineDirectory {
 pub(crate) struct Outline {
     pub(crate) mountpoint: Vec<u8>,
     pub(crate) directories: Vec<OutlineDirectory>,
-    /// Whether the publisher made it without being asked to.
+    /// True if the publisher split this catalog off automatically.
     pub(crate) automatic: bool,
 }
 
 impl Outline {
+    /// Returns the outline of a root catalog whose directories don't matter.
+    pub(crate) fn root() -> Self {
+        Self { mountpoint: Vec::new(), directories: Vec::new(), automatic: false }
+    }
+
     /// Returns the number of entries that the catalog will have, its root included.
     pub(crate) fn entries(&self) -> u64 {
         1 + self.directories.iter().map(|directory| directory.entries).sum::<u64>()

@@ -14,7 +14,7 @@ use crate::published::OldCatalog;
 
 use super::{Built, CatalogBuilder};
 
-/// One thread's means to write catalogs.
+/// State of one thread that writes catalogs.
 pub(super) struct Writer<'b, 'r> {
     builder: &'b CatalogBuilder<'r>,
     encoder: Encoder,
@@ -126,7 +126,10 @@ impl<'b, 'r> Writer<'b, 'r> {
                     waiting.push((path.clone(), walk.rows.len()));
                 }
             } else if entry.is_directory() {
-                let bind = tree.published.nested_at(&path)?;
+                let bind = match tree.changes.bound(&path) {
+                    Some(bound) => Some(bound.clone()),
+                    None => tree.published.nested_at(&path)?,
+                };
                 walk.nested.extend(bind.map(|bind| (path.clone(), bind)));
             }
             walk.rows.push((PathKey::of(&path), parent, entry));
@@ -158,12 +161,12 @@ impl<'b, 'r> Writer<'b, 'r> {
             subtree = published.statistics(old)?.subtree;
             counted.extend(old.nested.iter().filter(|(_, nested)| !nested.bind && nested.hash.is_some()));
         }
-        let built = self.builder.built.lock().clone();
         let mut added = Counters::default();
         for (path, nested) in nested.iter().filter(|(_, nested)| !nested.bind) {
             let before = counted.get(path);
-            match built.get(path) {
-                Some(built) => added.add(&built.total),
+            let built = self.builder.built.lock().get(path).map(|built| built.total);
+            match built {
+                Some(total) => added.add(&total),
                 None if before.is_some_and(|before| before.hash == nested.hash) => {
                     counted.remove(path);
                 }
@@ -185,7 +188,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         CatalogHeader {
             revision: if is_root { builder.revision } else { before.saturating_add(1) },
             last_modified: builder.now,
-            previous: old.map(|old| old.hash),
+            previous: builder.replaces.filter(|_| is_root).or(old.map(|old| old.hash)),
             root_prefix: mountpoint.to_vec(),
             ttl: is_root.then_some(builder.ttl),
             volatile: properties.is_some_and(|properties| properties.volatile),

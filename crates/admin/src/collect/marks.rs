@@ -91,7 +91,8 @@ impl Marker<'_> {
         closure.add_objects(&lists, &mut sorter, self.collect.threads, &self.collect.stop)?;
         let unlisted = revisions.unlisted();
         let listed = reflog.references().iter().map(|reference| reference.object);
-        let listed = listed.filter(|object| !unlisted.contains(object));
+        // Kept root catalogs are in the closure, with their owners.
+        let listed = listed.filter(|object| object.kind != ObjectKind::Catalog && !unlisted.contains(object));
         sorter.extend(of_head(head).chain(listed).map(|object| shared(&object)))?;
         let warning = |incomplete: &Incomplete| {
             let catalog = incomplete.catalog;

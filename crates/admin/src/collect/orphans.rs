@@ -21,9 +21,7 @@ pub(crate) fn find(
     let folders: Vec<u8> = (0..=u8::MAX).collect();
     let listed = marker.each(&folders, |folder| list(marker, *folder, limit))?;
     let stored = listed.into_iter().flatten().map(|record| Ok(super::marks::shared_record(record)));
-    minus(stored, kept.objects.iter())
-        .map(|tagged: Result<Tagged, AdminError>| Ok(tagged?.record))
-        .collect()
+    minus(stored, kept.objects.iter()).map(|tagged: Result<Tagged, AdminError>| Ok(tagged?.record)).collect()
 }
 
 /// Returns the objects of a folder that were last written before `limit`, sorted.

@@ -8,6 +8,7 @@ use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{Reference, Reflog};
 use esker_format::time::UnixTime;
+use esker_format::write::history::is_automatic;
 
 use super::{DroppedRevision, Keep};
 use crate::error::AdminError;
@@ -44,8 +45,11 @@ impl Revisions {
         keep: Keep,
         now: UnixTime,
     ) -> Result<Self, AdminError> {
-        let added: HashMap<ContentHash, UnixTime> =
-            reflog.references().iter().map(|reference| (reference.object.hash, reference.timestamp)).collect();
+        let added: HashMap<ContentHash, UnixTime> = reflog
+            .references()
+            .iter()
+            .map(|reference| (reference.object.hash, reference.timestamp))
+            .collect();
         let mut revisions = Self::default();
         let oldest = revisions.follow(lists, has, head.root_catalog, &added, keep, now)?;
         revisions.add_tags(tags);
@@ -138,55 +142,4 @@ pub(crate) fn expired_tags(tags: &[Tag], age: Option<i64>, now: UnixTime) -> Vec
         .collect();
     expired.sort_by_key(|tag| (tag.timestamp, tag.revision));
     expired
-}
-
-/// Returns true if CernVM-FS would take a tag for an automatic one: `generic[_N]-YYYY-MM-DDThh:mm:ss[.mmm]Z`.
-pub(crate) fn is_automatic(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix("generic") else { return false };
-    let Some((number, time)) = rest.split_once('-') else { return false };
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    if !(number.is_empty() || number.strip_prefix('_').is_some_and(is_number)) {
-        return false;
-    }
-    let (Some(stamp), Some(rest)) = (time.get(..19), time.get(19..)) else { return false };
-    let fits = |(byte, pattern): (u8, u8)| match pattern {
-        b'0' => byte.is_ascii_digit(),
-        other => byte == other,
-    };
-    let is_stamp = stamp.bytes().zip(*b"0000-00-00T00:00:00").all(fits);
-    let fraction = rest.strip_suffix('Z').and_then(|rest| match rest {
-        "" => Some(true),
-        _ => rest.strip_prefix('.').map(|digits| is_number(digits) && digits.len() <= 3),
-    });
-    is_stamp && fraction == Some(true)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn automatic_tags_are_told_by_their_names() {
-        for name in [
-            "generic-2024-10-18T08:01:07Z",
-            "generic_2-2024-10-18T08:01:07Z",
-            "generic-2024-10-18T08:01:07.1Z",
-            "generic-2024-10-18T08:01:07.123Z",
-        ] {
-            assert!(is_automatic(name), "{name}");
-        }
-        for name in [
-            "generic",
-            "generic-2024",
-            "generic_-2024-10-18T08:01:07Z",
-            "generic_x-2024-10-18T08:01:07Z",
-            "generic-2024-10-18T08:01:07",
-            "generic-2024-10-18T08:01:07.1234Z",
-            "generic-2024-10-18T08:01:07.Z",
-            "generic-2024-10-18T08:01:é7Z",
-            "v1",
-        ] {
-            assert!(!is_automatic(name), "{name}");
-        }
-    }
 }

@@ -1,19 +1,21 @@
-//! Deletes condemned objects.
+//! Deletes condemned objects, batch by batch, each under the lock of the head.
 
 use std::collections::BTreeSet;
 use std::io;
 
-use esker_format::object::ObjectKind;
+use esker_format::object::{ObjectKind, ObjectName};
 use serde::Serialize;
 
 use super::CollectProgress;
-use super::condemn::{Condemned, CondemnedFile, State};
-use super::marks::{Kept, Marker};
+use super::act::{Marked, Run};
+use super::marks::Marker;
+use crate::condemned::State;
 use crate::error::AdminError;
-use crate::hash_lists::{Record, minus};
+use crate::hash_lists::sorter::SetIter;
+use crate::hash_lists::{Record, SortedSet, Tagged};
 
-/// Objects that are deleted between two looks at the stop flag and two reports of progress.
-const BATCH: usize = 10_000;
+/// Objects that are deleted in one go: publishers wait for the lock meanwhile.
+const BATCH: u64 = 10_000;
 /// Up to this many folders are synced one by one; above, the whole file system is.
 const SYNC_SINGLY: usize = 48;
 
@@ -28,45 +30,71 @@ pub struct Deleted {
     pub revived: u64,
 }
 
-/// Deletes the objects of the list that no kept revision names, and then the list. Repeating it is harmless.
-pub(crate) fn sweep(
-    marker: &Marker<'_>,
-    file: &CondemnedFile,
-    list: Condemned,
-    kept: &Kept,
-) -> Result<Deleted, AdminError> {
-    let listed = list.objects.len() as u64;
-    let mut doomed = Vec::new();
-    for tagged in minus(list.iter(), kept.objects.iter()) {
-        doomed.push(tagged?.record);
+impl Deleted {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.objects += other.objects;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.revived += other.revived;
     }
-    if list.state != State::Deleting || doomed.len() as u64 != listed {
-        // Objects that stay are taken off the list before anything is deleted.
-        file.write(&Condemned { state: State::Deleting, since: list.since, objects: doomed.clone() })?;
+}
+
+/// Deletes the listed objects that no kept revision names, and then the list. Repeating it is harmless.
+pub(super) fn sweep(run: &Run<'_>, marked: &mut Marked) -> Result<Deleted, AdminError> {
+    let mut deleted = Deleted::default();
+    // Publishers take what they use off the list; those of CernVM-FS don't know it, so what is kept is compared again
+    // whenever the head moved.
+    while !sweep_beside(run, marked, &mut deleted)? {
+        *marked = run.mark_published()?;
     }
-    let mut deleted = Deleted { revived: listed - doomed.len() as u64, ..Deleted::default() };
-    let total = doomed.len() as u64;
-    let mut done = 0;
-    for batch in doomed.chunks(BATCH) {
-        (marker.collect.progress)(CollectProgress::Delete { done, total });
-        // Each folder is one thread's, so that threads don't wait for each other's folder.
-        let folders: Vec<&[Record]> = batch.chunk_by(|a, b| a.folder() == b.folder()).collect();
-        for sizes in marker.each(&folders, |folder| delete(marker, folder))? {
-            deleted.objects += sizes.objects;
-            deleted.bytes = deleted.bytes.saturating_add(sizes.bytes);
-        }
-        done += batch.len() as u64;
-    }
-    sync(marker, &doomed)?;
-    file.remove()?;
     Ok(deleted)
 }
 
+/// Deletes batches until the end of the list, or until the head is another one.
+fn sweep_beside(run: &Run<'_>, marked: &Marked, deleted: &mut Deleted) -> Result<bool, AdminError> {
+    let mut kept = Cursor::new(&marked.kept.objects);
+    loop {
+        let lock = run.repository.lock_head(&run.marker.collect.stop)?;
+        if lock.head().bytes != marked.head.bytes {
+            return Ok(false);
+        }
+        let Some(mut list) = run.folder.read()? else { return Ok(true) };
+        if list.state() == State::Waiting {
+            list.begin_deleting()?;
+        }
+        let Some(batch) = list.batch(BATCH)? else {
+            list.remove()?;
+            return Ok(true);
+        };
+        (run.marker.collect.progress)(CollectProgress::Delete { done: batch.done, total: list.count() });
+        // Publishers took the others off the list.
+        let covered = batch.done.saturating_sub(list.done());
+        deleted.revived += covered.saturating_sub(batch.objects.len() as u64);
+        let mut doomed = Vec::new();
+        for object in &batch.objects {
+            match kept.has(&Record::of(object))? {
+                true => deleted.revived += 1,
+                false => doomed.push(*object),
+            }
+        }
+        // Each folder is one thread's, so that threads don't wait for each other's folder.
+        let folders: Vec<&[ObjectName]> = doomed.chunk_by(|a, b| folder(a) == folder(b)).collect();
+        for sizes in run.marker.each(&folders, |objects| delete(&run.marker, objects))? {
+            deleted.add(&sizes);
+        }
+        sync(&run.marker, &doomed)?;
+        list.advance(&batch)?;
+    }
+}
+
+fn folder(object: &ObjectName) -> u8 {
+    Record::of(object).folder()
+}
+
 /// Deletes objects of one folder.
-fn delete(marker: &Marker<'_>, records: &[Record]) -> Result<Deleted, AdminError> {
+fn delete(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<Deleted, AdminError> {
     let mut deleted = Deleted::default();
-    for name in records.iter().filter_map(Record::name) {
-        let Some(size) = marker.size(&name)? else { continue };
+    for name in objects {
+        let Some(size) = marker.size(name)? else { continue };
         if !matches!(name.kind, ObjectKind::File | ObjectKind::Chunk) {
             remove(marker, &name.alternative_path())?;
         }
@@ -87,10 +115,10 @@ fn remove(marker: &Marker<'_>, path: &str) -> Result<(), AdminError> {
     }
 }
 
-/// Makes the deletions durable, so that no object comes back after the list is gone.
-fn sync(marker: &Marker<'_>, records: &[Record]) -> Result<(), AdminError> {
+/// Makes deletions durable, so that no object comes back after the list is gone.
+fn sync(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<(), AdminError> {
     let root = marker.sink.root();
-    let folders: BTreeSet<u8> = records.iter().map(Record::folder).collect();
+    let folders: BTreeSet<u8> = objects.iter().map(folder).collect();
     if folders.len() > SYNC_SINGLY {
         return marker.served.sync_all(root).map_err(AdminError::file("syncing", root));
     }
@@ -104,4 +132,31 @@ fn sync(marker: &Marker<'_>, records: &[Record]) -> Result<(), AdminError> {
         }
     }
     Ok(())
+}
+
+/// Looks up records in a set; ascending ones in one pass.
+struct Cursor<'s> {
+    set: &'s SortedSet,
+    iter: SetIter<'s>,
+    next: Option<Tagged>,
+    last: Option<Record>,
+}
+
+impl<'s> Cursor<'s> {
+    fn new(set: &'s SortedSet) -> Self {
+        Self { set, iter: set.iter(), next: None, last: None }
+    }
+
+    fn has(&mut self, record: &Record) -> Result<bool, AdminError> {
+        // The list is ordered by algorithm first, so it goes back where another algorithm begins.
+        if self.last.is_none_or(|last| last >= *record) {
+            self.iter = self.set.iter();
+            self.next = self.iter.next().transpose()?;
+        }
+        self.last = Some(*record);
+        while self.next.is_some_and(|next| next.record < *record) {
+            self.next = self.iter.next().transpose()?;
+        }
+        Ok(self.next.is_some_and(|next| next.record == *record))
+    }
 }

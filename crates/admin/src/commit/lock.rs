@@ -13,11 +13,9 @@ use crate::condemned::Condemned;
 use crate::error::AdminError;
 use crate::repository::{Base, ReadHead, Repository};
 
+use super::kept_history::read_history;
 use super::publication::Next;
-use super::read_history;
 
-/// Longest wait for the lock, which other processes hold for a short time only.
-const WAIT_MAX: Duration = Duration::from_secs(600);
 /// First pause between two attempts to take the lock, and the longest one.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
@@ -34,7 +32,7 @@ pub(crate) struct HeadLock<'r> {
 impl Repository {
     /// Takes the lock of the head, after waiting for other publishers, and reads the head.
     pub(crate) fn lock_head(&self, stop: &AtomicBool) -> Result<HeadLock<'_>, AdminError> {
-        let lock = wait(&self.sink, stop)?;
+        let lock = wait(&self.sink, self.lock_wait, stop)?;
         let head = self.read_head()?;
         let condemned = self.condemned().read()?;
         let collections = self.condemned().collections()?;
@@ -42,13 +40,13 @@ impl Repository {
     }
 }
 
-fn wait(sink: &LocalSink, stop: &AtomicBool) -> Result<FileLock, AdminError> {
+fn wait(sink: &LocalSink, limit: Option<Duration>, stop: &AtomicBool) -> Result<FileLock, AdminError> {
     let begun = Instant::now();
     let mut pause = PAUSE;
     loop {
         match sink.lock()? {
             Locking::Taken(lock) => return Ok(lock),
-            Locking::Held(holder) if begun.elapsed() >= WAIT_MAX => {
+            Locking::Held(holder) if limit.is_some_and(|limit| begun.elapsed() >= limit) => {
                 return Err(AdminError::locked(sink.describe())(holder));
             }
             Locking::Held(_) if stop.load(Ordering::Relaxed) => return Err(AdminError::Interrupted),
@@ -65,17 +63,17 @@ impl HeadLock<'_> {
     }
 
     /// Returns whether a head that was read before is still the published one.
-    pub(super) fn is_of(&self, head: &ReadHead) -> bool {
+    pub(crate) fn is_of(&self, head: &ReadHead) -> bool {
         self.head.bytes == head.bytes
     }
 
     /// Returns whether objects may be, or become, missing that were there when work on a base began.
-    pub(super) fn may_miss_objects_of(&self, base: &Base) -> bool {
+    pub(crate) fn may_miss_objects_of(&self, base: &Base) -> bool {
         self.condemned.is_some() || self.collections != base.collections
     }
 
     /// Reads the head again, after a program replaced it without the lock.
-    pub(super) fn read_again(&mut self) -> Result<(), AdminError> {
+    pub(crate) fn read_again(&mut self) -> Result<(), AdminError> {
         self.head = self.repository.read_head()?;
         Ok(())
     }

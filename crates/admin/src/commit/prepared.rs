@@ -81,12 +81,14 @@ fn write(
     let outlines = balance::decide(published, changes, &context.comparison())?;
     context.put_empty()?;
     let revision = head.verified.revision().saturating_add(1);
-    let ttl = published.root()?.catalog.properties().ttl.unwrap_or(head.verified.ttl());
+    let ttl = published.root()?.catalog.properties().ttl;
+    let ttl = context.repository.settings.ttl.or(ttl).unwrap_or(head.verified.ttl());
     // Never before the published one, whatever the clock says, since clients refuse an older head.
     let now = context.now.max(head.verified.timestamp());
     let tree = NewTree { published, changes };
     let algorithm = head.verified.hash_algorithm();
-    let builder = CatalogBuilder { tree, sink, algorithm, revision, now, ttl, built: Default::default() };
+    let (replaces, built) = Default::default();
+    let builder = CatalogBuilder { tree, sink, algorithm, revision, replaces, now, ttl, built };
     let root = builder.run(&outlines, threads)?;
     sink.flush()?;
     let built = builder.built.into_inner();
@@ -97,7 +99,7 @@ fn write(
 }
 
 /// Returns the objects of an entry that are stored in the repository.
-fn objects_of(entry: &Entry) -> impl Iterator<Item = ObjectName> {
+pub(crate) fn objects_of(entry: &Entry) -> impl Iterator<Item = ObjectName> {
     let stored = entry.is_file() && !entry.flags.has(Flags::EXTERNAL);
     let whole = entry.hash.map(|hash| ObjectName::new(hash, ObjectKind::File));
     let chunks = entry.chunks.iter().map(|chunk| ObjectName::new(chunk.hash, ObjectKind::Chunk));

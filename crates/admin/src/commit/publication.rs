@@ -17,7 +17,7 @@ use crate::error::AdminError;
 use crate::kept;
 use crate::repository::DATABASE_MAX;
 
-use super::HeadLock;
+use super::lock::HeadLock;
 
 /// What the next head says.
 pub(crate) struct Next {
@@ -37,6 +37,15 @@ impl HeadLock<'_> {
     /// Stores the remaining objects and replaces the head, if it still is the one that was read under the lock. All
     /// objects that the next head leads to have to be put.
     pub(crate) fn publish(&self, next: Next) -> Result<Swap, AdminError> {
+        self.publish_changed(next, &|_| ())
+    }
+
+    /// The same with further changes of the manifest.
+    pub(crate) fn publish_changed(
+        &self,
+        next: Next,
+        change: &dyn Fn(&mut Manifest),
+    ) -> Result<Swap, AdminError> {
         let repository = self.repository;
         let sink = &*repository.sink;
         let head = &self.head().verified;
@@ -71,7 +80,7 @@ impl HeadLock<'_> {
         if let Some(spool) = &repository.spool {
             spool.remember_reflog(&reflog)?;
         }
-        let manifest = Manifest {
+        let mut manifest = Manifest {
             root_catalog: next.root.0,
             root_catalog_size: next.root.1,
             ttl: next.ttl,
@@ -84,6 +93,7 @@ impl HeadLock<'_> {
             micro_catalog: None,
             ..head.manifest().clone()
         };
+        change(&mut manifest);
         let signed = sign_manifest(&manifest, repository.publisher.key()).map_err(AdminError::Signing)?;
         Ok(sink.replace_root(manifest::PATH, &signed, Some(&self.head().bytes))?)
     }

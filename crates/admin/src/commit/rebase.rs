@@ -219,8 +219,11 @@ fn judge(old: Option<&Entry>, new: Option<&Entry>, ours: Option<&Entry>) -> Verd
         _ if same(new, ours) => Verdict::Drop,
         (Some(old), Some(new), _) if removes && same_directory(old, new) => Verdict::ApplyIfSameBelow,
         _ if same(old, new) || is_made(old) && is_made(new) => Verdict::Apply,
-        // Nothing but times of a directory that is gone; what is new in it is found there.
-        (Some(old), None, Some(ours)) if same_directory(old, ours) => Verdict::Drop,
+        // Nothing but times: they go with a directory that is gone; what is new in it is found there.
+        (Some(old), Some(new), Some(ours)) if same_directory(old, ours) && new.is_directory() => {
+            Verdict::Join(later(new, ours))
+        }
+        (Some(old), _, Some(ours)) if same_directory(old, ours) => Verdict::Drop,
         // Both made the directory: what was there first stays.
         (None, Some(new), Some(ours)) if same_directory(new, ours) => Verdict::Drop,
         (Some(old), Some(new), Some(ours)) if same_directory(old, new) && ours.is_directory() => {

@@ -55,7 +55,7 @@ fn a_list_holds_its_objects_until_they_are_deleted() {
         assert_eq!(delete(&folder).unwrap().len() as u32, count);
         assert!(folder.read().unwrap().is_none());
     }
-    assert_eq!(folder.collections().unwrap(), 3);
+    assert_eq!(folder.collections().unwrap(), 6, "three began and ended");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn any_operation_may_fail() {
             }
             assert!(folder.read().unwrap().is_none());
             let lists = folder.collections().unwrap();
-            assert!(lists <= 1, "operation {at}");
+            assert!(lists >= 2 || !begun, "operation {at}: {lists}");
             if !struck {
                 break;
             }

@@ -44,7 +44,7 @@ impl Owner {
     /// Owner of what several roots lead to.
     pub(crate) const SHARED: Self = Self(u32::MAX);
 
-    /// Returns the owner of what both own.
+    /// Returns the common owner for an object of two owners.
     pub(crate) fn with(self, other: Self) -> Self {
         if self == other { self } else { Self::SHARED }
     }

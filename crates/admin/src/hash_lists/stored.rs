@@ -47,9 +47,11 @@ impl<'r> HashLists<'r> {
         match self.make(catalog) {
             Ok(list) => Ok(Some(list)),
             Err(AdminError::Missing { .. }) => Ok(None),
-            Err(
-                AdminError::Corrupt { .. } | AdminError::Compressed { .. } | AdminError::Catalog { .. },
-            ) if self.lenient => Ok(None),
+            Err(AdminError::Corrupt { .. } | AdminError::Compressed { .. } | AdminError::Catalog { .. })
+                if self.lenient =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -62,6 +64,11 @@ impl<'r> HashLists<'r> {
         let list = opened.map_err(|source| AdminError::Catalog { what, source })?;
         self.keep(catalog, &list);
         Ok(list)
+    }
+
+    /// Returns true if the list of a catalog is kept already, or none is kept.
+    pub(crate) fn has(&self, catalog: &ContentHash) -> bool {
+        self.path(catalog).is_none_or(|path| self.disk.facts(&path).is_ok())
     }
 
     /// Stores a list. Losing one costs time only, so a failure is no error.

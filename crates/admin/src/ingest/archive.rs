@@ -1,4 +1,4 @@
-//! Archives, read entry by entry.
+//! Reads archives entry by entry.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -15,7 +15,7 @@ use crate::source::{Xattrs, pack_xattrs};
 use super::Member;
 use super::collect::Collector;
 
-/// An archive that is being read.
+/// An archive and the position of its reader.
 pub(super) struct Archive {
     shown: PathBuf,
     stream: Box<dyn Read + Send>,

@@ -1,4 +1,4 @@
-//! Turns the members of an archive into changes.
+//! Converts the members of an archive into changes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -24,7 +24,7 @@ type Name = Vec<u8>;
 pub(super) struct Collector<'r> {
     context: &'r Context<'r>,
     owner: Owner,
-    /// The directory that the archive is unpacked into, with published symlinks followed.
+    /// Directory into which the archive is unpacked, with published symlinks resolved.
     target: Vec<u8>,
     /// Paths of entries of the archive that are no directories.
     brought: HashSet<Vec<u8>>,
@@ -34,18 +34,18 @@ pub(super) struct Collector<'r> {
     changes: Changes,
     /// Deleted paths; published entries at and below them must not reappear.
     deleted: BTreeSet<Vec<u8>>,
-    /// The job that stores the content of a file.
+    /// Index of the job that stores the content of each file, by path.
     jobs: HashMap<Vec<u8>, usize>,
     next_job: usize,
-    /// Names of the same file in one directory, by the first one.
+    /// Names of the same file in one directory, by its first name.
     links: BTreeMap<(Directory, Name), Vec<Name>>,
     /// Counts of removed and skipped entries.
     counted: Differences,
-    /// Paths to delete that are not there.
+    /// Paths to delete that do not exist.
     missing: Vec<Vec<u8>>,
-    /// Entries that were removed and came back with the archive.
+    /// Number of removed entries that the archive adds again.
     returned: u64,
-    /// Of those, directories that files took the place of: they count as changed, not as removed.
+    /// Number of those that are directories replaced by files: they count as changed, not as removed.
     replaced: u64,
 }
 
@@ -53,16 +53,16 @@ pub(super) struct Collector<'r> {
 pub(super) struct Collected {
     pub(super) changes: Changes,
     pub(super) differences: Differences,
-    /// How many entries are of a type that is not known.
+    /// Number of entries of an unknown type.
     pub(super) unknown_types: u64,
-    /// Paths to delete that are not there.
+    /// Paths to delete that do not exist.
     pub(super) missing: Vec<Vec<u8>>,
-    /// Of the removed entries, those that came back with the archive.
+    /// Number of removed entries that the archive adds again.
     returned: u64,
 }
 
 impl Collected {
-    /// Returns how many entries are removed and don't come back.
+    /// Returns the number of entries that are removed and not added again.
     pub(super) fn gone(&self) -> u64 {
         self.differences.removed.total().saturating_sub(self.returned)
     }
@@ -105,7 +105,7 @@ impl<'r> Collector<'r> {
             .any(|above| self.filter().ignores(above, is_directory || above.len() < path.len()))
     }
 
-    /// Returns true if the entry at a path came with the archive and is no directory.
+    /// Returns true if the archive added the entry at this path and it is no directory.
     pub(super) fn has_brought(&self, path: &[u8]) -> bool {
         self.brought.contains(path)
     }
@@ -114,7 +114,7 @@ impl<'r> Collector<'r> {
         NewTree { published: &self.context.published, changes: &self.changes }
     }
 
-    /// Makes the directory that the archive is unpacked into, and those above it; returns where it is.
+    /// Creates the target directory of the archive and its parents; returns its path.
     pub(super) fn enter(&mut self, target: &[u8]) -> Result<Vec<u8>, AdminError> {
         let target = self.directory(target)?;
         self.make_directory(&target)?;
@@ -122,7 +122,7 @@ impl<'r> Collector<'r> {
         Ok(target)
     }
 
-    /// Returns where an entry goes: its path below the target, with symlinks on the way to its name followed.
+    /// Returns the destination of an entry: its path below the target, with symlinks in its parents resolved.
     pub(super) fn place(&mut self, path: &[u8]) -> Result<Vec<u8>, AdminError> {
         let path = path::normalise(&path::join(&self.target, path))?;
         match path::split(&path) {
@@ -131,7 +131,7 @@ impl<'r> Collector<'r> {
         }
     }
 
-    /// Counts an entry whose type is not known, and which becomes a regular file.
+    /// Counts an entry of unknown type, which becomes a regular file.
     pub(super) fn note_unknown_type(&mut self) {
         self.unknown_types += 1;
     }
@@ -148,7 +148,7 @@ impl<'r> Collector<'r> {
         Ok(place)
     }
 
-    /// Deletes a path; one that is not there is fine.
+    /// Deletes a path; a missing path is no error.
     pub(super) fn delete(&mut self, path: &[u8]) -> Result<(), AdminError> {
         let Some((directory, name)) = path::split(path) else {
             let reason = "the root of the repository can't be deleted";
@@ -200,7 +200,7 @@ impl<'r> Collector<'r> {
         Ok(None)
     }
 
-    /// Makes sure that a path is a directory, and those above it.
+    /// Makes sure that a path and its parents are directories.
     pub(super) fn make_directory(&mut self, path: &[u8]) -> Result<(), AdminError> {
         let mut missing = Vec::new();
         let mut at = path;
@@ -239,7 +239,7 @@ impl<'r> Collector<'r> {
         entry.gid = self.owner.gid.unwrap_or(entry.gid);
     }
 
-    /// Adds or replaces an entry whose directory is there.
+    /// Adds or replaces an entry whose parent directory exists.
     fn put(&mut self, path: &[u8], entry: Entry) -> Result<(), AdminError> {
         let Some((directory, name)) = path::split(path) else { return Ok(()) };
         let before = self.tree().entry(path)?;
@@ -360,7 +360,7 @@ impl<'r> Collector<'r> {
         Ok(Collected { changes, differences, missing, returned, unknown_types })
     }
 
-    /// Gives the names of one file the same group.
+    /// Assigns all names of one file to the same hard link group.
     fn join_links(&mut self) -> Result<(), AdminError> {
         for ((directory, first), names) in std::mem::take(&mut self.links) {
             let listing = self.tree().list(&directory)?;
@@ -380,7 +380,7 @@ impl<'r> Collector<'r> {
         Ok(())
     }
 
-    /// Brings the link counts of a directory into line with the names that are left.
+    /// Updates the link counts of a directory after removals.
     fn mend_groups(&mut self, directory: &[u8]) -> Result<(), AdminError> {
         let listing = self.tree().list(directory)?;
         let mut counts: HashMap<u32, u32> = HashMap::new();

@@ -10,7 +10,7 @@ use super::collect::Collector;
 use crate::error::AdminError;
 use crate::path;
 
-/// As many links as Linux follows.
+/// Maximum number of links followed, as in Linux.
 const LINKS_MAX: u32 = 40;
 const LEADS_OUT: &str = "the archive has an entry below it, and it is a symlink that leads out of the repository: \
                          ingest into the directory that it should go to";
@@ -41,7 +41,7 @@ fn is_symlink(entry: &Entry) -> bool {
     entry.kind() == Some(EntryKind::Symlink)
 }
 
-/// Returns the directory that a link leads to.
+/// Returns the target directory of a link.
 fn target(
     collector: &Collector<'_>,
     directory: &[u8],

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Bytes that may be in flight.
+/// Limit for the bytes in the pipeline.
 #[derive(Clone, Debug)]
 pub(super) struct Budget(Arc<State>);
 
@@ -14,7 +14,7 @@ struct State {
     returned: Condvar,
 }
 
-/// Bytes that were taken; given back when dropped.
+/// A reservation of bytes, which is released on drop.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Budget,
@@ -26,7 +26,7 @@ impl Budget {
         Self(Arc::new(State { free: Mutex::new(bytes), returned: Condvar::new() }))
     }
 
-    /// Waits until this many bytes of the budget are free.
+    /// Waits until the budget has this many free bytes and reserves them.
     ///
     /// A caller must hold no other share, and must not ask for more than the whole budget.
     pub(super) fn take(&self, bytes: u64) -> Share {
@@ -40,7 +40,7 @@ impl Budget {
 }
 
 impl Share {
-    /// Gives back all but this many bytes.
+    /// Releases all but this many bytes.
     pub(super) fn shrink(&mut self, bytes: u64) {
         let surplus = self.bytes.saturating_sub(bytes);
         self.bytes -= surplus;

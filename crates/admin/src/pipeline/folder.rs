@@ -10,7 +10,7 @@ use crate::source::{Facts, Source};
 
 use super::{Feed, Feeder};
 
-/// Files of one directory that one feeder takes at once.
+/// Files of one directory that a feeder takes together.
 struct Batch<'p> {
     relative: &'p [u8],
     files: Vec<&'p ReadFile>,
@@ -28,7 +28,7 @@ pub(crate) struct FolderFiles<'p> {
 }
 
 impl<'p> FolderFiles<'p> {
-    /// Splits the work: files larger than `small` first, each alone, so that none is left over for the end.
+    /// Splits the work: each file larger than `small` is a batch of its own and comes first.
     pub(crate) fn new(source: &'p Source, plan: &'p Plan, small: u64) -> Self {
         let mut large = Vec::new();
         let mut batches = Vec::new();
@@ -46,7 +46,7 @@ impl<'p> FolderFiles<'p> {
         Self { source, batches: large, next: AtomicUsize::new(0) }
     }
 
-    /// Feeders that share the work.
+    /// Returns the feeders that share the work.
     pub(crate) fn feeders(&self, count: usize) -> Vec<Feeder<'_>> {
         let feeder = |_| -> Feeder<'_> { Box::new(|feed| self.feed(feed)) };
         (0..count).map(feeder).collect()

@@ -37,7 +37,7 @@ pub(super) fn work(pipeline: &Pipeline<'_>, run: &Run, waiting: &Receiver<Piece>
     Ok(())
 }
 
-/// Stores one piece, unless its content is stored already.
+/// Stores one piece, unless an equal one is stored already.
 fn store(
     pipeline: &Pipeline<'_>,
     encoder: &mut Encoder,

@@ -102,7 +102,7 @@ fn files_that_may_have_changed_are_read() {
 
 /// A file that could change again with the same times is not remembered.
 #[test]
-fn fresh_files_are_not_trusted() {
+fn recently_changed_files_are_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let file_index = read(folder.path());
     for (age, settled) in [(-10, false), (0, false), (2, false), (3, true), (1000, true)] {
@@ -112,7 +112,7 @@ fn fresh_files_are_not_trusted() {
 }
 
 #[test]
-fn where_times_mean_nothing_everything_is_read() {
+fn all_files_are_read_where_ctimes_are_unreliable() {
     let folder = tempfile::tempdir().unwrap();
     let settled = facts(NOW.seconds - 100);
     let entry = published(&Settings::default(), &settled, b"stored");

@@ -6,20 +6,20 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use rustix::fs::{lgetxattr, llistxattr};
 use rustix::io::Errno;
 
-/// The extended attributes of an entry, packed as catalogs hold them.
+/// Extended attributes of an entry, encoded for catalogs.
 #[derive(Debug, Default)]
 pub(crate) struct Xattrs {
-    /// None if there are none.
+    /// Encoded attributes; none if the entry has no attributes.
     pub(crate) packed: Option<Vec<u8>>,
-    /// How many were left out because catalogs can't hold them.
+    /// Number of attributes that catalogs can't represent.
     pub(crate) left_out: u64,
 }
 
-/// A catalog has one byte for the length of a name or value, and one for their number.
+/// Maximum length of a name or value, and maximum number of attributes: catalogs have one byte for each.
 const LENGTH_MAX: usize = 255;
 const VERSION: u8 = 1;
 
-/// Names that say something about the machine of the publisher and nothing about the file.
+/// Attributes that describe the publisher's machine and not the file.
 const MACHINE_NAMES: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs4_acl"];
 
 /// Reads the extended attributes of the entry `name` of a directory, whatever it is.
@@ -56,7 +56,7 @@ pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<(
     Ok(found)
 }
 
-/// Packs extended attributes, as far as catalogs can hold them.
+/// Encodes the extended attributes that catalogs can represent.
 pub(crate) fn pack_xattrs(mut found: Vec<(Vec<u8>, Vec<u8>)>) -> Xattrs {
     let all = found.len();
     // Archives may have names that no file system would take, and readers refuse whole catalogs for one of them.
@@ -80,7 +80,7 @@ fn pack(found: &[(Vec<u8>, Vec<u8>)]) -> Option<Vec<u8>> {
     Some(packed)
 }
 
-/// Calls with more and more room until the answer fits.
+/// Repeats a call with growing buffers until the reply fits.
 fn read_grown(
     room: usize,
     call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>,

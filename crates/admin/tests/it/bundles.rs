@@ -86,7 +86,7 @@ fn a_profile_is_merged_into_every_later_revision() {
 }
 
 #[test]
-fn a_trigger_that_vanishes_takes_its_bundle_along() {
+fn the_bundle_of_a_removed_trigger_is_removed() {
     let workshop = Workshop::new();
     make_tree(&workshop.source());
     publish_with(&workshop, vec![profile("tool", &TOOL)], "");
@@ -104,7 +104,7 @@ fn a_trigger_that_vanishes_takes_its_bundle_along() {
 }
 
 #[test]
-fn removing_a_profile_takes_its_bundles_back() {
+fn removing_a_profile_removes_its_bundles() {
     let workshop = Workshop::new();
     make_tree(&workshop.source());
     fs::hard_link(workshop.source().join("bin/tool"), workshop.source().join("bin/same")).unwrap();
@@ -127,7 +127,7 @@ fn removing_a_profile_takes_its_bundles_back() {
 }
 
 #[test]
-fn bundles_of_the_source_come_first() {
+fn bundles_of_the_source_take_precedence() {
     let workshop = Workshop::new();
     make_tree(&workshop.source());
     let own = workshop.source().join("bin/.cvmfsbundle-tool");
@@ -147,7 +147,7 @@ fn bundles_of_the_source_come_first() {
 }
 
 #[test]
-fn an_archive_may_replace_a_trigger_or_bring_a_bundle() {
+fn an_archive_may_replace_a_trigger_or_contain_a_bundle() {
     let workshop = Workshop::new();
     make_tree(&workshop.source());
     publish_with(&workshop, vec![profile("tool", &TOOL)], "");
@@ -180,7 +180,7 @@ fn an_archive_may_replace_a_trigger_or_bring_a_bundle() {
 }
 
 #[test]
-fn profiles_that_are_refused() {
+fn invalid_profiles_are_refused() {
     let workshop = Workshop::new();
     let repository = workshop.open();
     let mut strange = profile("strange", &TOOL);
@@ -218,7 +218,7 @@ fn a_damaged_profile_is_left_out_with_a_warning() {
 }
 
 #[test]
-fn a_dry_run_keeps_nothing() {
+fn a_dry_run_stores_no_profile() {
     let workshop = Workshop::new();
     make_tree(&workshop.source());
     let mut progress = |_| ();

@@ -92,17 +92,17 @@ fn lose_power_everywhere(with_keys: bool) {
 }
 
 #[test]
-fn power_may_be_lost_before_any_change() {
+fn a_power_loss_before_any_change_is_survived() {
     lose_power_everywhere(true);
 }
 
 #[test]
-fn power_may_be_lost_while_keys_are_made() {
+fn a_power_loss_during_key_creation_is_survived() {
     lose_power_everywhere(false);
 }
 
 #[test]
-fn any_operation_may_fail() {
+fn a_failure_of_any_operation_is_survived() {
     for ever in [false, true] {
         let mut hits = 0;
         for at in (1..).filter(|number| !is_one_of_many(*number)) {
@@ -125,7 +125,7 @@ fn any_operation_may_fail() {
 
 /// Keys that are there are never replaced, and a public key alone is no reason to make another master key.
 #[test]
-fn keys_of_others_are_left_alone() {
+fn keys_of_other_repositories_stay_unchanged() {
     let folder = place(true);
     let master = folder.path().join(format!("etc/keys/{NAME}.masterkey"));
     let public = fs::read(keys(folder.path()).public_key_file()).unwrap();
@@ -141,7 +141,7 @@ fn keys_of_others_are_left_alone() {
 
 /// Only its owner can read a private key, wherever it is; the master key may be in a folder of its own.
 #[test]
-fn the_master_key_can_be_kept_apart() {
+fn the_master_key_can_be_in_another_folder() {
     use std::os::unix::fs::PermissionsExt;
     let folder = scratch();
     let (root, offline) = (folder.path().join("srv").join(NAME), folder.path().join("offline"));

@@ -40,7 +40,7 @@ fn prepared() -> Workshop {
 }
 
 #[test]
-fn files_that_change_vanish_or_turn_into_something_else() {
+fn files_that_change_vanish_or_change_their_type_are_reported() {
     type Change = fn(&std::path::Path);
     let cases: [(&str, Change); 4] = [
         ("changed while", |file| fs::write(file, b"another content").unwrap()),
@@ -70,7 +70,7 @@ fn files_that_change_vanish_or_turn_into_something_else() {
 
 /// The content at the end of the file changed since its start was read.
 #[test]
-fn a_file_that_is_written_to_while_it_is_read() {
+fn a_file_that_changes_while_it_is_read_is_reported() {
     let workshop = prepared();
     let path = workshop.source().join("second");
     let file = fs::File::create(&path).unwrap();
@@ -98,7 +98,7 @@ fn a_file_that_is_written_to_while_it_is_read() {
 }
 
 #[test]
-fn a_directory_that_vanishes() {
+fn a_directory_that_vanishes_is_reported() {
     let workshop = prepared();
     let directory = workshop.source().join("directory");
     fs::create_dir(&directory).unwrap();
@@ -145,7 +145,7 @@ const SMALL_DISK: &str = "ESKER_TEST_SMALL_DISK";
 
 /// On a file system of two megabytes, in a mount namespace of the test's own.
 #[test]
-fn a_full_disk() {
+fn a_full_disk_leaves_the_old_revision() {
     if std::env::var_os(SMALL_DISK).is_none() {
         let status = std::process::Command::new("unshare")
             .args(["--map-root-user", "--mount"])
@@ -244,7 +244,7 @@ fn a_quick_second_change_is_not_missed() {
 
 /// The index of content can be computed anew, for repositories of others too.
 #[test]
-fn the_index_is_rebuilt() {
+fn a_reindex_rebuilds_the_content_index() {
     let fixture = esker_testkit::fixture::FULL;
     let unpacked = fixture.unpack();
     let name = RepositoryName::parse(fixture.name()).unwrap();
@@ -269,7 +269,7 @@ fn the_index_is_rebuilt() {
 
 /// The reference client ignores our lock, so it may publish between reading the head and claiming the repository.
 #[test]
-fn the_head_is_that_of_the_claim() {
+fn the_head_is_read_under_the_lock() {
     let workshop = prepared();
     let spool = workshop.folder.path().join("spool");
     fs::create_dir(&spool).unwrap();
@@ -303,7 +303,7 @@ fn an_object_that_is_too_large_is_left_out_of_the_index() {
 }
 
 #[test]
-fn objects_of_a_wrong_length_are_stored_anew_when_their_content_is_published_again() {
+fn objects_of_a_wrong_length_are_replaced_at_the_next_publish_of_their_content() {
     let workshop = Workshop::new();
     let content = b"long enough to be cut";
     fs::write(workshop.source().join("a"), content).unwrap();

@@ -60,27 +60,27 @@ const IO: (i32, &str) = (5, "Input/output error");
 const FULL: (i32, &str) = (28, "No space left on device");
 
 #[test]
-fn any_operation_may_fail_once() {
+fn a_single_failure_of_any_operation_is_survived() {
     fail_everywhere(Act::Again, IO, false, 1);
     fail_everywhere(Act::Again, FULL, false, 3);
     fail_everywhere(Act::Many, IO, false, 7);
 }
 
 #[test]
-fn all_operations_may_fail_from_any_on() {
+fn failures_from_any_operation_on_are_survived() {
     fail_everywhere(Act::Again, IO, true, 3);
     fail_everywhere(Act::Again, FULL, true, 1);
     fail_everywhere(Act::Many, FULL, true, 7);
 }
 
 #[test]
-fn any_operation_of_a_first_publish_may_fail() {
+fn a_failure_of_any_operation_of_a_first_publish_is_survived() {
     fail_everywhere(Act::First, IO, false, 1);
     fail_everywhere(Act::First, FULL, true, 2);
 }
 
 #[test]
-fn any_operation_of_an_ingest_may_fail() {
+fn a_failure_of_any_operation_of_an_ingest_is_survived() {
     fail_everywhere(Act::Ingest, IO, false, 1);
     fail_everywhere(Act::Ingest, FULL, true, 2);
 }
@@ -121,17 +121,17 @@ fn lose_power_everywhere(act: Act) {
 }
 
 #[test]
-fn power_may_be_lost_before_any_change_of_a_publish() {
+fn a_power_loss_before_any_change_of_a_publish_is_survived() {
     lose_power_everywhere(Act::First);
     lose_power_everywhere(Act::Again);
 }
 
 #[test]
-fn power_may_be_lost_before_any_change_among_many() {
+fn a_power_loss_before_any_change_of_a_large_publish_is_survived() {
     lose_power_everywhere(Act::Many);
 }
 
 #[test]
-fn power_may_be_lost_before_any_change_of_an_ingest() {
+fn a_power_loss_before_any_change_of_an_ingest_is_survived() {
     lose_power_everywhere(Act::Ingest);
 }

@@ -22,7 +22,7 @@ fn open(fixture: &Fixture, root: &Path) -> Repository {
 }
 
 #[test]
-fn the_checker_finds_nothing_in_them() {
+fn the_checker_finds_no_fault_in_fixtures() {
     for fixture in fixture::ALL {
         let unpacked = fixture.unpack();
         let findings = judge(&fixture, &unpacked.path());
@@ -32,7 +32,7 @@ fn the_checker_finds_nothing_in_them() {
 
 /// Objects of the reference come out of the stock encoder with the same bytes.
 #[test]
-fn stock_encoding_is_the_references() {
+fn stock_encoding_equals_that_of_the_reference() {
     let unpacked = fixture::FULL.unpack();
     let mut encoder = Encoder::new(Compression::Zlib, Deflate::Stock).unwrap();
     let mut room = Vec::new();
@@ -53,7 +53,7 @@ fn stock_encoding_is_the_references() {
 }
 
 #[test]
-fn a_revision_is_added_to_each() {
+fn each_fixture_accepts_a_new_revision() {
     for fixture in fixture::ALL {
         let unpacked = fixture.unpack();
         let before = judge(&fixture, &unpacked.path());
@@ -79,7 +79,7 @@ fn a_revision_is_added_to_each() {
 
 /// What Esker did not change keeps its bytes, whole catalogs included.
 #[test]
-fn untouched_catalogs_stay() {
+fn unchanged_catalogs_are_reused() {
     let unpacked = fixture::FULL.unpack();
     let before: Vec<PathBuf> = catalogs(&unpacked.path());
     let added = tempfile::tempdir().unwrap();

@@ -72,7 +72,7 @@ fn edit(top: &Path, random: &mut StdRng) {
     }
 }
 
-/// Objects on their way that nobody will take further.
+/// Unfinished objects of a killed publisher.
 fn in_transit(workshop: &Workshop) -> usize {
     let names = fs::read_dir(workshop.root().join("data/txn")).unwrap();
     names.filter(|name| name.as_ref().unwrap().file_name() != "esker.lock").count()

@@ -11,7 +11,7 @@ use crate::workshop::Workshop;
 
 /// One edit of the source. Numbers choose among the names there are.
 #[derive(Clone, Debug)]
-enum Edit {
+pub(crate) enum Edit {
     Write { directory: u8, name: u8, content: u8 },
     MakeDirectory { directory: u8, name: u8 },
     Remove { directory: u8, name: u8 },
@@ -22,7 +22,7 @@ enum Edit {
     Permissions { directory: u8, mode: u8 },
 }
 
-fn edit() -> impl Strategy<Value = Edit> {
+pub(crate) fn edit() -> impl Strategy<Value = Edit> {
     prop_oneof![
         4 => (any::<u8>(), 0u8..6, any::<u8>()).prop_map(|(directory, name, content)| Edit::Write { directory, name, content }),
         3 => (any::<u8>(), 0u8..6).prop_map(|(directory, name)| Edit::MakeDirectory { directory, name }),
@@ -52,7 +52,7 @@ fn directories(top: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn apply(top: &Path, edit: &Edit) {
+pub(crate) fn apply(top: &Path, edit: &Edit) {
     use std::os::unix::fs::PermissionsExt as _;
     let all = directories(top);
     let directory = |number: &u8| all[usize::from(*number) % all.len()].clone();
@@ -97,7 +97,7 @@ fn apply(top: &Path, edit: &Edit) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 60, ..ProptestConfig::default() })]
     #[test]
-    fn the_repository_follows_the_source(
+    fn the_repository_equals_the_source_after_random_changes(
         rounds in proptest::collection::vec(proptest::collection::vec(edit(), 1..12), 1..5),
         balanced: bool,
     ) {

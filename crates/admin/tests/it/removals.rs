@@ -132,7 +132,7 @@ fn ingest_that_deletes_most_has_to_be_confirmed() {
 }
 
 #[test]
-fn a_file_in_the_place_of_a_directory_counts_all_that_was_below() {
+fn a_file_that_replaces_a_directory_counts_as_its_removal() {
     let workshop = Workshop::new();
     fs::create_dir(workshop.source().join("a")).unwrap();
     for number in 0..10 {

@@ -9,6 +9,7 @@ use esker_format::hash::HashAlgorithm;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
+use esker_store::LocalSink;
 use esker_testkit::check::check;
 use esker_testkit::disk::{FaultDisk, Loss, Plan, scratch};
 
@@ -28,7 +29,7 @@ fn name() -> RepositoryName {
 }
 
 fn renew() -> Resign {
-    Resign { days: 30, master: None, only_own: false }
+    Resign { days: 30, master: None, only_own: false, drop: Vec::new() }
 }
 
 impl Old {
@@ -120,7 +121,7 @@ fn publishers_are_warned_before_the_whitelist_expires() {
     assert_eq!(old.publish("renewed").warnings, [""; 0]);
 }
 
-/// Whoever reads the repository while its certificate is replaced can verify it at every step.
+/// A client that reads the repository while its certificate is replaced can verify it at every step.
 #[test]
 fn a_certificate_is_replaced() {
     let old = Old::made(1, HashAlgorithm::Rmd160);
@@ -148,7 +149,7 @@ fn a_certificate_is_replaced() {
 
 /// The master key lies elsewhere, and the publisher's own keys need not be there to renew.
 #[test]
-fn the_master_key_comes_from_anywhere() {
+fn the_master_key_may_be_in_any_file() {
     let old = Old::made(40, HashAlgorithm::Sha1);
     let away = old.folder.path().join("away");
     fs::rename(old.key_file("masterkey"), &away).unwrap();
@@ -181,13 +182,14 @@ fn unsigned_whitelists_are_not_renewed() {
     assert_eq!(old.whitelist(), sound);
     let nowhere = renew().run(Path::new("/no/such"), &name(), &old.keys(), now()).unwrap_err();
     assert!(matches!(nowhere, AdminError::NoRepository(_)), "{nowhere}");
-    let _publishing = old.open().unwrap();
+    let publishing = LocalSink::open(old.root());
+    let _committing = publishing.lock().unwrap();
     assert!(matches!(old.sign(&renew()).unwrap_err(), AdminError::Locked { .. }));
 }
 
 /// Before every change: if the power went now, there would be the old whitelist or the new one.
 #[test]
-fn power_may_be_lost_and_operations_may_fail() {
+fn a_power_loss_or_failure_during_resigning_is_survived() {
     let old = Old::made(1, HashAlgorithm::Sha1);
     let before = old.whitelist();
     let disk = FaultDisk::new(old.folder.path(), Plan::Nothing);

@@ -77,7 +77,7 @@ fn small_chunks() -> ChunkSizes {
 }
 
 #[test]
-fn every_kind_in_every_storage() {
+fn entries_of_every_kind_read_back_in_every_encoding() {
     for algorithm in [HashAlgorithm::Sha1, HashAlgorithm::Rmd160, HashAlgorithm::Shake128] {
         for compression in [Compression::Zlib, Compression::Stored, Compression::Zstd] {
             let workshop = Workshop::with(|new| {
@@ -100,7 +100,7 @@ fn every_kind_in_every_storage() {
 }
 
 #[test]
-fn devices_if_we_may() {
+fn devices_are_published_where_they_can_be_made() {
     let workshop = Workshop::new();
     let device = workshop.source().join("tty");
     let made = mknodat(
@@ -121,7 +121,7 @@ fn devices_if_we_may() {
 }
 
 #[test]
-fn changes_of_every_kind_follow() {
+fn changes_of_every_kind_are_published() {
     let workshop = Workshop::with(|new| new.settings.chunks = small_chunks());
     let top = workshop.source();
     every_kind(&top);
@@ -152,7 +152,7 @@ fn changes_of_every_kind_follow() {
 }
 
 #[test]
-fn nested_catalogs_come_go_and_move() {
+fn nested_catalogs_are_added_removed_and_moved() {
     let workshop = Workshop::new();
     let top = workshop.source();
     for directory in ["a/b/c", "a/d", "e"] {
@@ -309,7 +309,7 @@ fn a_subtree_is_published_alone() {
 }
 
 #[test]
-fn deep_trees_and_wide_directories() {
+fn deep_trees_and_wide_directories_read_back() {
     let workshop = Workshop::new();
     let mut deep = workshop.source();
     // Beyond what one path can name.

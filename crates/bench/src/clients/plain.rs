@@ -1,4 +1,4 @@
-//! The least that fetching can cost: blocking reads from connections that stay open.
+//! Measures the minimum cost of a fetch: blocking reads from persistent connections.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use super::Object;
 /// The longest line of an answer's head.
 const LINE_MAX: u64 = 8 << 10;
 
-/// Fetches all objects `times` over, from `connections` connections at once.
+/// Fetches all objects `times` times over `connections` connections.
 pub fn fetch(
     server: SocketAddr,
     url: &str,

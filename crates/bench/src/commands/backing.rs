@@ -1,7 +1,7 @@
 use anyhow::{Context, Result};
 use esker_bench::backing::Backing;
 
-/// Has a virtual machine's host leave memory in place that is free in between, until stopped.
+/// Makes the host of a virtual machine keep memory allocated that is free in between, until stopped.
 ///
 /// Where the host takes back what is free, each page that a cold run touches has to be given again, which costs many
 /// times what a machine's own memory does. Start this before, with nearly all that `free` shows. It touches everything once,
@@ -10,7 +10,7 @@ use esker_bench::backing::Backing;
 /// Example: esker-bench backing --megabytes 20000
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// How much
+    /// Megabytes of memory to hold
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(2..))]
     megabytes: u64,
 }

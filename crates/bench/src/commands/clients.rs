@@ -3,24 +3,24 @@ use std::path::PathBuf;
 use anyhow::Result;
 use esker_bench::clients;
 
-/// Lets many clients fetch at once through one squid, beside a plain fetcher of the same bytes.
+/// Measures many clients that fetch through one squid, and a plain fetcher of the same bytes.
 ///
 /// Example: esker-bench clients --repository /srv/cvmfs/sw.example.org --clients 50
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The repository's folder, or one that holds it
+    /// Folder of the repository, or a folder that contains it
     #[arg(long, value_name = "DIR")]
     repository: PathBuf,
 
-    /// How many clients
+    /// Number of clients
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     clients: usize,
 
-    /// Megabytes that each of them fetches
+    /// Megabytes that each client fetches
     #[arg(long, value_name = "MB", default_value_t = 40)]
     megabytes: u64,
 
-    /// Requests that each client makes at once at most; by default as many as a mount
+    /// Maximum number of concurrent requests of a client [default: as many as a mount]
     #[arg(long, value_name = "COUNT")]
     requests: Option<usize>,
 
@@ -28,19 +28,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     connections: usize,
 
-    /// Rounds
+    /// Number of rounds
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     repetitions: usize,
 
-    /// The binary
+    /// Path of the esker binary
     #[arg(long, value_name = "FILE", default_value = "esker")]
     binary: String,
 
-    /// The proxy's
+    /// Path of the squid binary
     #[arg(long, value_name = "FILE", default_value = "/usr/sbin/squid")]
     squid: PathBuf,
 
-    /// Write everything that was measured
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -11,31 +11,31 @@ pub(crate) struct Args {
     /// URL of the repository
     url: String,
 
-    /// The same repository as a folder, to choose objects from
+    /// Folder of the same repository, to choose objects from
     #[arg(long, value_name = "DIR")]
     folder: PathBuf,
 
-    /// Objects
+    /// Number of objects
     #[arg(long, value_name = "COUNT", default_value_t = 3400)]
     count: usize,
 
-    /// The most stored bytes of one
+    /// Maximum stored size of an object in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 10)]
     largest: u64,
 
-    /// Objects that are demanded one after the other
+    /// Number of objects that are demanded one after the other
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     probes: usize,
 
-    /// Objects in one request at most, where the server offers that; 0 for none
+    /// Maximum number of objects in a batch request, if the server offers batches; 0 for no batches
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     batch: usize,
 
-    /// Rounds
+    /// Number of rounds
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     repetitions: usize,
 
-    /// Write everything that was measured
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -4,24 +4,24 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use esker_bench::link::{self, Profile};
 
-/// Puts a server further away: a relay with distance, a bottleneck and losses.
+/// Emulates a distant server: relays connections with delay, a bottleneck and losses.
 ///
 /// Example: esker-bench link --to 127.0.0.1:8000 --profile ocean
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The server
+    /// Address of the server
     #[arg(long, value_name = "ADDR:PORT", required_unless_present = "check")]
     to: Option<SocketAddr>,
 
-    /// How far: proxy, local, continent or ocean
+    /// Emulated distance: proxy, local, continent or ocean
     #[arg(long)]
     profile: Profile,
 
-    /// Where clients connect to
+    /// Address to listen at
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 
-    /// Compare what the link promises with what it does, on loopback
+    /// Compare the link's measured times with its model, on loopback
     #[arg(long, conflicts_with = "to")]
     check: bool,
 
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 11, requires = "check")]
     repetitions: usize,
 
-    /// Write everything that was measured
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE", requires = "check")]
     json: Option<PathBuf>,
 }

@@ -3,14 +3,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 use esker_bench::lookup;
 
-/// Looks paths up in large catalogs.
+/// Measures lookups of paths in large catalogs.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Entries of each catalog
     #[arg(long, value_delimiter = ',', default_values_t = [1_000_000])]
     entries: Vec<usize>,
 
-    /// Threads at once
+    /// Number of threads that run at the same time
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     threads: Vec<usize>,
 
@@ -18,11 +18,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 300_000)]
     lookups: usize,
 
-    /// Rounds
+    /// Number of rounds
     #[arg(long, value_name = "COUNT", default_value_t = 7)]
     repetitions: usize,
 
-    /// Write everything that was measured
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -13,11 +13,11 @@ use serde::Serialize;
 /// Example: esker-bench nodes images.json --nodes 1024 --stripes 8
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// What `esker-bench startup --states cold --json FILE` wrote
+    /// Result file of `esker-bench startup --states cold --json FILE`
     #[arg(value_name = "FILE")]
     measured: PathBuf,
 
-    /// Nodes that start at the same time
+    /// Number of nodes that start at the same time
     #[arg(long, value_name = "COUNT", default_value_t = 1024)]
     nodes: u64,
 
@@ -25,31 +25,31 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 16)]
     servers: u64,
 
-    /// Object servers that an image is spread over
+    /// Number of object servers that store parts of an image
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     stripes: u64,
 
-    /// What an object server sends, in GB/s
+    /// Bandwidth of an object server in GB/s
     #[arg(long, value_name = "GB/S", default_value_t = 5.0)]
     server_bandwidth: f64,
 
-    /// Requests a second that an object server answers
+    /// Requests that an object server answers in a second
     #[arg(long, value_name = "RATE", default_value_t = 50_000.0)]
     server_requests: f64,
 
-    /// Names a second that the metadata servers look up, all together
+    /// Names that all metadata servers together look up in a second
     #[arg(long, value_name = "RATE", default_value_t = 100_000.0)]
     metadata: f64,
 
-    /// What a node receives, in GB/s
+    /// Bandwidth of a node in GB/s
     #[arg(long, value_name = "GB/S", default_value_t = 12.5)]
     link: f64,
 
-    /// Names and listings that the program asks for, if no client in FILE has counted them
+    /// Number of names and listings that the program requests, if no client in FILE has counted them
     #[arg(long, value_name = "COUNT")]
     names: Option<f64>,
 
-    /// Write the bounds
+    /// Write the result as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -3,28 +3,28 @@ use std::path::PathBuf;
 use anyhow::Result;
 use esker_bench::prepare;
 
-/// Publishes a tree among other versions of it and other packages, so that it is a small part of a repository.
+/// Publishes a tree in a repository among other versions and packages.
 ///
 /// The other versions have the same files with the same sizes, and share no content with it.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The tree
+    /// Directory to prepare
     #[arg(long, value_name = "DIR")]
     tree: PathBuf,
 
-    /// Versions of it
+    /// Number of versions
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     versions: usize,
 
-    /// Which of them is the tree as it is
+    /// Number of the version that equals the tree
     #[arg(long, value_name = "NUMBER", default_value_t = 2)]
     original: usize,
 
-    /// A folder to publish beside it; may be given more than once
+    /// Further folder to publish; may be repeated
     #[arg(long, value_name = "DIR")]
     package: Vec<PathBuf>,
 
-    /// A rule of .cvmfsdirtab beside /versions/* and /packages/*; may be given more than once
+    /// Rule for .cvmfsdirtab, in addition to /versions/* and /packages/*; may be repeated
     #[arg(long, value_name = "RULE")]
     nested: Vec<String>,
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "bench.example.org")]
     name: String,
 
-    /// Where it is made: repo and keys in this folder
+    /// Output folder, with subfolders repo and keys
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
@@ -40,11 +40,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     directories: Option<PathBuf>,
 
-    /// The binary
+    /// Path of the esker binary
     #[arg(long, value_name = "FILE", default_value = "esker")]
     binary: PathBuf,
 
-    /// Where one version at a time is written and removed again
+    /// Folder for the temporary files of one version
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
 }

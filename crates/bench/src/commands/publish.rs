@@ -3,26 +3,26 @@ use std::path::PathBuf;
 use anyhow::Result;
 use esker_bench::publish;
 
-/// Publishes a tree, beside tar and pigz.
+/// Measures publishing a tree, and tar with pigz for comparison.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The tree
+    /// Directory to measure
     #[arg(value_name = "DIR")]
     tree: PathBuf,
 
-    /// The binary
+    /// Path of the esker binary
     #[arg(long, value_name = "FILE", default_value = "esker")]
     binary: PathBuf,
 
-    /// Rounds
+    /// Number of rounds
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     repetitions: usize,
 
-    /// Where repositories are made and removed again
+    /// Folder for temporary repositories
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
 
-    /// Write everything that was measured
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

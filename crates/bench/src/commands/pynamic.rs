@@ -9,11 +9,11 @@ use esker_bench::pynamic;
 /// Then: esker-bench startup --native DIR ... -- {root}/bin/driver
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Shared libraries
+    /// Number of shared libraries
     #[arg(long, value_name = "COUNT", default_value_t = 495)]
     libraries: usize,
 
-    /// How many of them are utilities, with which all others are linked; 215 of 495 if nothing is said
+    /// Number of utility libraries, with which all others are linked [default: 215 of 495]
     #[arg(long, value_name = "COUNT")]
     utilities: Option<usize>,
 
@@ -21,7 +21,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 1850)]
     functions: usize,
 
-    /// Where the tree is made
+    /// Output folder
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", default_value = "cc")]
     compiler: String,
 
-    /// Where sources are written and removed again
+    /// Folder for temporary sources
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
 }

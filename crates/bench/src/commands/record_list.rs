@@ -3,16 +3,16 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use esker_bench::lists;
 
-/// Records which files below a directory a command opens; needs strace.
+/// Records the files that a command opens below a directory; needs strace.
 ///
 /// Example: esker-bench record-list --root /opt/python --out numpy.list -- {root}/bin/python3 -c "import numpy"
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The directory
+    /// Directory to record
     #[arg(long, value_name = "DIR")]
     root: PathBuf,
 
-    /// The list
+    /// Output file
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
 

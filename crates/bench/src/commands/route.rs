@@ -3,18 +3,18 @@ use std::path::PathBuf;
 use anyhow::Result;
 use esker_bench::route;
 
-/// Fetches a small object through the choice of a way and straight from its server, in turns.
+/// Measures requests for a small object with and without route selection, in turns.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Pairs of turns
+    /// Number of pairs of turns
     #[arg(long, default_value_t = 40)]
     turns: usize,
 
-    /// Requests in a turn
+    /// Number of requests in a turn
     #[arg(long, default_value_t = 500)]
     requests: usize,
 
-    /// Write everything that was measured
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

@@ -3,14 +3,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 use esker_bench::scale;
 
-/// Does the same work with more and more threads.
+/// Measures the same operation with a growing number of threads.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Kinds of work
+    /// Kinds of operation
     #[arg(value_enum, value_name = "WORK", default_values = ["lookup", "read", "miss", "null"])]
     work: Vec<scale::Work>,
 
-    /// Threads at once
+    /// Number of threads that run at the same time
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 16])]
     threads: Vec<usize>,
 
@@ -18,11 +18,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT")]
     operations: Option<usize>,
 
-    /// Rounds
+    /// Number of rounds
     #[arg(long, value_name = "COUNT", default_value_t = 11)]
     repetitions: usize,
 
-    /// Write everything that was measured
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

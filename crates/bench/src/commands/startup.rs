@@ -14,7 +14,7 @@ use esker_bench::startup::{self, State};
 /// --public-key sw.example.org.pub --inside python -- {root}/bin/python3 -B -c "import numpy"
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The directory that the others are compared with; without it they are compared with the first of them
+    /// Directory to compare the others with [default: the first of the others]
     #[arg(long, value_name = "DIR", required_unless_present_any = ["esker", "serve", "clients"])]
     native: Option<PathBuf>,
 
@@ -26,11 +26,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", requires = "public_key")]
     esker: Option<String>,
 
-    /// The repository's folder, which is served on loopback for as long as this runs
+    /// Folder of the repository, which is served on loopback during the measurement
     #[arg(long, value_name = "DIR", requires = "public_key", conflicts_with = "esker")]
     serve: Option<PathBuf>,
 
-    /// Its master public key
+    /// Master public key of the repository
     #[arg(long, value_name = "FILE")]
     public_key: Option<PathBuf>,
 
@@ -38,35 +38,35 @@ pub(crate) struct Args {
     #[arg(long, value_name = "OPTIONS", default_values = ["", "--fixed"], allow_hyphen_values = true)]
     variant: Vec<String>,
 
-    /// Options with which a mount of Esker fetches nothing ahead, to find out what is needed
+    /// Options that disable the prefetches of an Esker mount, to find out which objects are needed
     #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
     without_prefetch: String,
 
-    /// How far the server is in cold runs: proxy, local, continent, ocean
+    /// Emulated distance of the server in cold runs: proxy, local, continent, ocean
     #[arg(long, value_name = "PROFILE", value_delimiter = ',')]
     link: Vec<Profile>,
 
-    /// Processes that run the command at the same time
+    /// Number of processes that run the command at the same time
     #[arg(long, value_name = "COUNT", value_delimiter = ',', default_values_t = [1])]
     processes: Vec<usize>,
 
-    /// Where in the repository the tree lies
+    /// Path of the tree in the repository
     #[arg(long, value_name = "PATH", default_value = ".")]
     inside: PathBuf,
 
-    /// The binary
+    /// Path of the esker binary
     #[arg(long, value_name = "FILE", default_value = "esker")]
     binary: String,
 
-    /// Other clients, as docs/benchmarks.md describes them
+    /// File that describes other clients, see docs/benchmarks.md
     #[arg(long, value_name = "FILE")]
     clients: Option<PathBuf>,
 
-    /// Which of these clients, by name; all if none is named
+    /// Names of the clients to measure [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "clients")]
     only: Vec<String>,
 
-    /// Which states
+    /// States to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["cold", "warm", "hot"])]
     states: Vec<State>,
 
@@ -74,25 +74,24 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 11)]
     repetitions: usize,
 
-    /// Run the command once more, not measured, before each hot run: for kernels that take back what nobody touches for a
-    /// while
+    /// Run the command once, unmeasured, before each hot run: for kernels that reclaim idle pages
     #[arg(long)]
     once_before: bool,
 
-    /// Where mountpoints, caches and what the command writes are made, on a disk
+    /// Folder on a disk for mountpoints, caches and output of the command
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     scratch: PathBuf,
 
-    /// Write everything that was measured
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Draw it
+    /// Write a plot as SVG to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
 
-    /// The command; {root} stands for the directory, {process} for its number and that of all: 0/8, {scratch} for an
-    /// empty folder of its own
+    /// Command; {root} is replaced by the directory, {process} by number and count of the process (0/8),
+    /// {scratch} by an empty folder
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }

@@ -6,11 +6,11 @@ use esker_bench::waits;
 /// Attributes the waiting time of threads while a core was idle, from a trace by perf.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// What `perf script` printed
+    /// Output of `perf script`
     #[arg(value_name = "FILE")]
     trace: PathBuf,
 
-    /// Write everything that was measured
+    /// Write the results as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

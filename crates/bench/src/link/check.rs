@@ -12,24 +12,24 @@ use crate::conditions::Conditions;
 use crate::statistics::{Estimate, median_of};
 use crate::table;
 
-/// Connections that fill the link together.
+/// Number of connections that together fill the link.
 const CONNECTIONS: u64 = 8;
 
 /// Longest transfer for measuring a rate: this many seconds at the promised rate.
 const FILLING: f64 = 1.5;
 const FILLING_MAX: u64 = 512 << 20;
 
-/// An answer that needs a few round trips of slow start.
+/// Size of a response that needs a few round trips of slow start, in bytes.
 const ANSWER: u64 = 256 << 10;
 
 /// Comparison of promise and measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// Where.
+    /// Machine and programs of the measurement.
     pub conditions: Conditions,
     /// Name of the link's profile.
     pub profile: String,
-    /// One row a promise.
+    /// Results, one row for each promise.
     pub rows: Vec<Promise>,
     /// Traffic over the link during the check.
     pub counts: Counts,
@@ -44,9 +44,9 @@ pub struct Promise {
     pub what: String,
     /// Time by the model.
     pub promised: f64,
-    /// Without the link.
+    /// Time without the link.
     pub direct: Estimate,
-    /// Through it.
+    /// Time through the link.
     pub measured: Estimate,
 }
 
@@ -120,7 +120,7 @@ fn fill(to: SocketAddr, bytes: u64) -> io::Result<Duration> {
     })
 }
 
-/// Asks for that many bytes and reads them.
+/// Requests this many bytes and reads them.
 fn ask(stream: &mut TcpStream, bytes: u64) -> io::Result<()> {
     stream.write_all(&bytes.to_le_bytes())?;
     let mut buffer = vec![0; 256 << 10];
@@ -135,7 +135,7 @@ fn ask(stream: &mut TcpStream, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Serves, for as long as this process lives, as many bytes as each request says.
+/// Serves the requested number of bytes for each request, until the process ends.
 fn serve() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;

@@ -14,7 +14,7 @@ use super::counts::{Counters, Heads};
 use super::model::{At, BURST, Bottleneck, Flow, Room};
 use super::profile::Profile;
 
-/// The bottlenecks that all connections share.
+/// Bottlenecks of both directions, which all connections share.
 pub(super) struct Links {
     pub(super) up: Bottleneck,
     pub(super) down: Bottleneck,
@@ -27,23 +27,23 @@ pub(super) struct Connection {
     up: Pipe,
     down: Pipe,
     heads: Heads,
-    /// The earliest time for which the relay has noted this connection.
+    /// Earliest time at which the relay has scheduled this connection.
     pub(super) alarm: Option<At>,
 }
 
-/// One direction.
+/// One direction of a connection.
 struct Pipe {
     flow: Flow,
     parcels: VecDeque<Parcel>,
-    /// True if there may be something to take, and room to hand on.
+    /// True if the socket may have bytes and there is room to pass them on.
     readable: bool,
     writable: bool,
-    /// When the sender's end arrives, once it was seen.
+    /// Arrival time of the end of the stream, once the sender has ended it.
     end: Option<At>,
     ended: bool,
 }
 
-/// Bytes on their way.
+/// Bytes that are on the emulated link.
 struct Parcel {
     arrival: At,
     bytes: Vec<u8>,
@@ -82,7 +82,7 @@ impl Connection {
         })
     }
 
-    /// Asks for events, with odd keys for the server's socket.
+    /// Registers the sockets for events; the server's socket has the odd key.
     pub(super) fn watch(&self, epoll: &OwnedFd, id: u64) -> io::Result<()> {
         let flags =
             epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
@@ -123,7 +123,7 @@ impl Connection {
         self.up.ended && self.down.ended
     }
 
-    /// Resets both sockets, so that both sides see a failure.
+    /// Resets both sockets, so that both peers see a failure.
     pub(super) fn reset(&self) {
         for socket in [&self.client, &self.server] {
             // One that is broken already needs none.
@@ -163,13 +163,13 @@ impl Pipe {
         Ok([next.filter(|next| *next > now), room].into_iter().flatten().min())
     }
 
-    /// Bytes that have arrived and that the receiver hasn't taken.
+    /// Returns the number of bytes that arrived and that the receiver has not read.
     fn unread(&self, now: At) -> u64 {
         let arrived = self.parcels.iter().take_while(|parcel| parcel.arrival <= now);
         arrived.map(|parcel| (parcel.bytes.len() - parcel.written) as u64).sum()
     }
 
-    /// Takes at most `room` bytes from the sender.
+    /// Reads at most `room` bytes from the sender.
     fn take(
         &mut self,
         now: At,

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Traffic over a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Connections.
+    /// Number of connections.
     pub connections: u64,
-    /// HTTP requests: heads that ended.
+    /// Number of HTTP requests whose heads were complete.
     pub requests: u64,
     /// Bytes from clients to the server, as TCP carries them.
     pub up: u64,
@@ -32,7 +32,7 @@ impl Counts {
     }
 }
 
-/// Counts as they are counted.
+/// Counters that are updated during a measurement.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     connections: AtomicU64,

@@ -31,7 +31,7 @@ pub(crate) const WINDOW_INITIAL: u64 = 10 * SEGMENT;
 /// Receive window in bytes, read or not: the default limit of Linux.
 const WINDOW_RECEIVER: u64 = 6 << 20;
 
-/// Bytes handled at once. At the slowest rate their last byte is 2 ms behind their first.
+/// Bytes processed together. At the slowest rate the last byte is 2 ms behind the first.
 pub(crate) const BURST: u64 = 64 << 10;
 
 /// Smallest amount in bytes that is sent while more could follow.
@@ -44,7 +44,7 @@ const TIMEOUT_MIN: Duration = Duration::from_millis(200);
 const CUBIC_C: f64 = 0.4;
 const CUBIC_BETA: [u64; 2] = [7, 10];
 
-/// The narrowest place of a direction: bytes of all connections leave it one after the other.
+/// Bottleneck of one direction: bytes of all connections leave it one after the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Bottleneck {
     nanos_per_byte: f64,
@@ -70,16 +70,16 @@ impl Bottleneck {
     }
 }
 
-/// How much a sender believes the way can hold.
+/// Congestion window of a sender.
 #[derive(Clone, Debug)]
 struct Window {
     round_trip: Duration,
     size: u64,
-    /// Where doubling ends: nowhere before the first loss.
+    /// Slow-start threshold; unlimited before the first loss.
     threshold: u64,
-    /// The size at the last loss.
+    /// Window at the last loss, in bytes.
     best: u64,
-    /// When growth after doubling began.
+    /// Start of congestion avoidance.
     since: Option<At>,
 }
 
@@ -120,11 +120,11 @@ impl Window {
 /// Room of a flow to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// This many bytes, now.
+    /// This many bytes may be sent now.
     Now(u64),
-    /// Not before then.
+    /// Bytes may be sent from this time on.
     From(At),
-    /// Not before the receiver reads.
+    /// Nothing may be sent until the receiver reads.
     Blocked,
 }
 
@@ -136,7 +136,7 @@ struct Sent {
     filled_window: bool,
 }
 
-/// One direction of a connection.
+/// State of one direction of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     one_way: Duration,
@@ -144,9 +144,9 @@ pub(crate) struct Flow {
     window: Window,
     under_way: VecDeque<Sent>,
     bytes_under_way: u64,
-    /// When the handshake is over.
+    /// End of the handshake.
     open: At,
-    /// Until a loss is known to be repaired, others belong to it.
+    /// Time until which further losses count as the same loss event.
     repaired: At,
     last_sent: At,
     last_arrival: At,
@@ -155,7 +155,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Makes a flow that may send from `open` on. The same seed loses the same segments.
+    /// Creates a flow that may send from `open` on. Equal seeds lose equal segments.
     pub(crate) fn new(profile: &Profile, open: At, seed: u64) -> Self {
         Self {
             one_way: profile.one_way(),
@@ -172,12 +172,12 @@ impl Flow {
         }
     }
 
-    /// Losses since this was asked last.
+    /// Returns the number of losses since the previous call.
     pub(crate) fn take_losses(&mut self) -> u64 {
         std::mem::take(&mut self.losses)
     }
 
-    /// Returns how many bytes may be sent now, while the receiver has not read `unread` bytes.
+    /// Returns the number of bytes that may be sent now, while `unread` bytes wait for the receiver.
     pub(crate) fn room(&mut self, now: At, unread: u64) -> Room {
         self.acknowledge(now);
         if now < self.open {
@@ -197,7 +197,7 @@ impl Flow {
         Room::Now(free.min(BURST))
     }
 
-    /// Sends bytes for which there is room; says when the last of them arrives.
+    /// Sends bytes for which there is room; returns the arrival time of the last one.
     pub(crate) fn send(&mut self, now: At, bottleneck: &mut Bottleneck, bytes: u64) -> At {
         let lost = bottleneck.is_full(now) || self.is_lost(bytes);
         let mut arrival = bottleneck.pass(now, bytes) + self.one_way;
@@ -219,7 +219,7 @@ impl Flow {
         arrival
     }
 
-    /// Returns the arrival time of the end of the stream, which takes no room.
+    /// Returns the arrival time of the end of the stream, which needs no room in the window.
     pub(crate) fn end(&self, now: At) -> At {
         (now.max(self.open) + self.one_way).max(self.last_arrival)
     }

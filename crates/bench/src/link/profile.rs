@@ -4,19 +4,19 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Even where the product of rate and round trip is small, switches have room for this much.
+/// Minimum queue of the bottleneck in bytes, even if rate times round trip is less.
 const QUEUE_MIN: u64 = 256 << 10;
 
-/// A way between two machines.
+/// Properties of an emulated network path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
     /// Name of the profile.
     pub name: &'static str,
-    /// Time of a small packet there and back.
+    /// Round-trip time of a small packet.
     pub round_trip: Duration,
-    /// Bits a second that the narrowest place lets through, in each direction.
+    /// Rate of the bottleneck in each direction, in bits a second.
     pub rate: u64,
-    /// Share of the segments that get lost on the way, beside those that find the queue full.
+    /// Share of segments that are lost, in addition to losses from a full queue.
     pub loss: f64,
 }
 
@@ -39,12 +39,12 @@ impl Profile {
         self.round_trip / 2
     }
 
-    /// Seconds that this many bytes take at the full rate.
+    /// Returns the seconds that this many bytes take at the full rate.
     pub fn seconds(&self, bytes: u64) -> f64 {
         bytes as f64 * 8.0 / self.rate as f64
     }
 
-    /// Bytes that can wait before the narrowest place: as many as it lets through in a round trip.
+    /// Returns the queue of the bottleneck in bytes: rate times round trip.
     pub(crate) fn queue(&self) -> u64 {
         let product = self.round_trip.as_secs_f64() * self.rate as f64 / 8.0;
         (product as u64).max(QUEUE_MIN)

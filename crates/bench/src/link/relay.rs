@@ -26,17 +26,17 @@ const LISTENER: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 const STOP: u64 = u64::MAX - 2;
 
-/// Time in which an idle processor wakes up. The thread wakes up earlier by this much; if it was awake, it sleeps
-/// again.
+/// Time that an idle processor needs to wake up, by which the thread wakes up earlier. The thread wakes up
+/// earlier by this much; if it was awake, it sleeps again.
 const WAKING: Duration = Duration::from_micros(50);
 
-/// Events due within this time are handled now.
+/// Events that are due within this time are processed at once.
 const NOW: Duration = Duration::from_micros(10);
 
-/// Events taken at once.
+/// Maximum number of events read at once.
 const EVENTS: usize = 256;
 
-/// Everything the thread owns.
+/// State of the relay's thread.
 pub(super) struct Relay {
     profile: Profile,
     to: SocketAddr,
@@ -48,7 +48,7 @@ pub(super) struct Relay {
     links: Links,
     connections: HashMap<u64, Connection>,
     next: u64,
-    /// When which connection has something to do; those that have changed their mind are in it too.
+    /// Times at which connections have something to do; outdated entries stay until they are due.
     alarms: BinaryHeap<Reverse<(At, u64)>>,
     counters: Arc<Counters>,
 }
@@ -95,7 +95,7 @@ impl Relay {
         Arc::clone(&self.stop)
     }
 
-    /// Relays until stopped; gives the processor time that took.
+    /// Relays until stopped; returns the processor time used.
     pub(super) fn run(mut self) -> io::Result<Duration> {
         // The link's delays must be exact, so the relay runs before the measured programs. That needs a privilege;
         // `--check` shows how exact it is without.
@@ -168,7 +168,7 @@ impl Relay {
         }
     }
 
-    /// Handles all events that are due.
+    /// Processes all events that are due.
     fn ring(&mut self) {
         while let Some(Reverse((due, id))) = self.alarms.peek().copied() {
             if due > self.now() + NOW {

@@ -56,7 +56,7 @@ fn bytes_pass_whole_and_never_early() {
 }
 
 #[test]
-fn a_server_that_refuses_is_a_connection_that_breaks() {
+fn a_refused_connection_to_the_server_breaks_that_of_the_client() {
     let gone = TcpListener::bind(loopback()).expect("a listener").local_addr().expect("an address");
     let link = Link::start(far(), gone, loopback()).expect("a link");
     let mut client = TcpStream::connect(link.address()).expect("a connection");

@@ -1,4 +1,4 @@
-//! A mounted tree that replies at once, to measure only the kernel and the FUSE layer.
+//! Mounts a tree that replies at once, to measure only the kernel and the FUSE layer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{Context, Result, ensure};
 use esker_fuse::{Mount, MountOptions, Session, SessionOptions, Unmount};
 use esker_vfs::{
-    Attr, Cookie, Data, Device, ErrorKind, Found, Ino, Kind, Listing, Node, NodeKey, PAYLOAD_LEN, Payload,
-    Reply, StatFs, Time, Tree, Watcher,
+    Attr, Cookie, Data, Device, ErrorKind, Ino, Kind, Listing, Node, NodeKey, NodeWithAttr, PAYLOAD_LEN,
+    Payload, Reply, StatFs, Time, Tree, Watcher,
 };
 
 use super::Subject;
@@ -18,7 +18,7 @@ struct NullTree {
     lookups: AtomicU64,
 }
 
-fn found(number: u64, kind: Kind) -> Found {
+fn found(number: u64, kind: Kind) -> NodeWithAttr {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.to_le_bytes());
     let ino = Ino(number);
@@ -34,17 +34,17 @@ fn found(number: u64, kind: Kind) -> Found {
         gid: 0,
         rdev: Device { major: 0, minor: 0 },
     };
-    Found { node, attr }
+    NodeWithAttr { node, attr }
 }
 
 const ROOT: u64 = 1;
 
 impl Tree for NullTree {
-    fn root(&self) -> Found {
+    fn root(&self) -> NodeWithAttr {
         found(ROOT, Kind::Directory)
     }
 
-    fn lookup(&self, _: &Node, name: &[u8], reply: Reply<Found>) {
+    fn lookup(&self, _: &Node, name: &[u8], reply: Reply<NodeWithAttr>) {
         self.lookups.fetch_add(1, Ordering::Relaxed);
         match std::str::from_utf8(name).ok().and_then(|name| name.parse().ok()) {
             Some(number) => reply.ok(found(number, Kind::File)),

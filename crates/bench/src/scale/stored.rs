@@ -1,4 +1,4 @@
-//! A view over a cache, and a cache over a source that is in memory.
+//! Measures a view over a cache, and a cache over a source in memory.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use esker_store::{
 use esker_testkit::disk::scratch;
 use esker_testkit::fixture::{FULL, Repository};
 use esker_testkit::object::deflate;
-use esker_vfs::{Found, Kind, Node, Reply, Tree};
+use esker_vfs::{Kind, Node, NodeWithAttr, Reply, Tree};
 use esker_view::{View, ViewOptions};
 use tempfile::TempDir;
 
@@ -28,7 +28,7 @@ use esker_testkit::soak::Random;
 struct Site {
     view: Arc<View>,
     names: Vec<(Node, Box<[u8]>)>,
-    files: Vec<Found>,
+    files: Vec<NodeWithAttr>,
     // Engine of the view; later fields are dropped later.
     _engine: Engine,
     _cache: Cache,
@@ -53,7 +53,7 @@ impl Site {
                 names.push((dir, entry.name.clone()));
                 match entry.node.kind {
                     Kind::Directory => waiting.push(entry.node),
-                    Kind::File => files.push(Found { node: entry.node, attr: entry.attr }),
+                    Kind::File => files.push(NodeWithAttr { node: entry.node, attr: entry.attr }),
                     _ => {}
                 }
             }
@@ -92,13 +92,13 @@ impl Subject for Lookups {
     }
 }
 
-/// No more of a file than this is read at once, as by the kernel.
+/// Maximum number of bytes in one read, as for the kernel.
 const READ_MAX: usize = 128 << 10;
 
 pub(super) struct Reads(Site);
 
 impl Reads {
-    /// Brings everything into the cache.
+    /// Fetches all objects into the cache.
     pub(super) fn new() -> Result<Self> {
         let mut site = Site::new()?;
         site.files.retain(|file| file.attr.size > 0);
@@ -141,7 +141,7 @@ pub(super) struct Misses {
     published: TempDir,
 }
 
-/// An empty cache.
+/// Cache of one round, which starts empty.
 struct Round {
     store: Objects,
     cache: Cache,

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::hold;
 
-/// A sector of /proc/diskstats, whatever the device's own are.
+/// Size of a sector in /proc/diskstats, whatever the sector size of the device.
 const SECTOR: u64 = 512;
 
-/// A run is void when less than this part of its working set came from the device, in percent.
+/// Minimum percentage of the working set that a valid run reads from the device.
 const LEAST_PERCENT: u64 = 90;
 
 /// The block device below a folder.
@@ -51,8 +51,8 @@ fn stats() -> Result<String> {
     fs::read_to_string("/proc/diskstats").context("can't read /proc/diskstats")
 }
 
-/// Returns the reads of one device from the kernel's table (Documentation/admin-guide/iostats.rst: major, minor, name,
-/// reads, reads merged, sectors read, …).
+/// Parses the reads of one device from /proc/diskstats (Documentation/admin-guide/iostats.rst: major, minor,
+/// name, reads, reads merged, sectors read, …).
 fn read_of(stats: &str, disk: Disk) -> Option<Reads> {
     stats.lines().find_map(|line| {
         let mut fields = line.split_whitespace();
@@ -69,10 +69,9 @@ pub struct DiskReads {
     /// Requests that the block device completed during the run, for all processes.
     #[serde(default)]
     pub requests: u64,
-    /// Bytes read from it.
+    /// Bytes read from the device.
     pub device: u64,
-    /// Bytes in memory afterwards of the files below the root, or below the client's cache, if the run was warm and
-    /// has such files.
+    /// Bytes of the files below the root, or below the client's cache, that were in memory after a warm run.
     pub working_set: Option<u64>,
 }
 
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_no_disk() {
+    fn a_file_system_in_memory_has_no_disk() {
         assert!(Disk::below(Path::new("/proc")).expect("a look").is_none());
     }
 }

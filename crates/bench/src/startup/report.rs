@@ -18,7 +18,7 @@ pub struct Report {
     /// The results.
     #[serde(flatten)]
     pub results: Results,
-    /// One row a root and setting.
+    /// Results, one row for each root and setting.
     pub rows: Vec<Row>,
 }
 
@@ -31,7 +31,7 @@ pub struct Results {
     pub command: Vec<String>,
     /// Traffic of a client that fetches nothing ahead, if that was measured.
     pub needed: Option<Counts>,
-    /// Every single run.
+    /// All single runs.
     pub series: Vec<Series>,
 }
 
@@ -46,18 +46,18 @@ impl From<Results> for Report {
 /// Medians over the runs of one root in one setting.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// In which setting.
+    /// Setting of the runs.
     #[serde(flatten)]
     pub setting: Setting,
-    /// The root's name.
+    /// Name of the root.
     pub root: String,
-    /// How many runs.
+    /// Number of runs.
     pub runs: usize,
     /// Seconds on the clock.
     pub real: Estimate,
-    /// To the first root in the same setting.
+    /// Time relative to the first root in the same setting.
     pub ratio: Option<Estimate>,
-    /// To the first root's median when it is hot, if that was measured.
+    /// Time relative to the first root's hot median, if that was measured.
     pub to_hot: Option<f64>,
     /// Processor seconds in user mode.
     pub user: f64,
@@ -65,25 +65,25 @@ pub struct Row {
     pub sys: f64,
     /// Processor time per time on the clock.
     pub cpu_percent: f64,
-    /// Time in which no processor worked for the command, at least.
+    /// Minimum percentage of the time in which no processor worked for the command.
     pub blocked_percent: f64,
-    /// Seconds that mounting took before a run.
+    /// Seconds for mounting before a run.
     pub mount: Option<f64>,
     /// Processor seconds of the client's process.
     pub daemon: Option<f64>,
-    /// Processor seconds of the whole machine meanwhile.
+    /// Processor seconds of the whole machine during the run.
     pub machine: Option<f64>,
     /// Processor seconds of command and client together.
     pub cpu: Estimate,
-    /// To those of a single process of the command in the same state.
+    /// Processor time relative to a single process of the command in the same state.
     pub cpu_to_one: Option<f64>,
     /// Traffic over the link.
     pub traffic: Option<Traffic>,
     /// Disk reads of cold and warm runs.
     pub disk: Option<FromDisk>,
-    /// Warm runs that didn't count, because part of their working set was in memory before.
+    /// Number of discarded warm runs, because part of their working set was in memory before.
     pub void: usize,
-    /// Milliseconds that the client's threads spent on requests of each kind, and how many there were.
+    /// Milliseconds that the client's threads spent on requests of each kind, and the number of requests.
     pub callbacks: BTreeMap<String, (f64, f64)>,
 }
 
@@ -92,9 +92,9 @@ pub struct Row {
 pub struct FromDisk {
     /// Number of requests.
     pub requests: f64,
-    /// Bytes.
+    /// Bytes read from the device.
     pub bytes: f64,
-    /// Bytes of it that lay in memory after a warm run, in files that are known.
+    /// Bytes that were in memory after a warm run, in known files.
     pub in_memory: Option<f64>,
 }
 
@@ -107,9 +107,9 @@ pub struct Traffic {
     pub requests: f64,
     /// Bytes received, including heads of replies.
     pub fetched: f64,
-    /// Bytes of objects that were used, if the client can tell.
+    /// Bytes of objects that were used, if the client reports them.
     pub used: Option<f64>,
-    /// Bytes of objects that were not used: by the client's report, or beyond what is needed.
+    /// Bytes of objects that were not used: as the client reports, or beyond what is needed.
     pub wasted: Option<f64>,
 }
 

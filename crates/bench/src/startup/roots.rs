@@ -1,4 +1,4 @@
-//! The roots a command is run from.
+//! Prepares the roots from which a command is run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,9 +21,9 @@ pub struct Client {
     pub mount: String,
     /// Unmounts, and returns when the client has ended.
     pub unmount: String,
-    /// Empties its cache; run while nothing is mounted.
+    /// Command that empties the client's cache; run while nothing is mounted.
     pub drop_cache: String,
-    /// Prints its status as `esker status --json` does, if it can.
+    /// Command that prints the status as `esker status --json` does, if the client has one.
     pub status: Option<String>,
     /// Prints a line about it for the conditions: its version, how its image was made.
     pub about: Option<String>,
@@ -42,37 +42,37 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Reads the file.
+    /// Reads the description of clients.
     pub fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
         toml::from_str(&text).with_context(|| format!("{} doesn't describe clients", path.display()))
     }
 }
 
-/// Somewhere to run from. A mount ends with it.
+/// A root from which the command is run. A mount ends with it.
 #[derive(Debug)]
 pub enum Root {
     /// A directory of this machine.
     Directory {
         /// Name in the results.
         name: String,
-        /// Where it is.
+        /// Path of the directory.
         path: PathBuf,
-        /// If it was made for this.
+        /// Guard that removes a temporary directory.
         _made: Option<TempDir>,
     },
     /// A client's mount.
     Mount {
-        /// How.
+        /// Client that mounts it.
         client: Box<Client>,
-        /// Its mountpoint and its cache.
+        /// Folder for mountpoint and cache.
         folder: TempDir,
-        /// True if it is mounted, and where from.
+        /// URL that is mounted, if it is mounted.
         mounted: Option<String>,
     },
 }
 
-/// Caches are kept aside while this part of the disk is free.
+/// Minimum free part of the disk while old caches are kept.
 const FREE_PART: u64 = 16;
 
 impl Root {
@@ -123,7 +123,7 @@ impl Root {
         }
     }
 
-    /// Files of which it reads, when they are warm: itself, or its client's cache if that has anything.
+    /// Returns the folder whose files a warm run reads: the root, or the client's cache.
     pub fn kept(&self) -> Option<PathBuf> {
         match self {
             Self::Directory { path, .. } => Some(path.clone()),
@@ -160,7 +160,7 @@ impl Root {
         measure::shell(&line.replace("{url}", url))
     }
 
-    /// True if its content comes from a repository's URL.
+    /// Returns true if the content comes from the URL of a repository.
     pub fn is_remote(&self) -> bool {
         matches!(self, Self::Mount { client, .. } if client.mount.contains("{url}"))
     }
@@ -175,7 +175,7 @@ impl Root {
         Ok(text.lines().next().map(|line| format!("{}: {}", client.name, line.trim())))
     }
 
-    /// Mounts it from this URL if it isn't; gives the seconds that took.
+    /// Mounts the root from this URL unless it is mounted; returns the seconds that this took.
     pub fn mount(&mut self, url: &str) -> Result<Option<f64>> {
         let Self::Mount { mounted, .. } = self else { return Ok(None) };
         match mounted {
@@ -189,7 +189,7 @@ impl Root {
         Ok(Some(cost.real))
     }
 
-    /// Unmounts it if it is mounted.
+    /// Unmounts the root if it is mounted.
     pub fn unmount(&mut self) -> Result<()> {
         let Self::Mount { client, folder, mounted } = self else { return Ok(()) };
         if let Some(url) = mounted.take() {
@@ -198,9 +198,9 @@ impl Root {
         Ok(())
     }
 
-    /// Empties a client's cache, and gives it a new folder, without anything it has learned. The old folder is kept
-    /// until the end or until the disk fills up: ext4 passes over inodes that were freed minutes ago for each new
-    /// file, and a client with an empty cache has not just removed thousands of files.
+    /// Replaces a client's cache by a new folder without any learned data. The old folder is kept until the end
+    /// or until the disk fills up: ext4 passes over inodes that were freed minutes ago for each new file, and a
+    /// client with an empty cache has not just removed thousands of files.
     pub fn empty_cache(&self) -> Result<()> {
         if let Self::Mount { client, folder, mounted } = self {
             ensure!(mounted.is_none(), "{} is mounted while its cache is emptied", client.name);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_images_of_the_guide_are_clients() {
+    fn the_client_descriptions_of_the_guide_are_parsed() {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("images/clients.toml");
         let clients = Clients::read(&file).expect("clients").client;
         let names: Vec<&str> = clients.iter().map(|client| client.name.as_str()).collect();

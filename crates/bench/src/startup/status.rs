@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// FUSE requests that a client answered, by the protocol's name of the request.
+/// Counts of answered FUSE requests, by name of the request in the protocol.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callbacks(pub BTreeMap<String, Callback>);
 
-/// Requests of one kind.
+/// Counts of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callback {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// Of these, how many waited for the network.
+    /// Number of requests that waited for the network.
     pub parked: u64,
     /// Microseconds the client's threads spent on them.
     pub busy_us: u64,
@@ -24,11 +24,11 @@ pub struct Callback {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fetched {
-    /// Objects.
+    /// Number of objects.
     pub objects: u64,
-    /// Their bytes, as they are stored.
+    /// Stored size of the objects in bytes.
     pub bytes: u64,
-    /// Of these, bytes of prefetches.
+    /// Stored size of prefetched objects in bytes.
     pub prefetched_bytes: u64,
     /// Of the prefetched bytes, those that were used since.
     pub prefetched_used_bytes: u64,
@@ -49,11 +49,11 @@ impl Fetched {
 /// A client's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Its process.
+    /// Process id of the client.
     pub pid: Option<u32>,
-    /// FUSE requests that it answered.
+    /// FUSE requests that the client answered.
     pub callbacks: Callbacks,
-    /// Bytes that it fetched.
+    /// Bytes that the client fetched.
     pub fetched: Option<Fetched>,
 }
 
@@ -89,7 +89,7 @@ impl Status {
         Ok(Self { pid: mount.pid, callbacks: Callbacks(callbacks.collect()), fetched: mount.fetched })
     }
 
-    /// Returns the processor seconds of its process, if it is known and alive.
+    /// Returns the processor seconds of the client's process, if it is known and alive.
     pub fn cpu(&self) -> Option<f64> {
         cpu_of(self.pid?)
     }

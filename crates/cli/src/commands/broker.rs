@@ -15,8 +15,8 @@ use crate::tiers::tier;
 
 /// Runs the cache broker: one cache for all users of this node.
 ///
-/// Runs until it is interrupted. Mounts use it by default if root runs it and it listens at the default socket; another
-/// broker is chosen with `--broker SOCKET --broker-user UID`.
+/// The broker runs until it is interrupted. Mounts use it by default if root runs it and it listens at the
+/// default socket; another broker is chosen with `--broker SOCKET --broker-user UID`.
 ///
 /// Example: esker broker --quota 50G --allow secret.example.org=gid:2000
 #[derive(clap::Args, Debug)]
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_read_as_they_are_written() {
+    fn access_rules_are_parsed() {
         let only = |uids: &[u32], gids: &[u32]| Readers::Only { uids: uids.to_vec(), gids: gids.to_vec() };
         assert_eq!(parse_rule("a.test=uid:1,gid:2,uid:3"), Ok(("a.test".to_owned(), only(&[1, 3], &[2]))));
         assert_eq!(parse_readers("all"), Ok(Readers::Everybody));

@@ -180,7 +180,7 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
         #[serde(flatten)]
         report: CacheReport,
         pins: Vec<PinRow>,
-        /// Source of the folder's path.
+        /// Origin of the folder's path.
         from: String,
         passed_over: Vec<RejectedCandidate>,
     }

@@ -16,7 +16,7 @@ pub(crate) struct Args {
     place: PlaceArgs,
 }
 
-/// Bytes read at once.
+/// Number of bytes in one read.
 const PIECE: usize = 1 << 20;
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {

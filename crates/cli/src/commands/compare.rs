@@ -11,11 +11,11 @@ use crate::progress::ProgressMeter;
 /// Example: esker compare /mnt/sw /mnt/sw
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The first directory
+    /// First directory
     #[arg(value_name = "DIR_A")]
     a: PathBuf,
 
-    /// Second image or folder
+    /// Second directory
     #[arg(value_name = "DIR_B")]
     b: PathBuf,
 
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[arg(long)]
     owners: bool,
 
-    /// Threads that compare
+    /// Number of threads
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u8).range(1..=64))]
     jobs: u8,
 

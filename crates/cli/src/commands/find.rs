@@ -50,7 +50,7 @@ fn parse_type(text: &str) -> Result<NodeKind, String> {
     })
 }
 
-/// Something to be shown and perhaps gone into.
+/// An entry to print, and to descend into if it is a directory.
 struct Step {
     path: Vec<u8>,
     name: Vec<u8>,

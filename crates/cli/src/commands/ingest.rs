@@ -14,7 +14,8 @@ use crate::transaction::Transactions;
 
 /// Publishes the entries of an archive below a directory of a repository.
 ///
-/// Entries with the same name are replaced; all others stay.
+/// Entries with the same name are replaced; all others stay. Other publishers may publish meanwhile; if both change the
+/// same path, this command fails and names it.
 ///
 /// Example: esker ingest sw.example.org gcc.tar.gz --to /gcc/14.2
 #[derive(clap::Args, Debug)]

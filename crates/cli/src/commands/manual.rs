@@ -1,4 +1,5 @@
-//! `esker manual`: man pages and the reference of all commands, made from the description of the command line.
+//! Implements `esker manual`: man pages and the reference of all commands, made from the definition of the
+//! command line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,7 +20,7 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR", required_unless_present = "markdown")]
     folder: Option<PathBuf>,
 
-    /// Print the reference of all commands as Markdown in place of writing man pages
+    /// Print the reference of all commands as Markdown instead of writing man pages
     #[arg(long, conflicts_with = "folder")]
     markdown: bool,
 }
@@ -52,7 +53,7 @@ fn write_pages(folder: &Path, command: &Command, out: &mut Output) -> Result<(),
     Ok(())
 }
 
-/// Returns every command that help shows, by its name such as `esker cache pin`.
+/// Returns the name of every command that help shows, such as `esker cache pin`.
 fn commands(command: &Command) -> Vec<(String, &Command)> {
     let mut all = vec![("esker".to_owned(), command)];
     let mut at = 0;
@@ -78,7 +79,7 @@ fn reference(command: &Command) -> String {
     uses.retain(|_, count| *count >= COMMON_MIN);
     let mut text = String::from(
         "# Command line\n\n<!-- Made by `esker manual --markdown`; a test compares. -->\n\n\
-         `esker COMMAND --help` shows the same. Options that many commands share stand in the last section.\n",
+         `esker COMMAND --help` shows the same. Options that many commands share are in the last section.\n",
     );
     for (name, command) in &all[1..] {
         let about = command.get_long_about().or(command.get_about()).map(ToString::to_string);
@@ -86,7 +87,11 @@ fn reference(command: &Command) -> String {
         let usage = usage.trim_start_matches("Usage:").trim();
         let _ =
             write!(text, "\n## {name}\n\n{}\n\n```text\n{usage}\n```\n", about.unwrap_or_default().trim());
-        let own = command.get_positionals().chain(options(command)).map(row);
+        let own = command
+            .get_positionals()
+            .filter(|argument| !argument.is_hide_set())
+            .chain(options(command))
+            .map(row);
         table(&mut text, own.filter(|row| !uses.contains_key(row)));
     }
     text.push_str("\n## Common options\n");
@@ -102,7 +107,7 @@ fn options(command: &Command) -> impl Iterator<Item = &Arg> {
     })
 }
 
-/// Returns how an argument is written, and its help.
+/// Returns the syntax of an argument, and its help.
 fn row(argument: &Arg) -> (String, String) {
     let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string).unwrap_or_default();
     let mut help = help.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|");

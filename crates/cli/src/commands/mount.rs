@@ -15,7 +15,7 @@ use esker_node::runtime::RuntimeDir;
 use esker_node::status::Presentation;
 
 use crate::again::{Again, read_proxies, start_again};
-use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
+use crate::args::{RepositoryArgs, TestingArgs, ViewArgs, split_tag};
 use crate::commands::replay;
 use crate::config_repository;
 use crate::doctor::{Touch, Touched, touch};
@@ -34,8 +34,9 @@ use crate::tuning;
 /// Example: esker mount http://server/cvmfs/sw.example.org /mnt/sw --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one. Or a squashfs image:
-    /// a file (also SIF or AppImage), http://host/image.sqfs, or a file of a repository as NAME:/path
+    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one; NAME@TAG is its
+    /// revision with this tag. Or a squashfs image: a file (also SIF or AppImage), http://host/image.sqfs, or a file of
+    /// a repository as NAME:/path
     #[arg(value_name = "URL|NAME|IMAGE")]
     url: String,
 
@@ -155,8 +156,9 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     args.access.labels()?;
     remove_dead(&canonical(&args.mountpoint)?, settings)?;
     let mountpoint = directory(&args.mountpoint)?;
-    if resolve::is_name(&args.url) && ImageNamed::of(&args.url, &args.image)?.is_none() {
-        config_repository::mount_first(&args.url, settings);
+    let (repository, _) = split_tag(&args.url)?;
+    if resolve::is_name(repository) && ImageNamed::of(&args.url, &args.image)?.is_none() {
+        config_repository::mount_first(repository, settings);
     }
     if args.foreground {
         return serve(&args, settings, mountpoint, |warning| {
@@ -234,6 +236,7 @@ fn serve(
     let (mounted, warning) = match named {
         MountSource::Repository(checked) => {
             let push = checked.push(args.view.push.as_ref());
+            let is_pinned = args.view.pin().is_some() || checked.is_tagged();
             let mut plan = plan(args, settings, mountpoint, "");
             plan.session = checked.configured.session(plan.session);
             let (telemetry, talk) = (checked.configured.telemetry.clone(), checked.configured.talk.clone());
@@ -245,7 +248,7 @@ fn serve(
             let (repository, view) = checked.open(&view)?;
             let warning = offline_warning(&view.status());
             // Any other file system would send requests as root, whichever user reads.
-            let may_be = args.view.pin().is_some() && plan.session.xattr_guard.is_none();
+            let may_be = is_pinned && plan.session.xattr_guard.is_none();
             let usual = Presentation::Overlay;
             let shown_with = if may_be { args.access.shown_with(usual) } else { Presentation::Fuse };
             if args.access.source.is_none() {

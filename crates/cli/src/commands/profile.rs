@@ -14,7 +14,7 @@ use crate::output::{Output, size};
 use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_admin, read_profile};
 use crate::settings::Settings;
 
-/// Records and keeps profiles: which files programs read, for prefetching.
+/// Records and stores profiles of the files that programs read, for prefetching.
 ///
 /// Example: esker profile record http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls -R /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
@@ -46,7 +46,7 @@ struct ShowArgs {
     json: bool,
 }
 
-/// Adds profiles to a repository: each later publish writes bundles of them.
+/// Adds profiles to a repository: each later publish writes their bundles.
 ///
 /// The name of a profile is its file name without `.profile.json`; a profile of the same name is replaced.
 ///

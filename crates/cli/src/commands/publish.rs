@@ -8,6 +8,10 @@ use crate::settings::Settings;
 
 /// Publishes a folder: makes a repository, or a directory of it, equal to it.
 ///
+/// The folder is compared with the revision that is published when the command starts. Other publishers may publish
+/// meanwhile: what they add or change stays, also below the directory that becomes equal to the folder. If both change
+/// the same path, this command fails and names it.
+///
 /// Example: esker publish sw.example.org /build/software --to /software
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

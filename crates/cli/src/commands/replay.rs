@@ -5,7 +5,7 @@ use esker_prefetch::ReplayerCommand;
 use crate::error::{Context, Failure, Kind};
 
 /// Name of the hidden subcommand.
-pub(crate) const REPLAY: &str = "scout";
+pub(crate) const REPLAY: &str = "replay";
 
 /// Replays recorded reads through a mount; not for use by hand.
 #[derive(clap::Args, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     // It was started through a link in /proc, and would be named `exe` in process lists.
-    let _ = rustix::thread::set_name(c"esker-scout");
+    let _ = rustix::thread::set_name(c"esker-replayer");
     esker_run::close_to_others();
     // Its standard error is discarded; the exit code is for users who try it.
     if let Some(process) = args.beside {
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         .context(Kind::Failed, format!("can't replay reads through {}", args.mountpoint.display()))
 }
 
-/// Returns the command that starts a replayer for a mount.
+/// Returns the command line that starts a replayer for a mount.
 pub(crate) fn command(mountpoint: &Path) -> ReplayerCommand {
     ReplayerCommand::of("/proc/self/exe", vec![REPLAY.into(), mountpoint.into()])
 }

@@ -1,4 +1,11 @@
+mod export_config;
+mod import;
+mod info;
+mod list;
+mod remove;
 mod resign;
+mod set;
+mod timer;
 
 use std::path::PathBuf;
 
@@ -14,7 +21,7 @@ use crate::output::{Output, parse_size};
 use crate::publisher::{DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_admin};
 use crate::settings::Settings;
 
-/// Creates repositories, renews their whitelists and rebuilds their content index.
+/// Creates, lists, describes, configures and removes repositories, and renews their whitelists.
 ///
 /// Example: esker repo create sw.example.org
 #[derive(clap::Args, Debug)]
@@ -26,8 +33,14 @@ pub(crate) struct Args {
 #[derive(Subcommand, Debug)]
 enum Command {
     Create(CreateArgs),
+    List(list::Args),
+    Info(info::Args),
+    Set(set::Args),
     Reindex(ReindexArgs),
     Resign(resign::Args),
+    Remove(remove::Args),
+    Import(import::Args),
+    ExportConfig(export_config::Args),
 }
 
 /// Rebuilds the content index, with which publishing stores no content twice.
@@ -134,6 +147,12 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         Command::Create(args) => create(&args, settings),
         Command::Reindex(args) => reindex(&args, settings),
         Command::Resign(args) => resign::run(&args, settings),
+        Command::List(args) => list::run(&args, settings),
+        Command::Info(args) => info::run(&args, settings),
+        Command::Set(args) => set::run(&args, settings),
+        Command::Remove(args) => remove::run(&args, settings),
+        Command::Import(args) => import::run(&args, settings),
+        Command::ExportConfig(args) => export_config::run(&args, settings),
     }
 }
 
@@ -177,7 +196,7 @@ fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
         },
         deflate: args.deflate.into(),
         chunks: chunk_sizes(&args.chunks)?,
-        ..PublishSettings::default()
+        ..new.settings
     };
     new.ttl = args.ttl;
     new.whitelist_days = args.whitelist_days;

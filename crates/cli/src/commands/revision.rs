@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 /// Timeout for the server of a mount.
 const SERVER_PATIENCE: Duration = Duration::from_secs(10);
-/// Additional time for its daemon.
+/// Additional time that the daemon may take.
 const DAEMON_PATIENCE: Duration = Duration::from_secs(5);
 /// Timeout of an update; the daemon reports a timeout earlier.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(60);
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Returns the mount at this place, if a daemon of ours serves one there.
+/// Returns the mount at this path, if a daemon of this user serves one.
 fn mounted(place: &OsStr, settings: &Settings) -> Result<Option<Registered>, Failure> {
     let Ok(path) = esker_node::mounts::canonical(Path::new(place)) else { return Ok(None) };
     let found = registry::find(&settings.runtime, &path).context(Kind::Failed, "can't look up the mounts")?;

@@ -15,13 +15,14 @@ use crate::settings::Settings;
 
 /// Runs a command with repositories mounted below /cvmfs, or with an image as its root directory.
 ///
-/// Needs neither root nor fusermount3. Further repositories are mounted with `--repo`, as in `esker run A --repo B -- CMD` or
-/// `esker run --repo A --repo B -- CMD`.
+/// The command needs neither root nor fusermount3. Further repositories are mounted with `--repo`, as in `esker
+/// run A --repo B -- CMD` or `esker run --repo A --repo B -- CMD`.
 ///
 /// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- ls /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one. Or a root directory:
+    /// Repository: http://host[:port]/cvmfs/NAME, file:///…/NAME, or the NAME of a configured one; NAME@TAG is its
+    /// revision with this tag. Or a root directory:
     /// a squashfs image (a file, http://host/image.sqfs, or NAME:/path/image.sqfs), a directory with a system in it
     /// (written with a `/`), or a folder of a repository as NAME:/path
     #[arg(value_name = "REPOSITORY|IMAGE", required_unless_present = "repo")]
@@ -98,13 +99,14 @@ pub(crate) fn run(
         let push = checked.push(args.view.push.as_ref());
         to_mount.push(ToMount { checked, push });
     }
+    let are_tagged = to_mount.iter().all(|repository| repository.checked.is_tagged());
     let mounted_run = MountedRun {
         settings,
         files,
         command: args.command,
         view: mount_options(settings, &args.view, &args.testing),
         session: session_options(&args.repository, Some(&args.testing)),
-        shield: args.view.pin().is_some(),
+        overlay: args.view.pin().is_some() || are_tagged,
         replay: !args.view.no_prefetch,
         writable: None,
         environment: Vec::new(),
@@ -162,7 +164,7 @@ fn in_container(
     if args.proxy_from_input {
         read_proxies(&mut args.repository)?;
     }
-    // The keeper is in another directory by the time that it reads them.
+    // The process of the shared mount has changed its directory before it reads them.
     let repository = args.repository.absolute()?;
     let kept = Kept {
         is_fixed: is_image || args.view.pin().is_some(),

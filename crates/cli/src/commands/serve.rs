@@ -16,8 +16,9 @@ use crate::publisher::refuse_address;
 
 /// Serves repositories over HTTP to Esker, CernVM-FS clients and browsers.
 ///
-/// A folder is a repository or holds several; one added later is served without a restart. Only the files that clients
-/// need can be reached. Ctrl-C or SIGTERM finishes the responses under way, a second signal ends at once.
+/// A folder is a repository or contains several; a repository added later is served without a restart. Clients
+/// can access only the files that they need. After Ctrl-C or SIGTERM the server finishes the responses in
+/// progress; a second signal ends it at once.
 ///
 /// Example: esker serve /srv/cvmfs --listen 0.0.0.0:8000
 #[derive(clap::Args, Debug)]
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().connections)]
     connections: usize,
 
-    /// Seconds for responses under way to finish when the server stops
+    /// Time limit in seconds for responses in progress when the server stops
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().grace.as_secs())]
     grace: u64,
 
@@ -119,7 +120,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Prints that connections are accepted, and the address.
+/// Prints the address once connections are accepted.
 fn announce(args: &Args, url: &str, names: &[String]) -> Result<(), Failure> {
     let mut out = Output::new();
     if args.json {
@@ -143,7 +144,7 @@ fn announce(args: &Args, url: &str, names: &[String]) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Takes over the signals that end the server; before any other thread starts.
+/// Handles the signals that end the server; called before any other thread starts.
 fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     let (sender, receiver) = mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
@@ -201,7 +202,7 @@ mod tests {
         }
     }
 
-    /// A wrong command line opens nothing.
+    /// A wrong command line opens no socket.
     #[test]
     fn an_address_in_place_of_a_folder_is_refused_first() {
         let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     mount_dir: Option<PathBuf>,
 
-    /// Leave /cvmfs and its configuration to CernVM-FS, and mount beside it
+    /// Leave /cvmfs and its configuration to CernVM-FS, and mount in another folder
     #[arg(long)]
     side_by_side: bool,
 
@@ -50,11 +50,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
 
-    /// Print what would be done, and do nothing
+    /// Print the changes without making them
     #[arg(long)]
     dry_run: bool,
 
-    /// Remove what was set up; files that were changed since stay
+    /// Remove what setup wrote; files that were changed since then stay
     #[arg(long, conflicts_with_all = ["names", "with", "mount_dir", "side_by_side", "program", "import"])]
     undo: bool,
 }
@@ -163,7 +163,7 @@ fn wanted(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<Vec<Item>,
     Ok(items)
 }
 
-/// Returns the steps that setup can't or shouldn't do itself.
+/// Returns the steps that the user has to take after setup.
 fn next_steps(args: &Args, machine: &Machine, mount_dir: &Path) -> Vec<String> {
     let mut steps = Vec::new();
     match args.with {

@@ -48,15 +48,15 @@ struct Shown {
 #[derive(Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 enum Mount {
-    /// Its daemon answers.
+    /// The daemon of the mount replies.
     Serving(Box<MountStatus>),
-    /// Its daemon lives but does not answer.
+    /// The daemon of the mount is alive but does not reply.
     Silent { mountpoint: String, repository: String, url: String, pid: u32, reason: String },
-    /// A mount of root, as far as others may know of it.
+    /// A mount of root, with the facts that other users may know.
     Shared { mountpoint: String, repository: String, revision: Option<u64> },
     /// A mount without an entry in its user's registry.
     Unregistered { mountpoint: String, source: String },
-    /// Its daemon was killed.
+    /// The daemon of the mount was killed.
     Dead { mountpoint: String, repository: String, url: String, pid: u32 },
 }
 
@@ -128,7 +128,7 @@ fn unregistered(line: &MountLine) -> Mount {
     Mount::Unregistered { mountpoint: line.mountpoint.display().to_string(), source: line.source_text() }
 }
 
-/// Asks a daemon for its status; `None` if it was unmounted meanwhile.
+/// Requests the status of a mount from its daemon; `None` if the mount is gone by then.
 fn ask(one: &Registered) -> Option<Mount> {
     let entry = &one.entry;
     let (mountpoint, repository, url) =
@@ -289,7 +289,7 @@ fn print_kernel(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
     out.line(format!("  daemon    process {}, mounted {} UTC", status.pid, when(status.mounted)))
 }
 
-/// Prints servers and proxies, unless there is only the server of the mount's URL.
+/// Prints servers and proxies, unless the server of the mount's URL is the only one.
 fn print_route(out: &mut Output, route: &Route) -> Result<(), Failure> {
     let proxies: Vec<&Reach> = route.proxies.iter().flatten().collect();
     let all = route.servers.iter().chain(proxies.iter().copied());

@@ -18,12 +18,12 @@ pub(crate) struct Args {
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
 
-    /// Detach at once even if programs use the mount; it ends with its last user
+    /// Detach the mount at once even if programs use it; it ends once the last program has closed it
     #[arg(long)]
     lazy: bool,
 }
 
-/// Time that a daemon may take to unmount: it may have to wait for its cache's disk.
+/// Time limit for a daemon to unmount: it may wait for the disk of its cache.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
@@ -76,7 +76,7 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
     )))
 }
 
-/// Reports that another mount keeps this one in use.
+/// Reports that a mount is busy because another mount is inside it.
 fn of_inner(mountpoint: &Path) -> Option<Failure> {
     // The last one may have been mounted in others.
     let lines = mounts::all().ok()?.into_iter().rev();
@@ -88,7 +88,7 @@ fn of_inner(mountpoint: &Path) -> Option<Failure> {
     Some(failure.hint(format!("unmount {inner} first, or all of it with --lazy")))
 }
 
-/// Unmounts a mount that no daemon serves any more.
+/// Unmounts a mount whose daemon is gone.
 fn unmount_orphan(mountpoint: &Path, lazy: bool, registered: bool) -> Result<(), Failure> {
     let place = mountpoint.display();
     let mounted = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;

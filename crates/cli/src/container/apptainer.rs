@@ -7,12 +7,13 @@ use std::path::Path;
 use esker_run::container::environment::PREFIX;
 use esker_run::container::{Environment, Stage};
 
-/// Sourced before every command, as it would be there.
+/// Folder of scripts in an image, which Apptainer sources before every command.
 const SCRIPTS: &str = "/.singularity.d/env";
 /// Script for a container without a command.
 pub(super) const RUN: &str = "/.singularity.d/runscript";
 
-/// Makes the image's scripts set their variables before `line` runs. They count as the image's variables do.
+/// Returns a script that lets the image's scripts set their variables before `line` runs. They count as the
+/// image's variables do.
 pub(super) fn source(line: &mut Vec<OsString>, stage: &Stage, environment: &mut Environment) {
     let has = |path: &str| stage.has(Path::new(path));
     if line.is_empty() || !has(SCRIPTS) || !has("/bin/sh") {
@@ -44,7 +45,7 @@ fn script(environment: &mut Environment) -> String {
     script
 }
 
-/// Returns a name that is valid in shells; shells leave other variables alone.
+/// Returns a name that is valid in shells; shells pass other variables on unchanged.
 fn variable(name: &OsStr) -> Option<&str> {
     let name = name.to_str()?;
     let is_word = name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());

@@ -20,12 +20,12 @@ use crate::error::Failure;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bind {
     pub(super) source: PathBuf,
-    /// Target, if it is named.
+    /// Target, if the option names one.
     pub(super) target: Option<PathBuf>,
     pub(super) options: BindOptions,
 }
 
-/// Options of which only one can be given.
+/// Group of mutually exclusive options.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Writing,
@@ -40,7 +40,8 @@ enum Group {
 
 type Set = fn(&mut BindOptions);
 
-/// Options and their effects. Several have none: a bind is so already, or they are meant for other systems.
+/// Known options and their effects. Several have no effect, because they are the default or meant for other
+/// systems.
 const KNOWN: [(&str, Group, Set); 21] = [
     ("ro", Group::Writing, |options| options.read_only = true),
     ("rw", Group::Writing, |_| ()),
@@ -66,7 +67,7 @@ const KNOWN: [(&str, Group, Set); 21] = [
     ("delegated", Group::Consistency, |_| ()),
 ];
 
-/// Options of other programs that are refused, and why; with `=` those that have a value.
+/// Options of other programs that are refused, with the reason; those that end in `=` have a value.
 const REFUSED: [(&str, &str); 13] = [
     ("shared", "mounts of a command can't reach the host; rslave shows it those of the host"),
     ("rshared", "mounts of a command can't reach the host; rslave shows it those of the host"),
@@ -83,7 +84,7 @@ const REFUSED: [(&str, &str); 13] = [
     ("tmpcopyup", "it is for file systems in memory, and a bind is a part of the host"),
 ];
 
-/// Meaning of a word in the place of an option.
+/// Meaning of a word in the position of an option.
 enum Word {
     Known(Group, Set),
     Refused(&'static str),
@@ -125,7 +126,7 @@ pub(super) fn parse(value: &OsStr) -> Result<Vec<Bind>, Failure> {
     binds.iter().map(|bind| bind.bind(value)).collect()
 }
 
-/// Reads `SRC[:DST]`, where options mean nothing.
+/// Parses `SRC[:DST]` without options.
 pub(super) fn source_and_target(option: &str, value: &OsStr) -> Result<(PathBuf, Option<PathBuf>), Failure> {
     let fields = split(value.as_bytes(), b':');
     let named = |field: &&[u8]| path(field);
@@ -139,7 +140,7 @@ pub(super) fn source_and_target(option: &str, value: &OsStr) -> Result<(PathBuf,
     }
 }
 
-/// The parts of one bind.
+/// Fields of one bind argument.
 struct Fields<'v> {
     source: &'v [u8],
     target: Option<&'v [u8]>,
@@ -199,7 +200,7 @@ impl<'v> Fields<'v> {
     }
 }
 
-/// Refuses a destination where nothing can be shown.
+/// Refuses a target that can't be a mount point.
 fn check_target(value: &OsStr, target: &Path) -> Result<(), Failure> {
     if target.as_os_str().is_empty() {
         return Err(
@@ -263,12 +264,12 @@ fn wrong(value: &OsStr, reason: &str) -> Failure {
     Failure::usage(format!("--bind {}: {reason}", value.display()))
 }
 
-/// True if it may be an option: one word, not a path.
+/// Returns true if a word may be an option, and is no path.
 fn is_word(text: &[u8]) -> bool {
     !text.is_empty() && !text.contains(&b'/')
 }
 
-/// Splits where the separator stands without a backslash before it.
+/// Splits a text at each separator that has no backslash before it.
 fn split(text: &[u8], separator: u8) -> Vec<&[u8]> {
     let mut parts = Vec::new();
     let mut begin = 0;
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn homes_have_no_options() {
+    fn a_home_argument_has_no_options() {
         let read = |value: &str| source_and_target("--home", OsStr::new(value));
         assert_eq!(read("/a").expect("one"), ("/a".into(), None));
         assert_eq!(read(r"/a\:b:/c").expect("two"), ("/a:b".into(), Some("/c".into())));

@@ -12,7 +12,7 @@ use crate::error::{Context, Failure, Kind};
 
 /// Folder of a site's rules; they replace those of the same name that come with Esker.
 const FOLDER: &str = "/etc/esker/hooks";
-/// A file of rules has a few lines.
+/// Maximum size of a rules file in bytes.
 const LONGEST: u64 = 1 << 20;
 
 const GPU: &str = include_str!("hooks/gpu.hook");
@@ -68,7 +68,7 @@ fn text(name: &str) -> Result<String, Failure> {
 }
 
 impl Hooks {
-    /// Returns the mounts.
+    /// Returns the mounts that the rules list.
     pub(super) fn mounts(&self) -> Vec<Mount> {
         let bind = |from: &PathBuf, target: PathBuf| {
             Mount::asked(target, What::Bind { from: from.clone(), options: BindOptions::default() })

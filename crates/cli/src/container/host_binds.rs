@@ -12,28 +12,28 @@ use super::user::User;
 use super::{ContainerArgs, say};
 use crate::error::{Context, Failure, Kind};
 
-/// Directories of the host that show only what the image may lack.
+/// Directories of the host that are mounted only where the image lacks them.
 const SYSTEM: [&str; 2] = [PROC, "/sys"];
 const PROC: &str = "/proc";
 /// Directories that programs expect to be writable.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
-/// Names and times are those of the cluster.
+/// Files of the host that give a cluster its names and time.
 const SITE_FILES: [&str; 3] = ["/etc/resolv.conf", "/etc/hosts", "/etc/localtime"];
-/// Directories in which the image's files count: the current directory isn't shown if it is below one.
+/// Directories that belong to the image: a current directory below one of them is not mounted.
 const OF_THE_IMAGE: [&str; 13] =
     ["bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "usr"];
 
 /// Parts of the host to show, found before namespaces hide it.
 pub(super) struct HostBinds {
     home: PathBuf,
-    /// Current directory of the command, as the user sees it, if the container shows that.
+    /// Current directory of the command, by the user's path for it, if the container has it.
     current: Option<PathBuf>,
     /// True if the container shows the home directory.
     at_home: bool,
     pwd: Option<PathBuf>,
-    /// Default mounts, first so that they cover nothing else.
+    /// Default mounts, which come first so that they cover no others.
     first: Vec<Mount>,
-    /// After the files of accounts.
+    /// Mounts that are made after those of the account files.
     second: Vec<Mount>,
 }
 
@@ -81,8 +81,8 @@ impl HostBinds {
         self.first.iter().cloned().chain(accounts).chain(self.second.iter().cloned()).collect()
     }
 
-    /// Enters the directory where the command starts, and returns it: the requested one, or the first of the usual
-    /// ones that can be entered.
+    /// Changes to the directory in which the command starts, and returns it: the requested one, or the first
+    /// usable default.
     pub(super) fn enter_start(&self, of_image: Option<&Path>) -> Result<PathBuf, ContainerError> {
         if let Some(asked) = &self.pwd {
             return enter_directory(&[asked]);
@@ -102,7 +102,7 @@ impl HostBinds {
     }
 }
 
-/// Returns the mounts that the user asked for.
+/// Returns the mounts that the user requested.
 pub(super) fn asked(args: &ContainerArgs) -> Result<Vec<Mount>, Failure> {
     let mut mounts = Vec::new();
     for value in &args.bind {
@@ -132,9 +132,9 @@ fn shows(mount: &Mount, path: &Path) -> bool {
 
 /// Current directory of the command.
 struct Directory {
-    /// The path by which the shell knows it, if that is right.
+    /// Path by which the shell knows the directory, if that path is correct.
     told: PathBuf,
-    /// Without links.
+    /// Path without symbolic links.
     real: PathBuf,
 }
 
@@ -142,9 +142,9 @@ struct Directory {
 #[derive(Debug, PartialEq, Eq)]
 enum Sight {
     Shown,
-    /// With this mount, below the others.
+    /// The path is visible if this mount is made below the others.
     Needs(Mount),
-    /// Something else is mounted there, or nothing may be.
+    /// The path is covered by another mount, or must not be mounted.
     Hidden,
 }
 
@@ -165,7 +165,7 @@ impl Directory {
         Some(Self { told: told.filter(right).unwrap_or_else(|| real.clone()), real })
     }
 
-    /// Returns the visibility of a path through these mounts, of which later ones cover earlier ones.
+    /// Returns the visibility of a path given these mounts, of which later ones cover earlier ones.
     fn among(&self, mounts: &[&Mount]) -> Sight {
         for path in [&self.told, &self.real] {
             let mount = mounts.iter().rev().find(|mount| path.starts_with(&mount.target));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn system_directories_stay_the_image_s() {
+    fn system_directories_are_those_of_the_image() {
         for (path, shown) in [("/", false), ("/usr/lib", false), ("/project/x", true), ("/opt/work", true)] {
             assert_eq!(may_be_shown(Path::new(path)), shown, "{path}");
         }

@@ -32,7 +32,7 @@ use crate::open::ResolvedRepository;
 use crate::resolve;
 use crate::settings::Settings;
 
-/// A folder of the web server that is a repository, and no system.
+/// File that marks a folder of a web server as a repository.
 const PUBLISHED: &str = ".cvmfspublished";
 
 /// Root directory of a command.
@@ -40,14 +40,14 @@ const PUBLISHED: &str = ".cvmfspublished";
 pub(crate) enum Root {
     /// A directory of the host.
     Directory(PathBuf),
-    /// A squashfs image: in a file, on a server, or in a repository.
+    /// A squashfs image in a file, on a server, or in a repository.
     Image(ImageNamed),
     /// A folder of a repository: its URL or name, and the path.
     Repository(String, PathBuf),
 }
 
 impl Root {
-    /// Distinguishes an image from a repository to mount below `/cvmfs`, by its name and its file.
+    /// Classifies an argument as an image or as a repository to mount below `/cvmfs`, by its name and its file.
     pub(crate) fn of(what: &OsStr, args: &ImageArgs) -> Result<Option<Self>, Failure> {
         refuse_container_image(what)?;
         if let Some((place, Some(path))) = what.to_str().map(split_path)
@@ -72,7 +72,7 @@ const CONTAINER_IMAGES: [&str; 4] = ["docker://", "docker-archive:", "oci-archiv
 const OTHERS: [&str; 6] =
     ["docker-daemon:", "containers-storage:", "oras://", "library://", "shub://", "dir:"];
 
-/// Explains how to run a container image.
+/// Returns the error for a container image that must be converted first, with the command for it.
 fn refuse_container_image(what: &OsStr) -> Result<(), Failure> {
     let text = what.to_string_lossy();
     let begins = |forms: &[&str]| forms.iter().any(|form| text.starts_with(form));
@@ -93,7 +93,7 @@ fn refuse_container_image(what: &OsStr) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An image that a process keeps mounted for its job.
+/// An image that the process of a shared mount keeps mounted for a job.
 pub(crate) struct Kept<'a> {
     pub(crate) root: Root,
     pub(crate) repository: &'a RepositoryArgs,
@@ -110,7 +110,7 @@ pub(crate) struct Kept<'a> {
     pub(crate) settings: &'a Settings,
 }
 
-/// Files that a keeper has open.
+/// Files that the process of a shared mount has open.
 #[derive(Default)]
 struct Open {
     recording: Option<Arc<RecordingTree>>,
@@ -128,15 +128,14 @@ impl Open {
 }
 
 impl Kept<'_> {
-    /// Joins the process that keeps it, starting one if necessary: with this command line, and an option for that
-    /// role.
+    /// Joins the shared mount of the image; starts its process with this command line if necessary.
     pub(crate) fn join(&self, line: &[OsString]) -> Result<Stage, Failure> {
         let runtime = self.runtime()?;
         let place = self.place(&runtime)?;
         let log = runtime.log(&format!("image-{}", std::process::id()));
         let stage = place.join(|| {
             let started = start(&log, line);
-            // The keeper goes on writing to the nameless file; the log of a failed one has been read.
+            // The process of the shared mount continues to write to the unnamed file; the log of a failed one has been read.
             let _ = fs::remove_file(&log);
             started
         });
@@ -146,7 +145,7 @@ impl Kept<'_> {
         })
     }
 
-    /// Becomes the process that keeps it. `fd` is the pipe to its starter.
+    /// Runs as the process of a shared mount. `fd` is the pipe to the process that started it.
     pub(crate) fn keep(self, fd: RawFd) -> Result<(), Failure> {
         // Started through a link in /proc, it would be called `exe` in lists of processes.
         let _ = rustix::thread::set_name(c"esker");
@@ -219,14 +218,14 @@ impl Kept<'_> {
         }
     }
 
-    /// Opens the tree for `mount`, and records in `opened` what has to be closed again.
+    /// Opens the tree for `mount`, and records in `opened` what must be closed at the end.
     fn open(&self, mount: MountedAt<'_>, opened: &mut Open) -> Result<Arc<dyn Tree>, Failure> {
         let command = self.replay.then(|| replay::command_in(mount.directory, mount.name));
         let log = &self.session.log;
         let tree: Arc<dyn Tree> = match &self.root {
             Root::Directory(path) => {
                 let path = path.display();
-                return Err(Failure::failed(format!("{path} is a directory, which needs no keeper")));
+                return Err(Failure::failed(format!("{path} is a directory, which needs no shared mount")));
             }
             Root::Image(named) => {
                 let mut image = named.mount(self.repository, self.settings)?;
@@ -247,7 +246,7 @@ impl Kept<'_> {
     }
 }
 
-/// Returns an identity that distinguishes a file from others, and from itself after a change.
+/// Returns an identity for a file that changes with its content.
 fn of_file(path: &Path) -> Result<String, Failure> {
     let unknown = || format!("can't find the image {}", path.display());
     let real = fs::canonicalize(path).context(Kind::Failed, unknown())?;
@@ -256,7 +255,7 @@ fn of_file(path: &Path) -> Result<String, Failure> {
     Ok(format!("{} {} {} {} {time:?}", real.display(), meta.dev(), meta.ino(), meta.len()))
 }
 
-/// Starts the process that keeps the image, and waits until it does.
+/// Starts the process of the shared mount, and waits until the mount is ready.
 fn start(log: &Path, line: &[OsString]) -> Result<(), Failure> {
     let again =
         Again { name: "esker", option: "--keep", failed: "can't start a process that keeps the image" };

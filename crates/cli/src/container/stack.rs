@@ -1,4 +1,4 @@
-//! `esker run IMAGE --at PATH`: the image at a path of the host's own root directory.
+//! Implements `esker run IMAGE --at PATH`: shows the image at a path of the host's own root directory.
 //!
 //! The command has the host's files, variables and working directory, and the image besides, in a mount namespace of its
 //! own. A directory that the host lacks is added there; nothing is created on the host.
@@ -85,7 +85,7 @@ impl ContainerRun {
     }
 }
 
-/// Returns the current directory, by the shell's path for it if that leads there.
+/// Returns the current directory, by the shell's path if that is correct.
 fn current_directory() -> Option<PathBuf> {
     let place = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     let real = std::env::current_dir().ok()?;

@@ -1,4 +1,4 @@
-//! The calling user, as the host knows it, and the account files for programs in the container.
+//! Finds the calling user's account, and makes account files for the container.
 
 use std::fs;
 use std::path::Path;
@@ -8,12 +8,12 @@ use esker_run::container::accounts::{self, Account, Group};
 use esker_run::container::{Mount, Stage, What};
 use rustix::process::{getegid, geteuid, getgroups};
 
-/// Files of accounts are read up to here.
+/// Maximum size of an account file in bytes.
 const LONGEST: u64 = 16 << 20;
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
 
-/// The calling user.
+/// The calling user's account.
 pub(super) struct User {
     pub(super) account: Account,
     groups: Vec<Group>,

@@ -1,4 +1,4 @@
-//! Checks the cache folders of this user's mounts, and the one for the next mount.
+//! Checks the cache folders of this user's mounts, and the folder for the next mount.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use super::{Finding, Look, PATIENCE};
 use crate::output::size;
 use crate::settings::Settings;
 
-/// With less free than this a cache is as good as full.
+/// Minimum free bytes of a cache's disk; with less the doctor reports a problem.
 const FREE_LEAST: u64 = 64 << 20;
-/// With less free than this it soon is.
+/// Free bytes of a cache's disk below which the doctor reports a warning.
 const FREE_SOON: u64 = 1 << 30;
 
 pub(super) fn looks(settings: &Settings) -> Vec<Look> {

@@ -8,9 +8,9 @@ use super::probe::{NoAnswer, Touch, Touched, touch};
 use super::{Finding, Grade, Look, PATIENCE};
 use crate::settings::Settings;
 
-/// The oldest kernel on which FUSE can be mounted in a user namespace.
+/// Oldest kernel on which FUSE can be mounted in a user namespace.
 const KERNEL_LEAST: (u32, u32) = (4, 18);
-/// A daemon with a large cache in use opens some thousands of files.
+/// Minimum limit of open files: a daemon with a large cache opens some thousands.
 const FILES_LEAST: u64 = 4096;
 
 pub(super) fn looks(settings: &Settings) -> Vec<Look> {

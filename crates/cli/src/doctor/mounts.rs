@@ -17,12 +17,12 @@ use crate::settings::Settings;
 const DAEMON_PATIENCE: Duration = Duration::from_secs(3);
 /// Age in seconds up to which failures are reported.
 const RECENT: u64 = 600;
-/// A clock may be off by this.
+/// Tolerated error of a clock in seconds.
 const SKEW: u64 = 300;
 /// Seconds since the last check of the head after which a mount counts as not checking; mounts check every few
 /// minutes.
 const HEAD_AGE: u64 = 6 * 3600;
-/// Seconds before its end at which a whitelist is reported.
+/// Seconds before its end at which the doctor reports a whitelist.
 const WHITELIST_LEFT: u64 = 7 * 86_400;
 
 pub(super) fn looks(settings: &Settings) -> Vec<Look> {
@@ -82,7 +82,7 @@ fn own(one: &Registered) -> Vec<Finding> {
     findings
 }
 
-/// Reports what a silent daemon is doing.
+/// Reports the state of a daemon that does not reply.
 fn silent(place: &str, pid: u32, reason: &str) -> Finding {
     let end = format!("`kill -9 {pid}`, then `esker umount {place}`");
     let (found, mend) = match process_state(pid) {
@@ -202,8 +202,8 @@ fn of_head(place: &str, now: u64, checked: u64) -> Finding {
     Finding::warning("head", place, found, mend)
 }
 
-/// Reports how long the whitelist is valid. Afterwards the mount serves its revision, but neither new revisions nor a
-/// new mount.
+/// Reports how long the whitelist is valid. Afterwards the mount serves its revision, but neither new revisions
+/// nor a new mount.
 fn of_whitelist(place: &str, now: u64, expires: u64) -> Finding {
     let left = expires.saturating_sub(now);
     let mend = "ask the owner of the repository to sign it again (`esker repo resign`)";
@@ -230,7 +230,7 @@ fn span(seconds: u64) -> String {
     }
 }
 
-/// Reports a mount that is not in this user's registry: another user's, or a leftover.
+/// Reports a mount that is not in this user's registry: of another user, or a leftover.
 fn stranger(place: &Path) -> Finding {
     let named = place.display().to_string();
     let mend = format!("`esker umount {named}`, as the mounting user or root");

@@ -1,4 +1,4 @@
-//! Touches files that may hang, in a child process that can be detached.
+//! Probes paths that may hang, in a child process that can be detached.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -22,13 +22,13 @@ const ANSWER_MAX: u64 = 64 * 1024;
 pub(crate) enum Touch {
     /// A mount, or a folder in it: its facts, its numbers, its names, and an attribute that only its daemon answers.
     Mount,
-    /// A mount: its name and revision, by its attributes.
+    /// A mount: reads its name and revision from its attributes.
     Revision,
-    /// A cache folder: room, and whether it can be written.
+    /// A cache folder: checks free space and write access.
     Cache,
-    /// The cache folder that the next mount will take.
+    /// The cache folder that the next mount would use.
     DefaultCache,
-    /// Making namespaces.
+    /// Creation of namespaces.
     Namespaces,
 }
 
@@ -36,13 +36,13 @@ pub(crate) enum Touch {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Touched {
-    /// The mount answers.
+    /// The mount replies.
     Answers,
-    /// Name and revision of a mount, by its attributes.
+    /// Name and revision of a mount, from its attributes.
     Shows { name: Option<String>, revision: Option<u64> },
-    /// A folder that can be written, with so many bytes free of so many.
+    /// The folder is writable and has this much free space.
     Writable { free: u64, total: u64, network: Option<String> },
-    /// There is no such folder yet.
+    /// The folder does not exist yet.
     Absent,
     /// The operation is possible.
     Allowed,
@@ -54,9 +54,9 @@ pub(crate) enum Touched {
 
 /// Reason of a missing result.
 pub(crate) enum NoAnswer {
-    /// No result in time. The child may live on for as long as the file hangs.
+    /// The operation did not return in time. The child may live on for as long as the file hangs.
     Hangs,
-    /// The child could not do its work.
+    /// The child failed.
     Failed(String),
 }
 

@@ -1,4 +1,4 @@
-//! An image that is a file of a repository: fetched as far as it is read, and authenticated by the repository.
+//! Reads an image that is a file of a repository, block by block on demand; the repository authenticates it.
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::browse::Browsed;
 use crate::error::Failure;
 use crate::settings::Settings;
 
-/// A file of a revision, which stays the same whatever is published later.
+/// A file of one revision, which stays the same when newer revisions are published.
 pub(super) struct ObjectImage {
     tree: Arc<dyn Tree>,
     node: Node,
@@ -21,7 +21,7 @@ pub(super) struct ObjectImage {
     offset: u64,
     len: u64,
     reads: Arc<Reads>,
-    /// Repository that it is read from; closed with it.
+    /// Repository that contains the image; closed with it.
     _browsed: Browsed,
 }
 
@@ -81,14 +81,14 @@ impl Image for ObjectImage {
     }
 }
 
-/// Reads of the image's file that are under way.
+/// Reads of the image file that are in flight.
 #[derive(Default)]
 struct Reads(Mutex<UnderWay>);
 
 #[derive(Default)]
 struct UnderWay {
     reads: Vec<Arc<Read>>,
-    /// The last progress of those that have ended.
+    /// Latest progress of the completed transfers.
     before: Option<Instant>,
 }
 

@@ -31,17 +31,17 @@ pub(super) struct RemoteImage {
     digests: Option<Arc<DigestList>>,
     block: u64,
     offset: u64,
-    /// Blocks that are being fetched.
+    /// Numbers of blocks that are being fetched.
     flying: Mutex<HashSet<u64>>,
     landed: Condvar,
 }
 
-/// A URL, as requests need it.
+/// A parsed URL.
 struct Target {
     base: String,
-    /// The last part.
+    /// Last component of the URL's path.
     file: String,
-    /// Query with its question mark.
+    /// Query of the URL, with its question mark.
     query: String,
 }
 
@@ -116,7 +116,7 @@ pub(super) fn open(
     Ok(RemoteImage { name, file, parts, digests, block, offset, flying, landed })
 }
 
-/// The list of digests that has this digest itself.
+/// Returns the list of digests whose own digest is this.
 fn list(
     source: &dyn Source,
     target: &Target,
@@ -186,10 +186,10 @@ impl RemoteImage {
     }
 }
 
-/// Decides which reader fetches a block.
+/// Set of blocks in flight, which decides which reader fetches a block.
 enum Set<'i> {
     First(Flight<'i>),
-    /// Another reader has tried before.
+    /// Another reader has tried to fetch the block.
     After(Flight<'i>),
 }
 

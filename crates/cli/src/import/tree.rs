@@ -1,4 +1,4 @@
-//! The files of a source, in memory, as if they lay in `/etc/cvmfs` and `/etc/esker` of a machine.
+//! Holds the files of a source in memory, as if they were in `/etc/cvmfs` and `/etc/esker` of a machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,15 +12,15 @@ use esker_node::parameters::{Files, Probe, read_file};
 use super::Scope;
 use crate::error::{Context, Failure, Kind};
 
-/// Longest file or archive that is taken as a source.
+/// Maximum size of a source file or archive in bytes.
 pub(super) const SOURCE_MAX: u64 = 16 << 20;
 /// Longest single file of configuration, or key.
 const FILE_MAX: u64 = 256 << 10;
-/// Most bytes of all files that count.
+/// Maximum total size of the relevant files in bytes.
 const ALL_MAX: u64 = 8 << 20;
-/// Most files that count.
+/// Maximum number of relevant files.
 const FILES_MAX: usize = 2000;
-/// Most members of an archive; whole repositories of software are packed with their configuration.
+/// Maximum number of members of an archive; whole software repositories are packed with their configuration.
 const MEMBERS_MAX: usize = 50_000;
 const PLAIN_MAX: u64 = 256 << 20;
 /// Greatest depth of folders with keys.
@@ -30,7 +30,7 @@ const DEPTH_MAX: usize = 4;
 pub(crate) const WANTED: &str = "a source is a configuration repository, a folder or a tar archive with domain.d/*.conf \
      and keys/ in it, or a file DOMAIN.conf or DOMAIN.toml";
 
-/// The folders that a source has its files in.
+/// Folders of a source that contain its files.
 const FOLDERS: [&str; 4] = ["default.d", "domain.d", "config.d", "keys"];
 
 /// The files of a source, by their paths below its folder of configuration.

@@ -1,4 +1,4 @@
-//! Settings and keys of a source for one domain or repository.
+//! Collects settings and keys of a source for one domain or repository.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,17 +22,17 @@ const TAKEN: [&str; 6] = [
     "CVMFS_HTTP_PROXY",
     "CVMFS_FALLBACK_PROXY",
 ];
-/// Parameters for which this machine's settings come first.
+/// Parameters for which the settings of this machine take precedence.
 const PROXIES: [&str; 2] = ["CVMFS_HTTP_PROXY", "CVMFS_FALLBACK_PROXY"];
-/// They become keys.
+/// Parameters that name keys, which are imported as key files.
 const KEYS: [&str; 2] = ["CVMFS_PUBLIC_KEY", "CVMFS_KEYS_DIR"];
-/// They have had their effect when a source was evaluated.
+/// Parameters that only affect the evaluation of a source.
 const EVALUATED: [&str; 2] = ["CVMFS_USE_CDN", "CVMFS_CLIENT_PROFILE"];
-/// Stands for any repository of a domain while its files are evaluated.
+/// Name that stands for any repository of a domain while its files are evaluated.
 const ANY: &str = "any-repository";
-/// Most keys of one domain.
+/// Maximum number of keys of one domain.
 const KEYS_MAX: usize = 50;
-/// Files in memory take no time.
+/// Timeout for evaluating files, all of which are in memory.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Domain or repository of a unit.
@@ -58,7 +58,7 @@ impl Scope {
     }
 }
 
-/// A setting that is taken over.
+/// A setting to import.
 #[derive(Clone, Debug)]
 pub(crate) struct Taken {
     parameter: &'static str,
@@ -67,7 +67,7 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Its line in a file of Esker's own.
+    /// Returns the setting as a line for a configuration file.
     pub(crate) fn line(&self) -> String {
         let key = self.parameter.trim_start_matches("CVMFS_").to_ascii_lowercase();
         let value = match table::row(self.parameter).map(|row| row.kind) {
@@ -135,9 +135,9 @@ impl Unit {
 /// Settings for evaluating the files of a source.
 pub(super) struct Evaluation {
     tree: Arc<Tree>,
-    /// Settings of this machine that files may refer to: the choice of the CDN, for example.
+    /// Settings of this machine that the files may refer to, such as the choice of a CDN.
     environment: BTreeMap<String, String>,
-    /// Place of this machine's proxy setting.
+    /// File and line of this machine's proxy setting.
     proxies: Option<String>,
 }
 

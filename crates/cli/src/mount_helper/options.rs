@@ -5,7 +5,7 @@ use esker_fuse::mount::Label;
 
 use crate::error::Failure;
 
-/// Options for mount(8), systemd or the kernel, or true of every mount of ours anyway.
+/// Options for mount(8), systemd or the kernel, or properties of every mount of Esker.
 const NOTHING_TO_DO: &[&str] = &[
     "defaults",
     "_netdev",
@@ -137,14 +137,14 @@ const REFUSED: &[(&str, &str)] = &[
 /// Options of `esker mount` that are its own business.
 const PRIVATE: [&str; 4] = ["daemon", "foreground", "source", "help"];
 
-/// Translated options.
+/// Options of mount(8), translated to those of Esker.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Translated {
     /// Arguments of `esker mount`.
     pub(super) arguments: Vec<String>,
     /// Warnings for the user.
     pub(super) warnings: Vec<String>,
-    /// It may be mounted already.
+    /// True if the mount may exist already.
     pub(super) remount: bool,
 }
 

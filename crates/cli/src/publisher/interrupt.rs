@@ -1,4 +1,4 @@
-//! Ctrl-C and its like, for a command that also waits: for a lock, or for an answer.
+//! Handles Ctrl-C and other signals in a command that waits for a lock or an answer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,12 +28,12 @@ pub(super) enum Woken {
     Interrupted,
     /// The descriptor can be read.
     Readable,
-    /// The time is over.
+    /// The time limit passed.
     TimedOut,
 }
 
 impl Interrupt {
-    /// Takes over the signals. Must be called before any other thread starts.
+    /// Starts handling the signals. Must be called before any other thread starts.
     pub(crate) fn on_signals() -> Result<Self, Failure> {
         let interrupt = Self::new().context(Kind::Failed, "can't handle signals")?;
         let received = interrupt.clone();
@@ -64,12 +64,12 @@ impl Interrupt {
         let _ = rustix::io::write(&*self.event, &[1; 8]);
     }
 
-    /// Returns the flag that is set once the command is to end.
+    /// Returns the flag that a signal sets.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         self.stop.clone()
     }
 
-    /// Waits until `readable` can be read, a signal comes, or the time is over.
+    /// Waits until `readable` is readable, a signal arrives, or the time limit passes.
     pub(super) fn wait(&self, readable: Option<BorrowedFd<'_>>, time: Option<Duration>) -> io::Result<Woken> {
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         let mut fds = vec![PollFd::from_borrowed_fd(self.event.as_fd(), PollFlags::IN)];

@@ -15,14 +15,14 @@ const RETRY: Duration = Duration::from_millis(250);
 /// Options for waiting for another publisher.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(crate) struct LockArgs {
-    /// Wait for another publisher of the repository, at most this long, like 90s or 10m [default: don't wait; without a
-    /// DURATION: no limit]
+    /// Wait for a commit of another publisher, or until CernVM-FS has closed its transaction, at most this long, like 90s
+    /// or 10m [default: a minute for a commit; without a DURATION: no limit]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "",
         value_parser = patience)]
     wait: Option<Patience>,
 }
 
-/// Time limit; `None` waits for ever.
+/// Time limit; `None` for no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Patience(Option<Duration>);
 
@@ -31,7 +31,12 @@ fn patience(text: &str) -> Result<Patience, String> {
 }
 
 impl LockArgs {
-    /// Calls `attempt` until another publisher no longer keeps it from succeeding, or the time is over.
+    /// Returns the time limit of the option, if it is given: none for no limit.
+    pub(crate) fn limit(self) -> Option<Option<Duration>> {
+        self.wait.map(|Patience(limit)| limit)
+    }
+
+    /// Repeats `attempt` while another publisher holds the lock, up to the time limit.
     pub(crate) fn when_free<T>(
         &self,
         interrupt: &Interrupt,
@@ -73,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read() {
+    fn durations_are_parsed() {
         assert_eq!(patience(""), Ok(Patience(None)));
         assert_eq!(patience("90s"), Ok(Patience(Some(Duration::from_secs(90)))));
         assert!(patience("soon").is_err());

@@ -5,10 +5,10 @@ use esker_admin::{BundleCounts, ChangeKind, PathChange, Report};
 use crate::error::{Failure, warn};
 use crate::output::{Output, size};
 
-/// Most paths that the text of a dry run lists.
+/// Maximum number of paths in the text of a dry run.
 const LISTED_MAX: usize = 50;
 
-/// Prints the report.
+/// Prints the report of a publish.
 pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     if json {

@@ -1,46 +1,12 @@
-//! Asks whether a change that removes most of a repository is intended.
-
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::os::fd::AsFd as _;
+//! Asks for confirmation of a change that removes most of a repository.
 
 use esker_admin::Shrink;
 
-use super::interrupt::{Interrupt, Woken};
+use super::ask::confirm;
+use super::interrupt::Interrupt;
 
 /// Asks on the terminal; without a terminal the answer is no.
 pub(super) fn ask(shrink: Shrink, repository: &str, interrupt: &Interrupt) -> bool {
-    let (stdin, mut stderr) = (io::stdin(), io::stderr());
-    if !stdin.is_terminal() || !stderr.is_terminal() {
-        return false;
-    }
     let Shrink { removed, entries } = shrink;
-    let question = format!("This removes {removed} of the {entries} entries of {repository}. Go on? [y/N] ");
-    let asked = stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush());
-    let woken = asked.and_then(|()| interrupt.wait(Some(stdin.as_fd()), None));
-    if !matches!(woken, Ok(Woken::Readable)) {
-        // The line of the question is not the error's.
-        let _ = stderr.write_all(b"\n");
-        return false;
-    }
-    let mut answer = String::new();
-    stdin.lock().read_line(&mut answer).is_ok() && is_yes(&answer)
-}
-
-fn is_yes(answer: &str) -> bool {
-    matches!(answer.trim(), "y" | "Y" | "yes" | "Yes" | "YES")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_yes_is_yes() {
-        for yes in ["y\n", "Y", " yes \n"] {
-            assert!(is_yes(yes), "{yes:?}");
-        }
-        for no in ["", "\n", "n\n", "yep\n", "no"] {
-            assert!(!is_yes(no), "{no:?}");
-        }
-    }
+    confirm(&format!("This removes {removed} of the {entries} entries of {repository}. Go on?"), interrupt)
 }

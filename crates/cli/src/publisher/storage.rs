@@ -5,13 +5,13 @@ use std::path::Path;
 
 use crate::error::Failure;
 
-/// Schemes that mean an address also without slashes behind them.
+/// URL schemes that mark an argument as an address even without slashes.
 const SCHEMES: [&str; 27] = [
     "s3", "s3a", "s3n", "gs", "gcs", "az", "azure", "abfs", "abfss", "wasb", "wasbs", "b2", "r2", "swift",
     "hdfs", "http", "https", "ftp", "ftps", "sftp", "ssh", "rsync", "dav", "davs", "webdav", "root", "file",
 ];
 
-/// Refuses an argument that looks like an address of remote storage in the place of a folder.
+/// Refuses an argument that looks like the address of remote storage instead of a folder.
 pub(crate) fn refuse_address(option: &str, folder: &Path) -> Result<(), Failure> {
     let Some(scheme) = scheme(folder.as_os_str().as_bytes()) else { return Ok(()) };
     let shown = folder.display();

@@ -1,4 +1,4 @@
-//! A path that stands right behind a repository, without the colon between them.
+//! Recognises a path that follows a repository without the colon between them.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::error::Failure;
 /// File that identifies the folder of a repository.
 const PUBLISHED: &str = ".cvmfspublished";
 
-/// Adds to a failure how a path in a repository is written, if the user likely left out the colon.
+/// Adds a hint about the syntax of paths in repositories, if the user probably omitted the colon.
 pub(crate) fn hint_at_colon(place: &str, failure: Failure) -> Failure {
     match with_colon(place) {
         Some(meant) => failure.hint_first(format!("a path in a repository follows a colon: {meant}")),
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_colon_goes_behind_the_repository() {
+    fn the_hint_puts_the_colon_after_the_repository() {
         let meant = |place: &str| with_colon(place);
         for (place, expected) in [
             ("http://h:80/cvmfs/a.test/dir/f", "http://h:80/cvmfs/a.test:/dir/f"),

@@ -15,7 +15,7 @@ pub(crate) enum With {
     Fstab,
 }
 
-/// First line of all our files, behind the comment mark.
+/// First line of all files that setup writes, after the comment mark.
 pub(crate) const OURS: &str = "Written by `esker setup`; `esker setup --undo` takes it back.";
 
 /// Path of the automounter's program map.

@@ -1,4 +1,4 @@
-//! The machine that is set up: this one, or a folder that stands for the root of another.
+//! Represents the machine to set up: this one, or a folder that is the root of another.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This machine for `/`.
+    /// Returns the machine whose root is this folder.
     pub(crate) fn at(root: &Path) -> Self {
         Self { root: root.to_owned(), record: RECORD.into() }
     }
@@ -48,7 +48,8 @@ impl Machine {
         fs::symlink_metadata(self.place(Path::new(path))).is_ok()
     }
 
-    /// Returns the folder in which mount(8) looks for helpers: `/sbin`, under the name that isn't a link.
+    /// Returns the folder in which mount(8) looks for helpers: `/sbin`, or the folder it links to. `/sbin`,
+    /// under the name that isn't a link.
     pub(crate) fn sbin(&self) -> PathBuf {
         let own = fs::symlink_metadata(self.place(Path::new("/sbin"))).is_ok_and(|meta| meta.is_dir());
         PathBuf::from(if own { "/sbin" } else { "/usr/sbin" })

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::machine::Machine;
 use crate::error::Failure;
 
-/// Something that setup made.
+/// A change that setup made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(super) enum Made {
@@ -42,12 +42,12 @@ impl Made {
     }
 }
 
-/// Returns the digest that shows whether a file is unchanged.
+/// Returns the digest by which setup detects a changed file.
 pub(super) fn digest(bytes: &[u8]) -> String {
     ContentHash::of(HashAlgorithm::Shake128, bytes).to_string()
 }
 
-/// Everything that setup made, in its order.
+/// All changes that setup made, in order.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     made: Vec<Made>,
@@ -80,7 +80,7 @@ impl Record {
         self.made.contains(made)
     }
 
-    /// Adds entries beside those of earlier calls for the same objects, either of which may be true for now.
+    /// Adds changes, and keeps those that earlier calls recorded for the same objects.
     pub(super) fn add(&mut self, made: impl Iterator<Item = Made>) {
         for entry in made {
             if !self.has(&entry) {
@@ -89,7 +89,7 @@ impl Record {
         }
     }
 
-    /// Keeps the entries that are true once everything is made.
+    /// Removes the recorded changes that are outdated, once all changes are made.
     pub(super) fn settle(&mut self, made: impl Iterator<Item = Made>) {
         for entry in made {
             self.made.retain(|other| *other == entry || !other.is_about(&entry));
@@ -100,9 +100,9 @@ impl Record {
 /// Result of undoing one change.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// It is gone.
+    /// The object is removed.
     Gone(PathBuf),
-    /// It is still there, and why.
+    /// The object is still there, for this reason.
     Kept(PathBuf, &'static str),
 }
 

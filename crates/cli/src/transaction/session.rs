@@ -54,7 +54,7 @@ impl Session<'_> {
                 ..view_options(self.settings)
             },
             session: session(&repository),
-            shield: false,
+            overlay: false,
             replay: false,
             writable: Some(Writable { upper: upper_folder, work, directory }),
             environment: vec![(VARIABLE, self.transaction.id.clone())],

@@ -38,7 +38,7 @@ const SOURCES: [(&str, usize, bool); 13] = [
 ];
 
 #[test]
-fn the_three_uses_agree_with_gnu_tar_and_refuse_the_rest() {
+fn publish_ingest_and_build_read_archives_as_gnu_tar_does() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut corpus = corpus(folder.path());
     if !judge::is_root() {

@@ -19,7 +19,7 @@ use esker_testkit::container::digest;
 use esker_testkit::listing::Entry;
 use esker_testkit::object::sha256;
 use esker_testkit::raw_tar::{Raw, archive};
-use esker_vfs::{ErrorKind, Found, Kind, Reply, Tree as _, whole_listing};
+use esker_vfs::{ErrorKind, Kind, NodeWithAttr, Reply, Tree as _, whole_listing};
 
 use crate::cases::{Case, Tree};
 use crate::judge::{difference, tree};
@@ -220,7 +220,7 @@ fn tree_of_image(image: &Path) -> Tree {
     let image = ImageTree::open(Arc::new(image), &esker_squashfs::Options::default()).expect("an image");
     let mut found = Vec::new();
     let mut waiting = vec![(b"/".to_vec(), image.root())];
-    while let Some((path, Found { node, attr })) = waiting.pop() {
+    while let Some((path, NodeWithAttr { node, attr })) = waiting.pop() {
         let mut content = Vec::new();
         let mut is_complete = attr.kind != Kind::File;
         while !is_complete {
@@ -241,7 +241,7 @@ fn tree_of_image(image: &Path) -> Tree {
             for entry in whole_listing(&image, &node).expect("a listing") {
                 let separator: &[u8] = if path == b"/" { b"" } else { b"/" };
                 let below = [&path[..], separator, &entry.name].concat();
-                waiting.push((below, Found { node: entry.node, attr: entry.attr }));
+                waiting.push((below, NodeWithAttr { node: entry.node, attr: entry.attr }));
             }
         }
         let is_device = matches!(attr.kind, Kind::CharDevice | Kind::BlockDevice);

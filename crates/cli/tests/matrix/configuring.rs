@@ -233,7 +233,7 @@ fn configured_fallbacks_are_used() {
 
 /// `auto` among the proxies is the environment's proxy; none of its other variables counts.
 #[test]
-fn auto_stands_for_the_proxy_of_the_environment() {
+fn auto_means_the_proxy_of_the_environment() {
     let site = Site::new(TestUser::ordinary());
     let [own, configured, fallback] = &site.proxies;
     let named = |proxy: &Mirror| format!("http://127.0.0.1:{}", proxy.port());

@@ -319,7 +319,7 @@ fn a_killed_daemon_of_another_session_is_replaced() {
 
 /// The entry of a killed daemon says nothing of a later mount by another session.
 #[test]
-fn a_live_mount_is_not_mistaken_for_a_killed_daemons() {
+fn a_live_mount_is_distinguished_from_that_of_a_killed_daemon() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let mounted = world.mount(&[]);
     let pid = daemon_of(&world, &mounted);
@@ -403,7 +403,7 @@ fn a_mount_point_is_mounted_once() {
 }
 
 #[test]
-fn signals_unmount() {
+fn a_signal_unmounts() {
     for person in TestUser::all() {
         for ending in [Signal::TERM, Signal::INT, Signal::HUP] {
             let world = TestEnv::new(person, fixture::RMD);

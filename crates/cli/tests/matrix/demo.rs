@@ -250,7 +250,7 @@ fn ctrl_c_leaves_nothing_at_any_step() {
 /// `make demo` prints the duration of its build beforehand, and ends if the first call of rustc fails, even if the
 /// next one would not.
 #[test]
-fn make_says_how_long_it_takes_and_needs_rustc() {
+fn make_reports_its_duration_and_needs_rustc() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     for name in ["scripts", "bin"] {

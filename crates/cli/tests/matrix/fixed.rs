@@ -123,7 +123,7 @@ fn an_overlay_reads_its_marks_only_where_they_may_exist() {
 
 /// Only the overlay or EROFS is visible, and unmounting it ends the daemon.
 #[test]
-fn a_fixed_mount_ends_however_it_is_unmounted() {
+fn a_fixed_mount_ends_after_every_kind_of_unmount() {
     // Only root may put overlays over the mounts of all.
     let Some(root) = TestUser::root() else { skip!("only root mounts overlays for all") };
     let world = TestEnv::new(root, fixture::RMD);

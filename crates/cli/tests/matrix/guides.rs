@@ -19,10 +19,11 @@ use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 use crate::usage::{commands, help};
 
-const GUIDES: [&str; 7] = [
+const GUIDES: [&str; 8] = [
     "README.md",
     "docs/guides/users.md",
     "docs/guides/publishers.md",
+    "docs/guides/keys.md",
     "docs/guides/administrators.md",
     "docs/guides/configuration.md",
     "docs/guides/caching.md",
@@ -262,6 +263,23 @@ fn the_examples_of_help_work() {
         "repo create",
         "repo reindex",
         "repo resign",
+        "repo list",
+        "repo info",
+        "repo set",
+        "repo export-config",
+        "repo import",
+        "repo remove",
+        "key list",
+        "key export",
+        "key import",
+        "key encrypt",
+        "key signer",
+        "key request",
+        "key sign",
+        "key apply",
+        "key rotate",
+        "key revoke",
+        "key",
         "publish",
         "ingest",
         "image build",
@@ -325,6 +343,8 @@ fn the_examples_of_help_work() {
             "broker" => {}
             // The same example as that of one of its commands, whose repository is there by now.
             "repo" => assert_eq!(example, format!("esker repo create {NAME}")),
+            // They need a token, a terminal, or another publisher; `crates/admin/tests/it/keys.rs` has those.
+            "key signer" | "key encrypt" | "key revoke" => assert!(example.contains(NAME), "{example}"),
             // It needs a machine that is configured, as those of `configuring.rs` are.
             "config check" => assert_eq!(example, format!("esker config check {NAME}")),
             "doctor" => reader.examine(&example),

@@ -198,7 +198,7 @@ fn a_folder_of_a_repository_becomes_an_image() {
 }
 
 #[test]
-fn differences_are_reported() {
+fn diff_reports_differences() {
     let studio = Studio::new(TestUser::ordinary());
     let (one, other, from) = (studio.home("1.sqfs"), studio.home("2.sqfs"), studio.home("tree"));
     studio.done(&["build", &one, &from]);
@@ -235,7 +235,7 @@ fn differences_are_reported() {
 }
 
 #[test]
-fn damage_is_found() {
+fn verify_finds_damage() {
     let studio = Studio::new(TestUser::ordinary());
     let (image, from, list) = (studio.home("a.sqfs"), studio.home("tree"), studio.home("list"));
     studio.done(&["build", &image, &from, "--codec", "gzip"]);

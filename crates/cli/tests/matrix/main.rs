@@ -4,9 +4,11 @@
 //! otherwise; nothing is skipped silently, and nothing stays mounted.
 #![allow(clippy::print_stdout, reason = "measurements, and who is left out")]
 
+mod administration;
 mod broker;
 mod browsing;
 mod caring;
+mod collecting;
 mod comparing;
 mod configuring;
 mod container_images;
@@ -37,9 +39,9 @@ mod push;
 mod reading;
 mod release_week;
 mod remote_images;
+mod replays;
 mod revisions;
 mod running;
-mod scouts;
 mod serve;
 mod served;
 mod server_kill;
@@ -52,6 +54,7 @@ mod sys;
 mod test_env;
 mod test_user;
 mod tiers;
+mod time_travel;
 mod transactions;
 mod units;
 mod usage;

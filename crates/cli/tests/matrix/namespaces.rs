@@ -93,7 +93,7 @@ fn a_command_gets_no_privilege_and_can_change_nothing() {
 }
 
 #[test]
-fn nothing_appears_outside() {
+fn mounts_of_a_command_are_invisible_outside() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::RMD);
         let had = Path::new("/cvmfs/rmd.test").exists();
@@ -227,7 +227,7 @@ fn a_command_can_ask_for_the_status_of_its_mount() {
 }
 
 #[test]
-fn errors_come_before_anything_starts() {
+fn errors_are_reported_before_the_command_starts() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let started = world.path("home/started");
     world.mirror.put("rmd.test/.cvmfspublished", b"nonsense".to_vec());

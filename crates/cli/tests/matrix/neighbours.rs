@@ -156,7 +156,11 @@ fn watch(broker: &NodeBroker, mirror: &Mirror, recent: &Recent, over: &Receiver<
         samples.longest_pause = samples.longest_pause.max(pause);
         last = Instant::now();
         let sent = mirror.sent() >> 10;
-        recent.add(format!("{:?}: pause {pause:?}, {sent} KiB sent, cache {} KiB", last - begun, taken >> 10));
+        recent.add(format!(
+            "{:?}: pause {pause:?}, {sent} KiB sent, cache {} KiB",
+            last - begun,
+            taken >> 10
+        ));
         match over.recv_timeout(Duration::from_millis(500)) {
             Err(RecvTimeoutError::Timeout) => {}
             _ => return samples,

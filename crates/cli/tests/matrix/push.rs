@@ -28,7 +28,7 @@ fn wait_for_revision(mounted: &Mounted<'_>, revision: u64) {
 
 /// > V7: Where a server tells of new revisions, they appear at once, whatever the time to live; what it says is never believed, and without it the time to live is as before.
 #[test]
-fn a_served_revision_arrives_long_before_its_time_to_live() {
+fn a_served_revision_arrives_long_before_the_ttl_ends() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::FULL);
         publish(&world, "v1");

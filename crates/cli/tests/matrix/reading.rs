@@ -90,7 +90,7 @@ fn programs_run_and_nothing_can_be_changed() {
     }
 }
 
-/// > O2: Mounted by anybody else, everything belongs to the user who mounted, with the published permissions; device files cannot be opened and set-user-ID bits have no effect.
+/// > O2: Mounted by another user, everything belongs to the user who mounted, with the published permissions; device files cannot be opened and set-user-ID bits have no effect.
 ///
 /// Who owns what is compared with the rest of the listing; here are the mount's options and a device.
 #[test]

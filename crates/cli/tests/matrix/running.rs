@@ -94,7 +94,7 @@ fn a_command_sees_several_repositories() {
 
 /// An ignored signal doesn't end the steps before the command either, as under `nohup`.
 #[test]
-fn an_ignored_signal_stays_ignored() {
+fn a_signal_ignored_by_the_caller_stays_ignored() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let rule = world.mirror.fault(|path| path.ends_with("/.cvmfspublished"), Fault::Delay(PATIENCE));
     let call = world.run(&[]);

@@ -113,7 +113,7 @@ fn a_server_started_by_root_drops_its_privileges() {
 
 /// As under `nohup`: with SIGHUP ignored the server outlives the terminal.
 #[test]
-fn an_ignored_hangup_stays_ignored() {
+fn a_hangup_ignored_by_the_caller_stays_ignored() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     for is_ignored in [false, true] {
         let call = serve(&world.repository.path(), &["--listen", "127.0.0.1:0", "--json"]);
@@ -142,7 +142,7 @@ fn an_ignored_hangup_stays_ignored() {
 /// Every file in a repository's folder is requested: the publisher's state and keys, if they are there, don't exist
 /// for clients.
 #[test]
-fn only_what_clients_need_can_be_reached() {
+fn only_files_that_clients_need_are_served() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let storage = world.path("home").join("storage");
     let folder = storage.join("made.test");

@@ -219,7 +219,7 @@ fn both_clients_can_be_set_up_beside_each_other() {
 
 /// Our map has names that can be repositories, and no others.
 #[test]
-fn the_program_map_knows_names() {
+fn the_program_map_resolves_names() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let output = staged(&world, &[]);
     assert!(output.status.success(), "{}", words(&output));
@@ -249,7 +249,7 @@ fn staged(world: &TestEnv, arguments: &[&str]) -> std::process::Output {
 
 /// Packagers and tests set up a folder; systemd has no complaint about the units.
 #[test]
-fn units_are_as_systemd_wants_them() {
+fn systemd_accepts_the_written_units() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::RMD);
         let output = staged(&world, &["--with", "systemd", "sw-dev.example.org", "--program", "/bin/true"]);

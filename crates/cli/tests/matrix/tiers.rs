@@ -97,7 +97,7 @@ fn a_change_of_clients_keeps_the_cached_objects() {
     }
 }
 
-/// > C21: A file in a folder below the cache that is not what its name says, whoever put it there, is never read: the object is fetched instead.
+/// > C21: A file in a folder below the cache that does not match its name, whatever wrote it, is never read: the object is fetched instead.
 #[test]
 fn objects_of_a_lower_folder_are_verified() {
     for option in ["--lower", "--alien"] {

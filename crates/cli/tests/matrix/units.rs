@@ -71,7 +71,7 @@ grep -c " /cvmfs/$NAME " /proc/mounts || :
 
 /// The units are enough for systemd: a repository is mounted at any user's first use, and unmounted by systemctl.
 #[test]
-fn systemd_mounts_at_first_use() {
+fn systemd_mounts_a_repository_at_first_use() {
     let myself = TestUser::myself();
     if !myself.is_root() {
         skip!("only root does to a machine what administrators do");

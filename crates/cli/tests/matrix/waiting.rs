@@ -147,7 +147,7 @@ fn wait_in_crowd(folder: &std::path::Path) {
 
 /// Listing and looking up a hundred thousand names takes no more work per name than with a few.
 #[test]
-fn a_hundred_thousand_names_in_one_directory() {
+fn a_hundred_thousand_names_in_one_directory_are_listed() {
     look_at_a_hundred_thousand_names(TestUser::ordinary(), &[]);
     match TestUser::root() {
         Some(root) => look_at_a_hundred_thousand_names(root, &["--fixed", "--show-with", "erofs"]),
@@ -178,7 +178,7 @@ fn look_at_a_hundred_thousand_names(person: TestUser, options: &[&str]) {
     assert!(took < PATIENCE / 2, "{took:?} for {NAMES} names is not linear work");
 }
 
-/// > P10: With a server that says nothing, statfs, stat of the mount point and of what is known, a listing that is known, and the attributes that tell of the mount are answered at once and ask nobody.
+/// > P10: With a server that says nothing, statfs, stat of the mount point and of what is known, a listing that is known, and the attributes that tell of the mount are answered at once without a request.
 #[test]
 fn known_metadata_needs_no_server() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);

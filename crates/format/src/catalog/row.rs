@@ -46,7 +46,7 @@ impl EntryKind {
     }
 }
 
-/// Columns of table `catalog`, in the order in which rows are decoded here.
+/// Columns of table `catalog`, in the order of decoding.
 const COLUMNS: [&str; FIELDS] = [
     "md5path_1",
     "md5path_2",
@@ -172,7 +172,7 @@ impl Decoder<'_, '_> {
         Ok(PathKey::from_columns(self.integer(first)?, self.integer(first + 1)?))
     }
 
-    /// Returns the position of a text or blob; none for texts that never existed.
+    /// Returns the range of a text or blob; an empty one for NULL.
     fn bytes(&self, field: usize) -> Result<(usize, usize), &'static str> {
         match (self.value(field), self.slots.get(field)) {
             (Value::Text(_) | Value::Blob(_), Some(Some(slot))) => Ok(slot.range()),

@@ -40,7 +40,7 @@ const NICE_LEN: usize = 128;
 const GOOD_LEN: usize = 8;
 /// Length of a match from which on no better match is searched at the next position.
 const LAZY_LEN: usize = 16;
-/// Number of candidates of a search, and of one that began with a match of [`GOOD_LEN`].
+/// Maximum number of candidates of a search; a second constant limits searches after a match of [`GOOD_LEN`].
 const CANDIDATES: u16 = 128;
 const CANDIDATES_GOOD: u16 = CANDIDATES / 4;
 /// Maximum distance of a match: zlib's window without room for one match and its lookahead.
@@ -156,7 +156,7 @@ impl Buffer {
         self.moves_at = self.start + WINDOW + DISTANCE_MAX + usize::from(is_full);
     }
 
-    /// Moves the buffer if zlib would, before it reaches this position.
+    /// Moves the buffer as zlib does before it reaches this position.
     #[inline]
     fn advance(&mut self, at: usize) {
         if at >= self.moves_at {
@@ -197,7 +197,7 @@ fn search(links: &Links, plain: &[u8], at: usize, known: usize, buffer_start: us
     if known < MATCH_MIN { search_three(links, plain, at, reach) } else { NONE }
 }
 
-/// Finds a match of five bytes or more that is longer than the known one.
+/// Searches for a match of five bytes or more that is longer than the known one.
 #[inline(always)]
 fn search_long(
     links: &Links,

@@ -7,27 +7,34 @@ use crate::manifest::Manifest;
 use crate::time::UnixTime;
 use crate::whitelist::Whitelist;
 
-use super::keys::{KeyError, PrivateKey};
+use super::keys::KeyError;
+use super::signer::{Purpose, Signer};
 
 /// Returns the bytes of a manifest, signed with the key of the certificate that it names.
-pub fn sign_manifest(manifest: &Manifest, key: &PrivateKey) -> Result<Vec<u8>, KeyError> {
+pub fn sign_manifest(manifest: &Manifest, key: &dyn Signer) -> Result<Vec<u8>, KeyError> {
     let text = manifest.to_text();
     let hash = ContentHash::of(manifest.root_catalog.algorithm(), text.as_bytes());
-    Ok(letter(&text, &hash, &key.sign_manifest(&hash)?))
+    Ok(letter(&text, &hash, &key.sign(Purpose::Manifest, &hash)?))
 }
 
 /// Returns the bytes of a whitelist, signed with the master key; `algorithm` is the one of the repository.
 pub fn sign_whitelist(
     whitelist: &Whitelist,
     algorithm: HashAlgorithm,
-    master: &PrivateKey,
+    master: &dyn Signer,
 ) -> Result<Vec<u8>, KeyError> {
     let text = whitelist_text(whitelist);
     let hash = ContentHash::of(algorithm, text.as_bytes());
-    Ok(letter(&text, &hash, &master.sign_whitelist(&hash)?))
+    Ok(letter(&text, &hash, &master.sign(Purpose::Whitelist, &hash)?))
 }
 
-fn whitelist_text(whitelist: &Whitelist) -> String {
+/// Returns the bytes of a whitelist whose signature was made elsewhere, unverified.
+pub fn signed_whitelist(text: &str, algorithm: HashAlgorithm, signature: &[u8]) -> Vec<u8> {
+    letter(text, &ContentHash::of(algorithm, text.as_bytes()), signature)
+}
+
+/// Returns the text of a whitelist, which its hash covers.
+pub fn whitelist_text(whitelist: &Whitelist) -> String {
     let created = whitelist.created.unwrap_or(UnixTime(0));
     let mut text =
         format!("{}\nE{}\nN{}\n", created.to_compact(), whitelist.expires.to_compact(), whitelist.name);
@@ -55,7 +62,7 @@ mod tests {
     use crate::master_keys::MasterKeys;
     use crate::name::RepositoryName;
     use crate::trust::{self, Evidence, TrustError};
-    use crate::write::keys::{Publisher, self_signed};
+    use crate::write::keys::{PrivateKey, Publisher, self_signed};
 
     const NOW: UnixTime = UnixTime(1_800_000_000);
 

@@ -1,11 +1,15 @@
 //! Writes history databases, and updates the tags that move with every publish.
 
+mod edits;
+
 use crate::hash::ContentHash;
 use crate::history::{Branch, DEFAULT_BRANCH, History, Tag};
 use crate::name::RepositoryName;
 
 use super::catalog::PROPERTIES;
 use super::sqlite::{DatabaseBuilder, Value};
+
+pub use edits::is_automatic;
 
 /// Tag of the newest revision of the default branch.
 pub const TRUNK: &str = "trunk";
@@ -30,6 +34,20 @@ pub enum TagError {
     /// Another revision has the same tag.
     #[error("there is a tag `{0}` already")]
     Exists(String),
+    /// There is no tag of this name.
+    #[error("there is no tag `{0}`")]
+    Unknown(String),
+    /// The tag names this revision already.
+    #[error("the tag `{0}` names this revision already")]
+    Unmoved(String),
+    /// The publisher moves the tag by itself.
+    #[error("the tag `{0}` moves with every publish, and can't be changed by hand")]
+    Reserved(String),
+}
+
+/// Returns true for the tags that move with every publish.
+pub fn is_reserved(name: &str) -> bool {
+    [TRUNK, TRUNK_PREVIOUS].contains(&name)
 }
 
 impl HistoryDraft {
@@ -55,15 +73,9 @@ impl HistoryDraft {
         &self.tags
     }
 
-    /// Removes the tags for which `keep` returns false.
-    pub fn retain_tags(&mut self, keep: impl FnMut(&Tag) -> bool) {
-        self.tags.retain(keep);
-    }
-
     /// Adds a tag with a name that the publisher chose.
     pub fn add(&mut self, tag: Tag) -> Result<(), TagError> {
-        let reserved = [TRUNK, TRUNK_PREVIOUS].contains(&tag.name.as_str());
-        if reserved || tag.name.is_empty() || tag.name.contains(char::is_whitespace) {
+        if is_reserved(&tag.name) || tag.name.is_empty() || tag.name.contains(char::is_whitespace) {
             return Err(TagError::Name(tag.name));
         }
         if self.tags.iter().any(|known| known.name == tag.name) {

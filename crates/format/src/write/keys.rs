@@ -5,13 +5,13 @@
 //! that its duration reveals nothing about the key (RUSTSEC-2023-0071, see SECURITY.md).
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rand_core::{CryptoRngCore, OsRng};
+use rand_core::CryptoRngCore;
+use rsa::RsaPrivateKey;
 use rsa::pkcs1::DecodeRsaPrivateKey as _;
 use rsa::pkcs8::{DecodePrivateKey as _, EncodePrivateKey as _, EncodePublicKey as _, LineEnding};
-use rsa::{Pkcs1v15Sign, RsaPrivateKey};
-use sha1::{Digest as _, Sha1};
 use x509_cert::builder::{Builder as _, CertificateBuilder, Profile};
 use x509_cert::der::asn1::{GeneralizedTime, UtcTime};
 use x509_cert::der::{Decode as _, EncodePem as _};
@@ -24,6 +24,8 @@ use crate::certificate::{Certificate, CertificateError};
 use crate::hash::{ContentHash, HashAlgorithm};
 use crate::name::RepositoryName;
 use crate::time::UnixTime;
+
+use super::signer::{Purpose, Signer};
 
 /// Size in bits of generated keys, as in the reference implementation.
 const KEY_BITS: usize = 2048;
@@ -44,6 +46,26 @@ pub enum KeyError {
     /// An operation with a key failed.
     #[error("the RSA operation failed")]
     Rsa(#[source] rsa::Error),
+    /// The text is a key that needs a passphrase.
+    #[error("it needs a passphrase")]
+    Encrypted,
+    /// The passphrase is wrong.
+    #[error("the passphrase is wrong")]
+    WrongPassphrase,
+    /// The encryption of the key is not supported.
+    #[error("its encryption is not supported; `openssl pkcs8 -topk8 -v2 aes-256-cbc` writes one that is")]
+    Encryption,
+    /// A program that signs failed.
+    #[error("the signer `{command}` failed: {reason}")]
+    Signer {
+        /// The command.
+        command: String,
+        /// Reason for the failure.
+        reason: String,
+    },
+    /// A signature does not verify.
+    #[error("the signature was made with another key")]
+    WrongSignature,
     /// A certificate could not be created.
     #[error("the certificate could not be made: {0}")]
     Building(String),
@@ -65,8 +87,19 @@ impl PrivateKey {
         RsaPrivateKey::new(random, KEY_BITS).map(Self).map_err(KeyError::Rsa)
     }
 
+    pub(super) const fn of(key: RsaPrivateKey) -> Self {
+        Self(key)
+    }
+
+    pub(super) const fn rsa(&self) -> &RsaPrivateKey {
+        &self.0
+    }
+
     /// Parses a key in either of the PEM forms that OpenSSL writes.
     pub fn from_pem(text: &str) -> Result<Self, KeyError> {
+        if Self::is_encrypted(text) {
+            return Err(KeyError::Encrypted);
+        }
         RsaPrivateKey::from_pkcs8_pem(text)
             .or_else(|_| RsaPrivateKey::from_pkcs1_pem(text))
             .map(Self)
@@ -82,20 +115,6 @@ impl PrivateKey {
     /// Returns the public key as PEM text, which clients of a master key need.
     pub fn public_pem(&self) -> Result<String, KeyError> {
         self.0.to_public_key().to_public_key_pem(LineEnding::LF).map_err(|_| KeyError::PrivateKey)
-    }
-
-    /// Signs the text of a manifest's hash: its SHA-1, whatever algorithm the repository uses.
-    pub(super) fn sign_manifest(&self, hash: &ContentHash) -> Result<Vec<u8>, KeyError> {
-        let digest = Sha1::digest(hash.to_string().as_bytes());
-        self.0.sign_with_rng(&mut OsRng, Pkcs1v15Sign::new::<Sha1>(), &digest).map_err(KeyError::Rsa)
-    }
-
-    /// Signs the text of a whitelist's hash itself, without a second hash and without the name of an
-    /// algorithm.
-    pub(super) fn sign_whitelist(&self, hash: &ContentHash) -> Result<Vec<u8>, KeyError> {
-        self.0
-            .sign_with_rng(&mut OsRng, Pkcs1v15Sign::new_unprefixed(), hash.to_string().as_bytes())
-            .map_err(KeyError::Rsa)
     }
 }
 
@@ -131,7 +150,7 @@ pub fn self_signed(
 /// Key and certificate of a publisher. The certificate's PEM text is kept unchanged.
 #[derive(Clone, Debug)]
 pub struct Publisher {
-    key: PrivateKey,
+    signer: Arc<dyn Signer>,
     pem: String,
     certificate: Certificate,
 }
@@ -139,17 +158,23 @@ pub struct Publisher {
 impl Publisher {
     /// Combines a key and its certificate.
     pub fn new(key: PrivateKey, certificate_pem: &str) -> Result<Self, KeyError> {
-        let certificate = Certificate::parse(certificate_pem.as_bytes())?;
+        let publisher = Self::with_signer(Arc::new(key), certificate_pem)?;
         let probe = ContentHash::of(HashAlgorithm::Sha1, b"");
-        if !certificate.signed(probe.to_string().as_bytes(), &key.sign_manifest(&probe)?) {
-            return Err(KeyError::Mismatch);
+        match publisher.sign(Purpose::Manifest, &probe) {
+            Err(KeyError::WrongSignature) => Err(KeyError::Mismatch),
+            other => other.map(|_| publisher),
         }
-        Ok(Self { key, pem: certificate_pem.to_owned(), certificate })
     }
 
-    /// Returns the private key.
-    pub fn key(&self) -> &PrivateKey {
-        &self.key
+    /// Combines a signer with the certificate of its key. Each signature is verified with the certificate.
+    pub fn with_signer(signer: Arc<dyn Signer>, certificate_pem: &str) -> Result<Self, KeyError> {
+        let certificate = Certificate::parse(certificate_pem.as_bytes())?;
+        Ok(Self { signer, pem: certificate_pem.to_owned(), certificate })
+    }
+
+    /// Returns the signer, whose signatures are verified.
+    pub fn key(&self) -> &dyn Signer {
+        self
     }
 
     /// Returns the certificate.
@@ -160,6 +185,17 @@ impl Publisher {
     /// Returns the text of the certificate, which repositories store.
     pub fn certificate_pem(&self) -> &str {
         &self.pem
+    }
+}
+
+impl Signer for Publisher {
+    fn sign(&self, purpose: Purpose, hash: &ContentHash) -> Result<Vec<u8>, KeyError> {
+        let signature = self.signer.sign(purpose, hash)?;
+        if purpose == Purpose::Manifest && self.certificate.signed(hash.to_string().as_bytes(), &signature) {
+            Ok(signature)
+        } else {
+            Err(KeyError::WrongSignature)
+        }
     }
 }
 

@@ -29,11 +29,6 @@ impl ReflogDraft {
         Self { name: reflog.name().clone(), references: reflog.references().to_vec() }
     }
 
-    /// Removes the objects for which `keep` returns false.
-    pub fn retain(&mut self, keep: impl FnMut(&Reference) -> bool) {
-        self.references.retain(keep);
-    }
-
     /// Adds a root object, or updates its time.
     pub fn add(&mut self, object: ObjectName, timestamp: UnixTime) {
         self.references.retain(|known| known.object.hash != object.hash);

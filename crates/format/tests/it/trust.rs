@@ -11,7 +11,7 @@ use esker_format::manifest::ManifestError;
 use esker_format::master_keys::{KeyError, MasterKeys};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_format::trust::{ClaimedHead, Evidence, Seen, TrustError, VerifiedHead, verify};
+use esker_format::trust::{AcceptedHead, ClaimedHead, Evidence, TrustError, VerifiedHead, verify};
 use esker_format::whitelist::WhitelistError;
 use esker_testkit::fixture::{self, Fixture};
 use esker_testkit::object::Algorithm;
@@ -27,7 +27,7 @@ struct Case {
     blacklist: Blacklist,
     name: RepositoryName,
     now: UnixTime,
-    seen: Option<Seen>,
+    seen: Option<AcceptedHead>,
 }
 
 impl Case {
@@ -136,7 +136,8 @@ fn the_same_head_and_newer_heads_are_accepted() {
     let seen = case.verify().unwrap().seen();
     case.seen = Some(seen);
     assert!(case.verify().is_ok());
-    case.seen = Some(Seen { revision: seen.revision - 1, timestamp: UnixTime(seen.timestamp.0 - 1), ..seen });
+    case.seen =
+        Some(AcceptedHead { revision: seen.revision - 1, timestamp: UnixTime(seen.timestamp.0 - 1), ..seen });
     assert!(case.verify().is_ok());
 }
 
@@ -177,14 +178,14 @@ fn a_manifest_of_another_path_is_rejected() {
 fn older_heads_are_rejected_with_both_numbers() {
     let mut case = Case::full();
     let seen = case.verify().unwrap().seen();
-    case.seen = Some(Seen { timestamp: UnixTime(seen.timestamp.0 + 1), ..seen });
+    case.seen = Some(AcceptedHead { timestamp: UnixTime(seen.timestamp.0 + 1), ..seen });
     let newer = UnixTime(seen.timestamp.0 + 1);
     assert_eq!(case.error(), TrustError::OlderTimestamp { offered: seen.timestamp, seen: newer });
     let text = case.error().to_string();
     assert!(text.contains(&seen.timestamp.to_string()) && text.contains(&newer.to_string()), "{text}");
 
     let (offered, newer) = (seen.revision, seen.revision + 1000);
-    case.seen = Some(Seen { revision: newer, ..seen });
+    case.seen = Some(AcceptedHead { revision: newer, ..seen });
     assert_eq!(case.error(), TrustError::OlderRevision { offered, seen: newer });
     let text = case.error().to_string();
     assert!(text.contains(&offered.to_string()) && text.contains(&newer.to_string()), "{text}");

@@ -15,8 +15,8 @@ use crate::{KernelMask, sys};
 /// The type of the mount.
 const TYPE: &str = "erofs";
 
-/// EROFS caches the content, not FUSE, so that it is cached once. Access control lists are shown but not enforced, as
-/// below FUSE.
+/// Mount options for EROFS: EROFS caches the content, not FUSE, so that it is cached once. Access control lists
+/// are shown but not enforced, as below FUSE.
 const OPTIONS: &std::ffi::CStr = c"directio,noacl";
 
 /// Returns the path of the image of `source` in its tree, from the root on; `mount` and `df` show it as the source.
@@ -65,14 +65,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_parts_of_a_path_are_names() {
+    fn a_path_is_split_into_its_names() {
         assert_eq!(image_path("http://h:80/cvmfs/a.test"), "esker+http://h:80/cvmfs/a.test");
         assert_eq!(image_path("/a/.././b"), "esker+/a/b");
         assert_eq!(image_path(".\0x"), "esker+");
     }
 
     #[test]
-    fn older_kernels_are_not_asked() {
+    fn erofs_is_not_tried_on_older_kernels() {
         assert!(may_mount_images(KernelMask::LINUX_6_18));
         assert!(!may_mount_images(KernelMask::LINUX_5_14));
     }

@@ -64,7 +64,7 @@ pub(super) fn unmount(error: &io::Error) -> String {
     }
 }
 
-/// Returns the setting that denies user namespaces to unprivileged users, if one does.
+/// Returns the kernel setting that denies user namespaces to unprivileged users, if one does.
 pub fn namespace_setting() -> Option<String> {
     let read = |name: &str| fs::read_to_string(format!("/proc/sys/{name}")).ok()?.trim().parse::<u64>().ok();
     if read("user/max_user_namespaces") == Some(0) {

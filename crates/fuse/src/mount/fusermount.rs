@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use super::{MountError, MountOptions, Unmount, handover};
 use crate::sys;
 
-/// The variable by which it learns of the socket.
+/// Environment variable that passes the socket's descriptor to fusermount3.
 const SOCKET: &str = "_FUSE_COMMFD";
 
 pub(super) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
@@ -58,7 +58,7 @@ pub(super) fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError>
     if output.status.success() { Ok(()) } else { Err(fail(refusal(&program, mode, &output), None)) }
 }
 
-/// Finds the program; returns its path, mode and owner.
+/// Finds fusermount3; returns its path, mode and owner.
 fn find() -> Option<(PathBuf, (u32, u32))> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     // Where it is even if PATH is short, as it is under some schedulers.
@@ -93,7 +93,7 @@ fn option_text(options: &MountOptions) -> OsString {
     text.into()
 }
 
-/// Returns the program's error text, with a remedy where the reason is known.
+/// Returns the error text of fusermount3, with a hint if the reason is known.
 fn refusal(program: &Path, (mode, owner): (u32, u32), output: &Output) -> String {
     let name = program.display();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn a_refusal_comes_with_a_hint() {
         let output = Output {
             status: std::os::unix::process::ExitStatusExt::from_raw(256),
             stdout: vec![],

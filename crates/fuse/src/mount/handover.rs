@@ -1,4 +1,4 @@
-//! Passing an open connection to another process over a UNIX socket.
+//! Passes an open connection to another process over a UNIX socket.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! A file system in memory that only this process sees, and that is gone with its last descriptor.
+//! Creates a file system in memory that only this process sees; it ends with its last descriptor.
 //!
 //! It is a mount without a place in any tree of names (`fsmount`, Linux 5.2). An ordinary user may make one in a user
 //! namespace only.
@@ -12,7 +12,7 @@ use rustix::mount::MountAttrFlags;
 
 use super::namespace::{IdMap, made_in_namespace, made_nowhere};
 
-/// Makes an empty one of so many bytes; its root is its user's alone.
+/// Creates an empty file system of this size, whose root belongs to the user.
 pub fn private_memory(bytes: u64) -> io::Result<OwnedFd> {
     let size = CString::new(bytes.to_string())?;
     match make(&size) {
@@ -46,7 +46,7 @@ mod tests {
     use rustix::process::geteuid;
 
     #[test]
-    fn memory_is_ours_alone_bounded_and_gone_with_its_descriptor() {
+    fn a_memory_file_system_is_private_bounded_and_ends_with_its_descriptor() {
         let uid = geteuid().as_raw();
         // As root both ways are there, otherwise the second.
         let made = [make(c"1m").ok(), Some(make_in_namespace(c"1m").expect("user namespaces"))];

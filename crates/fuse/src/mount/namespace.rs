@@ -1,4 +1,4 @@
-//! Mounts that are made in a user namespace and handed out of it, so that this process keeps its own namespace.
+//! Makes mounts in a child's user namespace, so that this process keeps its own namespace.
 //!
 //! A child enters the namespace, makes a detached mount (`fsmount`, Linux 5.2), and ends.
 
@@ -18,10 +18,10 @@ use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
 use super::handover::{receive_device, send_device};
 use crate::sys;
 
-/// Users that are mapped into the namespace, with their own numbers.
+/// Users mapped into the namespace, with unchanged numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum IdMap {
-    /// The user of this process. An ordinary user may say no more.
+    /// Only the user of this process: all that an ordinary user may map.
     Ourselves,
     /// All users, which only root may map.
     Everybody,

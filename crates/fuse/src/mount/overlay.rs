@@ -22,10 +22,10 @@ use rustix::process::{chdir, chroot, geteuid};
 use super::namespace::{IdMap, made_in_namespace, made_nowhere};
 use super::{FLAGS, MountError, explain};
 
-/// The type of the mount of a shielded tree.
+/// Type of the mount of a tree with an overlay.
 const TYPE: &CStr = c"overlay";
 
-/// Numbers of inodes stay those of the tree, but for the upper bits.
+/// Options of the overlay, which keep the inode numbers of the tree except for the upper bits.
 const OPTIONS: [(&CStr, &CStr); 3] = [(c"xino", c"on"), (c"index", c"off"), (c"redirect_dir", c"nofollow")];
 
 /// Prefix of the source of an overlay mount: its type alone doesn't show that it is ours.
@@ -37,10 +37,10 @@ pub const SOURCE_PREFIX: &str = "esker+";
 /// import of TensorFlow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trusted {
-    /// All attributes. The tree is asked.
+    /// All attributes: the overlay passes requests for them to the tree. The tree is asked.
     Shown,
-    /// None. The overlay belongs to a user namespace if root may make one; there the kernel hides `trusted.` without
-    /// asking the tree.
+    /// No attributes of `trusted.`: the kernel hides them in a mount of a user namespace. The overlay belongs
+    /// to a user namespace if root may make one; there the kernel hides `trusted.` without asking the tree.
     Hidden,
 }
 
@@ -138,7 +138,7 @@ fn mount_empty(path: impl Arg) -> rustix::io::Result<()> {
     mount(c"none", path, c"tmpfs", FLAGS, c"size=4k,mode=0755")
 }
 
-/// Makes the overlay in a user namespace and mounts it for all users.
+/// Makes the overlay in a user namespace, and mounts it for all users.
 fn in_namespace(tree: &Path, mountpoint: &Path, source: &str) -> io::Result<()> {
     let (tree, source) = (CString::new(tree.as_os_str().as_bytes())?, CString::new(source)?);
     let made = made_in_namespace(IdMap::Everybody, || {

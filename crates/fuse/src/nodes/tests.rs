@@ -13,7 +13,7 @@ struct Ledger {
     wrong: AtomicUsize,
 }
 
-fn found(number: u64) -> Found {
+fn found(number: u64) -> NodeWithAttr {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&number.to_le_bytes());
     let kind = if number.is_multiple_of(3) { Kind::Directory } else { Kind::File };
@@ -30,11 +30,11 @@ fn found(number: u64) -> Found {
         gid: u32::MAX - 1,
         rdev: Device { major: 0xfff, minor: 0xfffff },
     };
-    Found { node, attr }
+    NodeWithAttr { node, attr }
 }
 
 impl Tree for Ledger {
-    fn root(&self) -> Found {
+    fn root(&self) -> NodeWithAttr {
         found(0)
     }
     fn hold(&self, node: &Node) {
@@ -47,7 +47,7 @@ impl Tree for Ledger {
             self.wrong.fetch_add(1, Ordering::SeqCst);
         }
     }
-    fn lookup(&self, _: &Node, _: &[u8], _: Reply<Found>) {}
+    fn lookup(&self, _: &Node, _: &[u8], _: Reply<NodeWithAttr>) {}
     fn attributes(&self, _: &Node, _: Reply<Attr>) {}
     fn list(&self, _: &Node, _: Cookie, _: Reply<Listing>) {}
     fn read(&self, _: &Node, _: u64, _: usize, _: Reply<Data>) {}
@@ -83,7 +83,7 @@ fn the_root_is_number_one_and_stays() {
 }
 
 #[test]
-fn a_number_never_comes_back_for_another_node() {
+fn a_node_number_is_never_reused() {
     let (_, tree, table) = table();
     let mut numbers = std::collections::HashSet::new();
     for round in 1..2000 {
@@ -174,7 +174,7 @@ proptest! {
 /// Threads intern and forget the same few nodes: each node stays usable until it is forgotten, and in the end nothing
 /// is left.
 #[test]
-fn giving_and_taking_back_at_once() {
+fn concurrent_lookups_and_forgets_keep_the_counts() {
     let (_, tree, table) = table();
     let refused = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -236,7 +236,7 @@ fn a_successor_finds_the_same_nodes() {
 
 /// A free slot is found by any worker, also by those that wait already.
 #[test]
-fn the_last_free_slot_is_open_to_every_user() {
+fn the_last_free_slot_can_be_taken_by_any_shard() {
     let memory = Arc::new(SharedMemory::new().expect("memory"));
     let mut taken: Vec<_> = (0..memory.free_slots()).map(|worker| memory.slot(worker)).collect();
     assert_eq!(memory.free_slots(), 0);

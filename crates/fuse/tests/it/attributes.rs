@@ -25,7 +25,7 @@ fn sample() -> MemoryTree {
 }
 
 on_all_kernels! {
-    fn stat_says_what_the_tree_says(kernel: KernelMask) {
+    fn stat_returns_the_attributes_of_the_tree(kernel: KernelMask) {
         let mounted = Mounted::new(sample(), kernel);
         let tool = fs::metadata(mounted.path("bin/tool")).expect("stat");
         assert_eq!(tool.mode(), 0o100_755);
@@ -47,7 +47,7 @@ on_all_kernels! {
         assert_eq!((libc::major(disk), libc::minor(disk)), (259, 70_000));
     }
 
-    fn extended_attributes_and_their_sizes(kernel: KernelMask) {
+    fn extended_attributes_are_read_with_their_sizes(kernel: KernelMask) {
         let tree = sample();
         let marked = Entry::file(b"x").xattr("user.colour", b"blue").xattr("user.empty", b"");
         tree.put("marked", marked.xattr("trusted.secret", b"x"));
@@ -63,7 +63,7 @@ on_all_kernels! {
         assert_eq!(get("user.colour", 3).expect_err("too little room"), rustix::io::Errno::RANGE);
         assert_eq!(rustix::fs::getxattr_query(&path, "user.empty"), Ok(0));
         assert_eq!(get("user.none", 9).expect_err("no such"), rustix::io::Errno::NODATA);
-        // Whoever the kernel lets read it sees that it is there, and nobody else.
+        // Only a user whom the kernel lets read the attribute sees that it exists.
         let secret = if get("trusted.secret", 9).is_ok() { "trusted.secret\0" } else { "" };
         let mut names = [0; 64];
         let size = rustix::fs::listxattr(&path, &mut names[..]).expect("names");
@@ -73,11 +73,11 @@ on_all_kernels! {
     }
 
     /// > R8: A mount is read-only: every attempt to change it fails with EROFS, also for root.
-    fn nothing_can_be_written(kernel: KernelMask) {
+    fn every_write_is_refused(kernel: KernelMask) {
         let tree = sample();
         // Permissions would allow it.
         for path in ["", "bin", "bin/tool"] {
-            tree.alter(path, |entry| entry.permissions = 0o777);
+            tree.change_attributes(path, |entry| entry.permissions = 0o777);
         }
         let mounted = Mounted::new(tree, kernel);
         let read_only = |r: std::io::Result<()>| r.expect_err("read-only").kind() == Io::ReadOnlyFilesystem;
@@ -95,7 +95,7 @@ on_all_kernels! {
         assert_eq!(fs::read_link(mounted.path("bin")).expect_err("no link").kind(), Io::InvalidInput);
     }
 
-    fn statfs_tells_what_the_tree_says(kernel: KernelMask) {
+    fn statfs_returns_the_numbers_of_the_tree(kernel: KernelMask) {
         let mounted = Mounted::new(sample(), kernel);
         let sizes = rustix::fs::statvfs(mounted.root()).expect("statvfs");
         assert_eq!(sizes.f_blocks * sizes.f_frsize, 1 << 30);

@@ -54,7 +54,7 @@ fn turn(tree: &MemoryTree) -> Vec<Change> {
     tree.put("dir/comes", Entry::file(b"came"));
     tree.remove("dir/goes");
     tree.put("dir/link", Entry::symlink(b"comes"));
-    tree.alter("dir/same", |entry| entry.permissions = 0o604);
+    tree.change_attributes("dir/same", |entry| entry.permissions = 0o604);
     let mut changes: Vec<Change> =
         ["changes", "comes", "goes", "link"].iter().map(|n| tree.name_change(&format!("dir/{n}"))).collect();
     changes.push(tree.listing_change("dir"));
@@ -74,7 +74,7 @@ fn only_changes_are_asked(kernel: KernelMask) -> Result<(), String> {
     assert_eq!(fs::read(mounted.path("dir/changes")).expect("read"), b"old content");
     assert!(!mounted.path("dir/comes").exists());
     let before = mounted.requests("READ");
-    mounted.tree.tell(&changes);
+    mounted.tree.notify(&changes);
     assert_turned(&mounted);
     assert_eq!(fs::metadata(&same).expect("stat").ino(), number, "other attributes, same file");
     assert_ne!(fs::metadata(mounted.path("dir/changes")).expect("stat").ino(), changed_number);
@@ -104,18 +104,18 @@ fn assert_turned(mounted: &Mounted) {
 }
 
 on_all_kernels! {
-    fn what_changed_is_seen_and_only_that_is_asked(kernel: KernelMask) {
+    fn changes_are_visible_and_only_changed_entries_are_requested(kernel: KernelMask) {
         undisturbed(|| only_changes_are_asked(kernel));
     }
 
     /// > V2: A file that is open or mapped keeps the content it was opened with, whatever the revision.
-    fn a_program_keeps_what_it_opened(kernel: KernelMask) {
+    fn an_open_file_keeps_its_content(kernel: KernelMask) {
         let mounted = Mounted::new(tree(), kernel);
         warm(&mounted);
         let open = File::open(mounted.path("dir/changes")).expect("open");
         let gone = File::open(mounted.path("dir/goes")).expect("open");
         let mapped = sys::Held::new(&open);
-        mounted.tree.tell(&turn(&mounted.tree));
+        mounted.tree.notify(&turn(&mounted.tree));
         assert_turned(&mounted);
         let mut bytes = [0; 32];
         for _ in 0..2 {
@@ -131,12 +131,12 @@ on_all_kernels! {
         }
     }
 
-    fn everything_may_have_changed(kernel: KernelMask) {
+    fn all_cached_entries_are_invalidated(kernel: KernelMask) {
         let mounted = Mounted::new(tree(), kernel);
         warm(&mounted);
         let open = File::open(mounted.path("dir/changes")).expect("open");
         turn(&mounted.tree);
-        mounted.tree.tell(&[Change::Everything]);
+        mounted.tree.notify(&[Change::Everything]);
         assert_turned(&mounted);
         let mut bytes = [0; 32];
         let read = open.read_at(&mut bytes, 0).expect("read");
@@ -144,26 +144,26 @@ on_all_kernels! {
         // Again, from a state that was learnt after the first time.
         mounted.tree.put("dir/never", Entry::file(b"now"));
         mounted.tree.remove("dir/comes");
-        mounted.tree.tell(&[Change::Everything]);
+        mounted.tree.notify(&[Change::Everything]);
         assert_eq!(fs::read(mounted.path("dir/never")).expect("read"), b"now");
         assert!(!mounted.path("dir/comes").exists());
     }
 
-    fn eviction_learns_who_holds_a_file(kernel: KernelMask) {
+    fn eviction_detects_open_files(kernel: KernelMask) {
         let _caches = keep_caches();
         let mounted = Mounted::new(tree(), kernel);
         warm(&mounted);
         let open = File::open(mounted.path("dir/changes")).expect("open");
         assert!(mounted.tree.is_held("dir/same") && mounted.tree.is_held("dir/changes"));
-        mounted.tree.tell(&["same", "changes"].map(|n| mounted.tree.name_change(&format!("dir/{n}"))));
+        mounted.tree.notify(&["same", "changes"].map(|n| mounted.tree.name_change(&format!("dir/{n}"))));
         assert!(until(PATIENCE, || !mounted.tree.is_held("dir/same")), "nobody holds it: it is forgotten");
         assert!(mounted.tree.is_held("dir/changes"), "somebody holds it");
         drop(open);
-        mounted.tree.tell(&[mounted.tree.name_change("dir/changes")]);
+        mounted.tree.notify(&[mounted.tree.name_change("dir/changes")]);
         assert!(until(PATIENCE, || !mounted.tree.is_held("dir/changes")));
     }
 
-    fn a_waiting_lookup_does_not_hold_up_a_change(kernel: KernelMask) {
+    fn a_waiting_lookup_does_not_block_a_change(kernel: KernelMask) {
         let mounted = Mounted::new(tree(), kernel);
         warm(&mounted);
         mounted.tree.script().set_times(Call::Lookup, "dir/slow", Action::Park, 1);
@@ -174,7 +174,7 @@ on_all_kernels! {
         mounted.tree.put("dir/slow", Entry::file(b"there now"));
         changes.push(mounted.tree.name_change("dir/slow"));
         let since = Instant::now();
-        mounted.tree.tell(&changes);
+        mounted.tree.notify(&changes);
         let took = since.elapsed();
         assert!(took < Duration::from_secs(2), "told after {took:?}");
         assert_turned_with_slow(&mounted);
@@ -184,13 +184,13 @@ on_all_kernels! {
         assert!(mounted.path("dir/slow").exists());
     }
 
-    fn a_waiting_lookup_is_told_only_once_to_walk_again(kernel: KernelMask) {
+    fn a_waiting_lookup_is_repeated_only_once(kernel: KernelMask) {
         let many = |tree: &MemoryTree| (0..3000).map(|n| tree.name_change(&format!("dir/n{n}"))).collect();
         told_only_once(kernel, many);
         told_only_once(kernel, |_| vec![Change::Everything]);
     }
 
-    fn a_waiting_listing_is_not_cached_when_it_is_outdated(kernel: KernelMask) {
+    fn an_outdated_listing_is_not_cached(kernel: KernelMask) {
         let mounted = Mounted::new(tree(), kernel);
         mounted.tree.script().set_times(Call::List, "dir", Action::Park, 1);
         let path = mounted.path("dir");
@@ -200,7 +200,7 @@ on_all_kernels! {
         let told = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                mounted.tree.tell(&changes);
+                mounted.tree.notify(&changes);
                 told.store(true, Ordering::SeqCst);
             });
             // Other directories don't wait for that listing.
@@ -212,7 +212,7 @@ on_all_kernels! {
         assert_turned(&mounted);
     }
 
-    fn a_killed_reader_does_not_hold_up_a_change(kernel: KernelMask) {
+    fn a_killed_reader_does_not_block_a_change(kernel: KernelMask) {
         let tree = tree();
         tree.put("dir/changes", Entry::file(&vec![1; 1 << 20]));
         tree.script().set(Call::Read, "dir/changes", Action::Park);
@@ -225,7 +225,7 @@ on_all_kernels! {
         mounted.tree.script().clear(Call::Read, "dir/changes");
         mounted.tree.put("dir/changes", Entry::file(b"new"));
         let since = Instant::now();
-        mounted.tree.tell(&[mounted.tree.name_change("dir/changes")]);
+        mounted.tree.notify(&[mounted.tree.name_change("dir/changes")]);
         assert!(since.elapsed() < Duration::from_secs(2), "told after {:?}", since.elapsed());
         assert_eq!(fs::read(mounted.path("dir/changes")).expect("read"), b"new");
         mounted.tree.script().resume(Call::Read);
@@ -254,8 +254,8 @@ on_all_kernels! {
                     mounted.tree.remove("dir/comes");
                 }
                 let names_changed = ["dir/changes", "dir/comes"].map(|n| mounted.tree.name_change(n));
-                mounted.tree.tell(&names_changed);
-                mounted.tree.tell(&[mounted.tree.listing_change("dir")]);
+                mounted.tree.notify(&names_changed);
+                mounted.tree.notify(&[mounted.tree.listing_change("dir")]);
                 assert_eq!(fs::read(mounted.path("dir/changes")).expect("read"), content.as_bytes());
                 assert_eq!(mounted.path("dir/comes").exists(), there, "round {round}");
                 assert_eq!(names(&mounted.path("dir")).contains("comes"), there, "round {round}");
@@ -276,7 +276,7 @@ fn told_only_once(kernel: KernelMask, changes: impl FnOnce(&MemoryTree) -> Vec<C
     assert!(mounted.tree.script().until_parked(Call::Lookup, 1, PATIENCE));
     let changes = changes(&mounted.tree);
     std::thread::scope(|scope| {
-        scope.spawn(|| mounted.tree.tell(&changes));
+        scope.spawn(|| mounted.tree.notify(&changes));
         assert!(mounted.tree.script().until_parked(Call::Lookup, 2, PATIENCE), "it walks again");
         // Several times what a notification takes to be stuck.
         assert!(!until(Duration::from_millis(300), || walker.is_finished()), "{kernel:?}");

@@ -14,7 +14,7 @@ const PATH: &str = "ESKER_TEST_PATH";
 
 /// Does what its environment says; without that, it is a test without content.
 #[test]
-fn entry() {
+fn a_child_process_does_its_task() {
     let Ok(task) = std::env::var(TASK) else { return };
     let path = std::env::var(PATH).expect("a path");
     let path = Path::new(&path);
@@ -27,7 +27,7 @@ fn entry() {
         }
         None => task,
     };
-    // Whoever sends signals sends them to this thread.
+    // Tests send their signals to this thread.
     println!("\nready {}", rustix::thread::gettid().as_raw_nonzero());
     std::io::stdout().flush().expect("told");
     let result = match task.as_str() {
@@ -69,7 +69,7 @@ pub(crate) struct Task {
 /// The command that does `task` on `path`.
 pub(crate) fn command(program: &Path, task: &str, path: &Path) -> Command {
     let mut command = Command::new(program);
-    command.args(["--exact", "child::entry", "--nocapture", "--test-threads=1"]);
+    command.args(["--exact", "child::a_child_process_does_its_task", "--nocapture", "--test-threads=1"]);
     command.env(TASK, task).env(PATH, path).stdout(Stdio::piped()).stderr(Stdio::inherit());
     command
 }

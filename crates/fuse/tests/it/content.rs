@@ -41,7 +41,7 @@ fn pieced() -> (Entry, Vec<u8>) {
 }
 
 on_all_kernels! {
-    fn any_range_reads_as_it_is(kernel: KernelMask) {
+    fn reads_of_any_range_return_the_content(kernel: KernelMask) {
         let tree = MemoryTree::new();
         let (entry, whole) = pieced();
         tree.put("file", entry);
@@ -60,7 +60,7 @@ on_all_kernels! {
         assert!(fs::read(mounted.path("file")).expect("read") == whole);
     }
 
-    fn a_mapping_reads_as_the_file_is(kernel: KernelMask) {
+    fn a_mapping_returns_the_content(kernel: KernelMask) {
         let tree = MemoryTree::new();
         let (entry, whole) = pieced();
         tree.put("file", entry);
@@ -69,7 +69,7 @@ on_all_kernels! {
         assert!(sys::read_mapped(&file) == whole);
     }
 
-    fn an_answer_of_very_many_pieces(kernel: KernelMask) {
+    fn a_reply_of_many_pieces_is_delivered(kernel: KernelMask) {
         let tree = MemoryTree::new();
         let bytes: Arc<[u8]> = pattern(65_536, 3).into();
         let piece = |start| Segment::Bytes { bytes: Arc::clone(&bytes), start, len: 16 };
@@ -93,12 +93,12 @@ on_all_kernels! {
         assert_eq!(refused.raw_os_error(), Some(libc::EACCES));
     }
 
-    fn what_cannot_be_read_is_asked_for_again_once(kernel: KernelMask) {
+    fn an_unreadable_segment_is_requested_again_once(kernel: KernelMask) {
         let tree = MemoryTree::new();
         let file = Arc::new(tempfile::tempfile().expect("a file"));
         tree.put("file", Entry::pieces(vec![Segment::File { file: file as _, offset: 0, len: 10 }]));
         let bytes: Arc<[u8]> = pattern(10, 4).into();
-        tree.spare("file", Data(vec![Segment::Bytes { bytes: Arc::clone(&bytes), start: 0, len: 10 }]));
+        tree.set_replacement("file", Data(vec![Segment::Bytes { bytes: Arc::clone(&bytes), start: 0, len: 10 }]));
         let mounted = Mounted::new(tree, kernel);
         assert!(fs::read(mounted.path("file")).expect("read") == *bytes);
         assert!(mounted.tree.failures().is_empty());

@@ -90,7 +90,7 @@ on_all_kernels! {
         assert!(mounted.session.counters().hired <= 2 * SOME as u64);
     }
 
-    fn one_that_hangs_is_noticed_while_nothing_else_happens(kernel: KernelMask) {
+    fn a_hanging_request_is_detected_on_an_idle_mount(kernel: KernelMask) {
         let mounted = Mounted::with(tree(1), SessionOptions { kernel, ..options(short()) });
         for (call, path) in [(Call::Lookup, "dir0/file"), (Call::List, "dir0"), (Call::LinkTarget, "link")] {
             if call == Call::LinkTarget {
@@ -111,7 +111,7 @@ on_all_kernels! {
         }
     }
 
-    fn who_is_killed_or_asked_to_stop_goes_at_once(kernel: KernelMask) {
+    fn a_killed_or_interrupted_caller_ends_at_once(kernel: KernelMask) {
         let mounted = Mounted::with(tree(3), SessionOptions { kernel, ..options(Deadlines::default()) });
         // A page that is read ahead for one who is killed is waited for by the next, so each has a file of its own.
         let calls = [(Call::Lookup, "stat", "dir0/file"), (Call::Read, "read", "dir1/file")];
@@ -120,7 +120,7 @@ on_all_kernels! {
             let mut task = Task::new(task, &mounted.path(path));
             assert!(mounted.tree.script().until_called(call, path, 1, PATIENCE), "{call:?}");
             task.kill();
-            // Whoever is overlooked waits for the deadline of a minute.
+            // A request that is overlooked waits for the deadline of a minute.
             let took = task.ends_within();
             assert!(took < Duration::from_secs(20), "killed, gone after {took:?}");
             mounted.tree.script().clear(call, path);
@@ -142,7 +142,7 @@ on_all_kernels! {
 
 /// With all extra workers blocked, requests that need no tree are still answered, and every call ends.
 #[test]
-fn one_thread_stays_free_however_many_hang() {
+fn one_worker_stays_free_while_many_requests_hang() {
     crate::mounted::with_fuse(|| {
         let deadlines = Deadlines { read: Duration::from_secs(5), ..short() };
         let mounted = Mounted::with(tree(MANY), options(deadlines));

@@ -70,12 +70,12 @@ fn second_pass(kernel: KernelMask) -> Result<BTreeMap<&'static str, u64>, String
     pass(mounted.root());
     let more = |(name, count): (_, u64)| (name, count - cold.get(name).copied().unwrap_or(0));
     let hot: BTreeMap<_, _> = counts(&mounted).into_iter().map(more).filter(|(_, more)| *more > 0).collect();
-    let may = |name: &&str| unavoidable(kernel).contains(name) || ["IOCTL", "GETXATTR"].contains(name);
+    let may = |name: &&str| always_requested(kernel).contains(name) || ["IOCTL", "GETXATTR"].contains(name);
     if hot.keys().all(may) { Ok(hot) } else { Err(format!("a second pass asked {hot:?}")) }
 }
 
 /// What may still be asked on the second pass: what no kernel of that age can keep.
-fn unavoidable(kernel: KernelMask) -> &'static [&'static str] {
+fn always_requested(kernel: KernelMask) -> &'static [&'static str] {
     match kernel {
         // Linux 4.18 keeps neither listings nor targets of links, and can't be told to do without OPENDIR.
         KernelMask::LINUX_4_18 => &["OPENDIR", "READDIR", "READDIRPLUS", "READLINK", "RELEASEDIR"],
@@ -86,7 +86,7 @@ fn unavoidable(kernel: KernelMask) -> &'static [&'static str] {
 on_all_kernels! {
     /// > P1: A second pass over files the kernel knows costs no open, lookup, attribute, listing, read,
     /// readlink, flush, release or access upcall.
-    fn a_second_pass_asks_nothing(kernel: KernelMask) {
+    fn a_second_pass_causes_no_request(kernel: KernelMask) {
         let hot = undisturbed(|| second_pass(kernel));
         println!("second pass: {hot:?}");
         if kernel == KernelMask::LINUX_4_18 {
@@ -99,10 +99,10 @@ on_all_kernels! {
         assert!(hot.contains_key("IOCTL"), "ioctl always reaches us: {hot:?}");
     }
 
-    fn open_is_asked_until_it_is_answered_and_close_never(kernel: KernelMask) {
+    fn open_is_requested_until_answered_and_close_never(kernel: KernelMask) {
         let mounted = Mounted::new(software(), kernel);
         let opens = || mounted.requests("OPEN");
-        // Whoever opens at the same moment asks, too: other programs on this machine may look at new mounts.
+        // A program that opens files at the same moment sends requests, too: other programs on this machine may look at new mounts.
         assert!(File::open(mounted.path("bin/run")).is_ok());
         let asked = opens();
         assert!((1..10).contains(&asked));

@@ -34,7 +34,7 @@ fn read_everything(root: &std::path::Path) -> usize {
 }
 
 on_all_kernels! {
-    fn dropped_caches_leave_only_what_is_open(kernel: KernelMask) {
+    fn dropping_caches_releases_all_but_open_files(kernel: KernelMask) {
         if !is_root() {
             skip!("only root can drop caches");
         }
@@ -61,7 +61,7 @@ on_all_kernels! {
         assert!(mounted.requests("BATCH_FORGET") + mounted.requests("FORGET") > 0);
     }
 
-    fn lookups_and_forgets_at_once_lose_no_node(kernel: KernelMask) {
+    fn concurrent_lookups_and_forgets_lose_no_node(kernel: KernelMask) {
         if !is_root() {
             skip!("only root can drop caches");
         }
@@ -146,7 +146,7 @@ on_all_kernels! {
         assert!(log.iter().any(|line| line.contains("panicked") && line.contains("the script says so")), "{log:?}");
     }
 
-    fn an_answer_that_comes_after_the_end_is_dropped(kernel: KernelMask) {
+    fn a_reply_after_the_unmount_is_dropped(kernel: KernelMask) {
         if !is_root() {
             skip!("only root can abort a mount");
         }

@@ -28,7 +28,7 @@ fn open(path: &std::path::Path) -> Dir {
 }
 
 on_all_kernels! {
-    fn the_names_are_those_of_the_tree(kernel: KernelMask) {
+    fn listings_return_the_names_of_the_tree(kernel: KernelMask) {
         let tree = MemoryTree::new();
         tree.put("dir", Entry::directory());
         tree.put("dir/.hidden", Entry::file(b""));
@@ -63,7 +63,7 @@ on_all_kernels! {
 
     /// > R5: A listing has `.`, `..` and every name once, in the same order each time, and can be resumed
     /// at any position it gave out.
-    fn seekdir_goes_back_to_where_telldir_was(kernel: KernelMask) {
+    fn seekdir_returns_to_the_position_of_telldir(kernel: KernelMask) {
         let mounted = Mounted::new(many(3000), kernel);
         let mut dir = open(&mounted.path("dir"));
         let mut order = Vec::new();
@@ -83,7 +83,7 @@ on_all_kernels! {
         assert_eq!(dir.next().expect("first").expect("entry").file_name().to_bytes(), b".");
     }
 
-    fn a_hundred_thousand_names_cost_no_more_each(kernel: KernelMask) {
+    fn listing_time_grows_linearly_to_a_hundred_thousand_names(kernel: KernelMask) {
         let mounted = Mounted::new(many(100_000), kernel);
         let names: BTreeSet<Vec<u8>> = fs::read_dir(mounted.path("dir"))
             .expect("list")
@@ -97,7 +97,7 @@ on_all_kernels! {
         assert!(asked <= most, "{asked} calls for 100,000 names");
     }
 
-    fn listings_hold_only_what_they_gave(kernel: KernelMask) {
+    fn listings_hold_only_the_returned_nodes(kernel: KernelMask) {
         let _caches = keep_caches();
         let mounted = Mounted::new(many(1000), kernel);
         let mut dir = open(&mounted.path("dir"));

@@ -40,7 +40,7 @@ macro_rules! on_all_kernels {
 }
 use on_all_kernels;
 
-/// A module that nobody lists would be tests that nobody runs.
+/// A module that is missing here has tests that never run.
 #[test]
 fn every_file_is_a_module_of_this_binary() {
     let main = include_str!("main.rs");

@@ -35,12 +35,12 @@ pub(crate) fn is_root() -> bool {
 /// The kernel's caches are one for all tests, so those that drop them and those that count on them take turns.
 static CACHES: RwLock<()> = RwLock::new(());
 
-/// Nobody in this program drops caches while this is held.
+/// No test of this program drops caches while this is held.
 pub(crate) fn keep_caches() -> RwLockReadGuard<'static, ()> {
     CACHES.read()
 }
 
-/// Nobody in this program counts on caches while this is held.
+/// No test of this program relies on caches while this is held.
 pub(crate) fn drop_caches() -> RwLockWriteGuard<'static, ()> {
     CACHES.write()
 }

@@ -33,7 +33,7 @@ fn mounted_with(kernel: KernelMask, deadlines: Deadlines, call: Call, path: &str
     Mounted::with_deadlines(tree, kernel, deadlines)
 }
 
-/// A mount and a process in a page fault that nobody answers, although the deadline of reads has passed.
+/// A mount and a process in a page fault without a reply, although the deadline of reads has passed.
 fn silent_page_fault(kernel: KernelMask) -> (Mounted, Task) {
     let deadlines = Deadlines { read: SHORT, ..Deadlines::default() };
     let mounted = mounted_with(kernel, deadlines, Call::Read, "dir/file", Action::Park);
@@ -49,7 +49,7 @@ fn silent_page_fault(kernel: KernelMask) -> (Mounted, Task) {
 on_all_kernels! {
     /// > P2: A cached read and a stat answer at once, however many other reads wait for a server that does
     /// not.
-    fn a_thousand_waiting_reads_make_nobody_else_wait(kernel: KernelMask) {
+    fn a_thousand_waiting_reads_do_not_delay_other_requests(kernel: KernelMask) {
         // A thousand for each kernel, which may run at the same time.
         esker_testkit::descriptors::allow(4000);
         let _caches = keep_caches();
@@ -72,7 +72,7 @@ on_all_kernels! {
             }
             assert!(mounted.tree.script().until_parked(Call::Read, 1000, PATIENCE));
             assert!(mounted.session.counters().waiting >= 1000);
-            // The best of a few, because the machine does other things; whoever waited for one of the
+            // The best of a few, because the machine does other things; a wait for one of the
             // thousand would wait every time.
             let cached = (0..5).map(|_| {
                 let since = Instant::now();
@@ -101,7 +101,7 @@ on_all_kernels! {
     }
 
     /// > P3: A program that waits for a server can be killed and is gone within a second.
-    fn a_killed_caller_is_gone_at_once(kernel: KernelMask) {
+    fn a_killed_caller_ends_at_once(kernel: KernelMask) {
         let tree = tree();
         tree.script().set(Call::Read, "dir/file", Action::Park);
         tree.script().set(Call::Lookup, "dir/other", Action::Park);
@@ -143,7 +143,7 @@ on_all_kernels! {
                 (0..round * 50).for_each(|_| std::hint::spin_loop());
             }
             task.kill();
-            // Whoever is overlooked waits for the deadline of a minute.
+            // A request that is overlooked waits for the deadline of a minute.
             let took = task.ends_within();
             assert!(took < Duration::from_secs(20), "killed in round {round}, gone after {took:?}");
         }
@@ -155,7 +155,7 @@ on_all_kernels! {
     /// > P4: A signal that ends a program or asks it to stop (SIGINT, SIGTERM, SIGHUP, SIGQUIT) ends its
     /// wait with EINTR; any other signal leaves the wait as it is, so that timers and children do not make
     /// a stat or a read fail.
-    fn only_signals_meant_to_stop_a_program_end_its_wait(kernel: KernelMask) {
+    fn only_signals_that_stop_programs_end_their_wait(kernel: KernelMask) {
         let mounted = mounted(kernel, Call::Lookup, "dir/file", Action::Park);
         let mut task = Task::new("catch-stat", &mounted.path("dir/file"));
         task.line("caught");
@@ -171,7 +171,7 @@ on_all_kernels! {
         mounted.tree.script().resume(Call::Lookup);
     }
 
-    fn a_timer_does_not_spoil_an_answer(kernel: KernelMask) {
+    fn a_timer_signal_does_not_fail_a_read(kernel: KernelMask) {
         let mounted = mounted(kernel, Call::Lookup, "dir/file", Action::Park);
         let mut task = Task::new("catch-stat", &mounted.path("dir/file"));
         task.line("caught");
@@ -214,7 +214,7 @@ on_all_kernels! {
         assert_eq!(fs::metadata(mounted.path("dir/file")).expect("in time").len(), 10_000);
     }
 
-    fn a_wait_goes_on_while_bytes_arrive_and_ends_when_none_did_for_the_deadline(kernel: KernelMask) {
+    fn a_deadline_counts_from_the_last_arrival_of_bytes(kernel: KernelMask) {
         let tree = tree();
         tree.put("more", Entry::directory());
         tree.put("more/file", Entry::file(&[9; 10]));
@@ -264,7 +264,7 @@ on_all_kernels! {
     /// deadline of the first, which for all of them counts from when bytes last arrived.
     ///
     /// The kernel lets one of them ask at a time; each would have the whole deadline for itself.
-    fn those_who_wait_behind_others_wait_no_longer(kernel: KernelMask) {
+    fn requests_queued_behind_others_share_their_deadline(kernel: KernelMask) {
         const CALLERS: usize = 12;
         const DEADLINE: Duration = Duration::from_secs(1);
         for (call, path) in [(Call::Lookup, "dir/file"), (Call::Read, "dir/file"), (Call::LinkTarget, "link")] {
@@ -298,7 +298,7 @@ on_all_kernels! {
 
     /// > P5: A page fault on a mapped file waits, killably, while trying again may help, and gets SIGBUS
     /// only for bytes that are damaged.
-    fn a_page_fault_outlasts_a_source_that_fails(kernel: KernelMask) {
+    fn a_page_fault_waits_while_its_source_fails(kernel: KernelMask) {
         let mounted = mounted(kernel, Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
         let mut task = Task::new("map", &mounted.path("dir/file"));
         assert!(mounted.tree.script().until_called(Call::Read, "dir/file", 3, PATIENCE), "asked again");
@@ -311,7 +311,7 @@ on_all_kernels! {
         assert_eq!(task.line("result "), "10000");
     }
 
-    fn a_page_fault_outlasts_a_source_that_is_silent(kernel: KernelMask) {
+    fn a_page_fault_waits_while_its_source_is_silent(kernel: KernelMask) {
         let (mounted, mut task) = silent_page_fault(kernel);
         mounted.tree.script().clear(Call::Read, "dir/file");
         mounted.tree.script().resume(Call::Read);
@@ -328,7 +328,7 @@ on_all_kernels! {
         assert!(until(PATIENCE, || mounted.session.counters().waiting == 0), "nobody is waited for any longer");
     }
 
-    fn a_page_fault_that_was_killed_in_silence_is_not_waited_for(kernel: KernelMask) {
+    fn a_killed_page_fault_does_not_delay_the_unmount(kernel: KernelMask) {
         let (mounted, mut task) = silent_page_fault(kernel);
         assert!(mounted.session.counters().waiting > 0, "for the fault there is none");
         task.kill();
@@ -338,7 +338,7 @@ on_all_kernels! {
         mounted.tree.script().resume(Call::Read);
     }
 
-    fn a_page_fault_on_damage_is_not_kept_waiting(kernel: KernelMask) {
+    fn a_page_fault_on_damaged_data_fails_at_once(kernel: KernelMask) {
         use std::os::unix::process::ExitStatusExt;
         let mounted = mounted(kernel, Call::Read, "dir/file", Action::Fail(ErrorKind::Damaged));
         let mut task = Task::new("map", &mounted.path("dir/file"));
@@ -349,7 +349,7 @@ on_all_kernels! {
 
     /// > P9: Of a process that the mount's daemon may not look at, every read is tried again until the
     /// deadline and then fails, because a call must not hang; behind a page fault that is SIGBUS.
-    fn a_reader_that_cannot_be_seen_is_told_at_the_deadline(kernel: KernelMask) {
+    fn a_hidden_reader_gets_an_error_at_the_deadline(kernel: KernelMask) {
         let deadlines = Deadlines { read: SHORT * 5, ..Deadlines::default() };
         let failing = Action::Fail(ErrorKind::Unavailable);
         let mounted = mounted_with(kernel, deadlines, Call::Read, "dir/file", failing);
@@ -365,7 +365,7 @@ on_all_kernels! {
         mounted.tree.script().resume(Call::Read);
     }
 
-    fn a_fault_that_cannot_be_seen_survives_what_is_over_before_the_deadline(kernel: KernelMask) {
+    fn a_hidden_page_fault_survives_a_short_failure(kernel: KernelMask) {
         let mounted = mounted(kernel, Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
         let mut task = Task::new("hidden-map", &mounted.path("dir/file"));
         assert!(mounted.tree.script().until_called(Call::Read, "dir/file", 3, PATIENCE), "asked again");
@@ -373,7 +373,7 @@ on_all_kernels! {
         assert_eq!(task.line("result "), "10000");
     }
 
-    fn a_page_fault_can_be_given_a_deadline(kernel: KernelMask) {
+    fn a_deadline_for_page_faults_can_be_set(kernel: KernelMask) {
         use std::os::unix::process::ExitStatusExt;
         let deadlines = Deadlines { read: SHORT, fault: Some(SHORT * 2), ..Deadlines::default() };
         let mounted = mounted_with(kernel, deadlines, Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
@@ -383,7 +383,7 @@ on_all_kernels! {
         assert_eq!(task.child.wait().expect("waited").signal(), Some(libc::SIGBUS));
     }
 
-    fn a_read_that_fails_is_told_so(kernel: KernelMask) {
+    fn a_failed_read_returns_the_error(kernel: KernelMask) {
         let mounted = mounted(kernel, Call::Read, "dir/file", Action::Fail(ErrorKind::Unavailable));
         let mut task = Task::new("read", &mounted.path("dir/file"));
         assert_eq!(task.line("error "), libc::EIO.to_string());

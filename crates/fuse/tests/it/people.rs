@@ -39,7 +39,7 @@ fn open_device_to_all() {
 
 /// Every test of this binary once more, mounted through fusermount3 by a user without any privilege.
 #[test]
-fn all_of_it_as_an_ordinary_user() {
+fn all_tests_pass_as_an_ordinary_user() {
     if !is_root() {
         // Nothing is left out: this user runs the other tests.
         return;
@@ -63,7 +63,7 @@ fn all_of_it_as_an_ordinary_user() {
             .expect("started");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-        assert!(text.contains("a_second_pass_asks_nothing::linux_6_18 ... ok"), "{text}");
+        assert!(text.contains("a_second_pass_causes_no_request::linux_6_18 ... ok"), "{text}");
     });
 }
 
@@ -112,7 +112,7 @@ fn hand_over(as_user: Option<u32>) {
 
 /// A process mounts in its own user namespace and hands the connection to one outside, which serves it.
 #[test]
-fn a_namespace_of_its_own() {
+fn a_process_mounts_in_its_own_namespace() {
     with_fuse(|| {
         if is_root() {
             open_device_to_all();
@@ -142,7 +142,7 @@ pub(crate) fn serve_for_others() -> std::io::Result<String> {
 
 /// A daemon that gave up root can't look at the processes of other users. Their reads end all the same.
 #[test]
-fn readers_of_another_user_are_told_at_the_deadline() {
+fn readers_of_another_user_get_an_error_at_the_deadline() {
     if !is_root() {
         skip!("only root can give a mount for others away");
     }
@@ -180,7 +180,12 @@ fn little_address_space_is_enough() {
         let output = Command::new("/bin/sh")
             .args(["-c", "ulimit -v 700000 && exec \"$0\" \"$@\""])
             .arg(program)
-            .args(["stat_says_what_the_tree_says", "any_range_reads", "a_second_pass", "--test-threads=1"])
+            .args([
+                "stat_returns_the_attributes_of_the_tree",
+                "reads_of_any_range",
+                "a_second_pass",
+                "--test-threads=1",
+            ])
             .env("REQUIRE_FUSE", "1")
             // What this user can't do root does in this process.
             .env_remove(skips::FILE)
@@ -196,7 +201,7 @@ fn little_address_space_is_enough() {
 }
 
 #[test]
-fn a_refused_mount_says_why() {
+fn a_refused_mount_reports_the_reason() {
     with_fuse(|| {
         let folder = tempfile::tempdir().expect("a folder");
         let (missing, file) = (folder.path().join("none"), folder.path().join("file"));
@@ -214,7 +219,7 @@ fn a_refused_mount_says_why() {
 }
 
 #[test]
-fn the_mount_shows_what_it_is() {
+fn the_mount_table_shows_source_and_type() {
     with_fuse(|| {
         let mounted = Mounted::new(MemoryTree::new(), KernelMask::default());
         let point = mounted.root().to_str().expect("text");

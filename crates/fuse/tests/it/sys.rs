@@ -43,7 +43,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // SAFETY: nobody borrows it any longer.
+        // SAFETY: no code borrows it any longer.
         unsafe { munmap(self.at, self.len) }.expect("unmapped");
     }
 }

@@ -168,7 +168,7 @@ fn read(store: &dyn ObjectStore, wanted: &ObjectRequest) -> Vec<u8> {
     get(store, wanted).expect("an object").read_all().expect("bytes")
 }
 
-/// > C3: Through a broker all users of a node share one cache: what one of them fetched nobody fetches again.
+/// > C3: Through a broker all users of a node share one cache: an object that one of them fetched is not fetched again.
 #[test]
 fn users_read_objects_that_another_user_fetched() {
     let node = Node::new();
@@ -189,7 +189,7 @@ fn users_read_objects_that_another_user_fetched() {
     }
 }
 
-/// > C4: Nothing that another user does with what the broker gives out changes a byte that somebody reads.
+/// > C4: Nothing that another user does with the files of the broker changes a byte that a program reads.
 #[test]
 fn a_descriptor_from_the_broker_can_not_change_a_file() {
     if !can_be_others() {
@@ -282,7 +282,7 @@ fn clients_share_no_open_file() {
 
 /// Addresses of this node are for those whom the administrator allows them: by number, by name, and where a server sends on.
 #[test]
-fn users_lead_the_broker_to_no_address_of_this_node() {
+fn the_broker_connects_to_no_address_of_this_node_for_users() {
     let mut node = Node::new();
     let object = made(10, 50_000);
     node.put("public.test", &object);
@@ -355,7 +355,7 @@ fn an_object_that_a_client_can_not_read_is_fetched_again() {
 
 /// > C5: Who may not read a repository gets nothing of it from the broker, not even by the name of an object that is cached.
 #[test]
-fn a_restricted_repository_is_for_its_readers() {
+fn a_restricted_repository_is_served_to_its_readers_only() {
     if !can_be_others() {
         skip!("only root can be other users");
     }
@@ -392,7 +392,7 @@ fn a_restricted_repository_is_for_its_readers() {
 
 /// > C6: A client that floods the broker, takes no answers or talks nonsense delays others by a bounded time.
 #[test]
-fn nonsense_floods_and_silence_stop_no_other_client() {
+fn malformed_excessive_and_missing_messages_stop_no_other_client() {
     if !can_be_others() {
         skip!("only root can be other users");
     }
@@ -487,7 +487,7 @@ fn root_and_the_brokers_own_user_have_larger_quotas() {
 
 /// > C7: A mount whose broker goes away waits for it for some seconds, and no read fails because it was restarted.
 #[test]
-fn a_broker_that_comes_back_is_used_again() {
+fn a_restarted_broker_is_used_again() {
     let mut node = Node::new();
     let (first, second) = (made(6, 50_000), made(7, 50_000));
     node.put("public.test", &first);

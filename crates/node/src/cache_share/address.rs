@@ -21,7 +21,7 @@ use crate::peer::{self, Peer};
 /// The socket's name in the cache directory.
 const NAME: &str = "broker";
 
-/// Clients that may wait to be accepted.
+/// Length of the queue of clients that are not accepted yet.
 const BACKLOG: i32 = 128;
 
 fn address(directory: &File) -> io::Result<SocketAddrUnix> {
@@ -40,7 +40,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Listens in `cache`, whose lock the caller holds: whatever is there was left by a dead writer.
+    /// Listens in `cache`, whose lock the caller holds, and replaces the socket of a dead writer.
     pub(crate) fn bind(cache: &Path) -> io::Result<Self> {
         let path = cache.join(NAME);
         match std::fs::remove_file(&path) {
@@ -126,7 +126,7 @@ pub(crate) fn dial(cache: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to the broker of a node, if it is run by one of the users that are trusted with it.
+/// Connects to the broker of a node, if a trusted user runs it.
 pub(super) fn dial_broker(broker: &BrokerAddress) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
     connect(&socket, &SocketAddrUnix::new(broker.socket.as_path())?)?;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::wire::{CacheTask, Receiver, ToWriter, VERSION, keys_from_text, send};
 use crate::status::Lower;
 
-/// Objects in one message.
+/// Maximum number of objects in one message.
 pub(crate) const PART: usize = 256;
 
 /// Reply to a task: any number of these, the last of them [`CacheReply::Done`] or [`CacheReply::Failed`].
@@ -29,34 +29,34 @@ pub(crate) enum CacheReply {
 /// The state of a cache. Field names are an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheReport {
-    /// Its folder.
+    /// Folder of the cache.
     #[serde(with = "crate::path_json::shown")]
     pub directory: PathBuf,
-    /// Process that writes it; `None` if it has no other writer.
+    /// Process id of the writer; `None` if no other process writes the cache.
     pub writer: Option<u32>,
-    /// Bytes that objects take.
+    /// Bytes in use.
     pub bytes: u64,
-    /// Bytes they may take.
+    /// Quota in bytes.
     pub quota: u64,
     /// Limit of objects in use, above the quota.
     pub hard_limit: u64,
-    /// Objects in it.
+    /// Number of objects in the cache.
     pub objects: u64,
     /// Bytes of pinned objects that are in it.
     pub pinned_bytes: u64,
-    /// Pinned objects that are in it.
+    /// Number of pinned objects that are in the cache.
     pub pinned_objects: u64,
-    /// Objects that are checked before their first use, because the last writer was killed.
+    /// Number of objects that are checked before their first use, because the last writer was killed.
     pub unchecked: u64,
     /// Objects evicted since the writer opened it.
     pub evicted: u64,
     /// Number of evictions that found only objects in use, above the quota.
     pub over_quota: u64,
-    /// Objects that were served without being kept: no room, or the disk failed.
+    /// Number of objects that were served uncached, for lack of room or because the disk failed.
     pub unkept: u64,
     /// Operations on the disk that failed.
     pub disk_errors: u64,
-    /// Objects found damaged.
+    /// Number of damaged objects found.
     pub damaged: u64,
     /// Objects from lower cache folders.
     pub lower: Lower,
@@ -71,11 +71,11 @@ pub struct ObjectRow {
     pub size: u64,
     /// Bytes of the quota.
     pub takes: u64,
-    /// True if it is in a pinned set.
+    /// True if the object is in a pinned set.
     pub pinned: bool,
     /// True if the writer has it open or mapped.
     pub in_use: bool,
-    /// True if it is checked before its next use.
+    /// True if the object is checked before its next use.
     pub unchecked: bool,
 }
 
@@ -84,29 +84,29 @@ pub struct ObjectRow {
 pub struct PinRow {
     /// Label of the pinned set.
     pub name: String,
-    /// Objects in it.
+    /// Number of objects in the set.
     pub objects: u64,
-    /// Their plain bytes.
+    /// Plain size of these objects in bytes.
     pub bytes: u64,
 }
 
 /// Result of an eviction. Field names are an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreedRow {
-    /// Objects removed.
+    /// Number of removed objects.
     pub objects: u64,
-    /// Bytes they took.
+    /// Size of the removed objects in bytes.
     pub bytes: u64,
-    /// Objects that stayed because they are in use.
+    /// Number of objects kept because they are in use.
     pub in_use: u64,
-    /// Objects that stayed because they are pinned.
+    /// Number of objects kept because they are pinned.
     pub pinned: u64,
 }
 
 /// Progress of a check. Field names are an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckRow {
-    /// Objects compared with their digests.
+    /// Number of objects compared with their digests.
     pub objects: u64,
     /// Total number of objects.
     pub objects_total: u64,
@@ -123,11 +123,11 @@ pub struct DamagedRow {
     pub object: String,
     /// Description of the damage.
     pub problem: String,
-    /// True if it was removed.
+    /// True if the object was removed.
     pub removed: bool,
 }
 
-/// Serves one administrator until they hang up, beginning with a task that was read already.
+/// Serves one administrator until the connection closes, beginning with a task that was read already.
 pub(crate) fn serve(receiver: &mut Receiver, cache: &Cache, first: CacheTask) -> std::io::Result<()> {
     let socket = receiver.socket().try_clone_to_owned()?;
     let mut pinning = Vec::new();
@@ -147,7 +147,7 @@ pub(crate) fn serve(receiver: &mut Receiver, cache: &Cache, first: CacheTask) ->
     }
 }
 
-/// Performs a task; parts of a set to be pinned collect in `pinning`. Ends early if `tell` returns `false`.
+/// Performs a task; parts of a set to pin are collected in `pinning`. Ends early if `tell` returns `false`.
 pub(crate) fn perform(
     cache: &Cache,
     task: CacheTask,
@@ -198,7 +198,7 @@ pub(crate) fn perform(
     }
 }
 
-/// Most objects that one set may have: more than the largest repositories have files.
+/// Maximum number of objects in one set: more than the largest repositories have files.
 const PINNING_MAX: usize = 1 << 22;
 
 fn pin(

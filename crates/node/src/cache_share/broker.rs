@@ -35,14 +35,14 @@ use crate::peer::Peer;
 /// Limits for clients of the writer's own user, and root's: far more than the waiting reads of a kernel.
 pub(crate) const OWN: Bounds =
     Bounds { connections: 4096, questions: 1 << 16, answers: 1 << 16, warms: 1 << 16 };
-/// Time without reading a reply after which a client is disconnected…
+/// Time without reading a reply after which a client is disconnected.
 const SEND_PATIENCE: Duration = Duration::from_secs(30);
-/// …and how long one of another user may.
+/// Timeout for sending to a client of another user.
 const STRANGER_SEND_PATIENCE: Duration = Duration::from_secs(5);
 /// Unread bytes of a client of another user: some hundred replies, each with a descriptor, of which the system limits
 /// a user's number in flight.
 const STRANGER_UNREAD: usize = 64 * 1024;
-/// Timeout for a client's first message.
+/// Maximum number of unread bytes for a client of another user.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
 /// The pause after a connection that could not be accepted: out of descriptors or memory, which pass.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -61,11 +61,11 @@ pub(crate) trait Host: Send + Sync {
     fn cache(&self, peer: &Peer) -> Option<Cache>;
 }
 
-/// A client that is served.
+/// A client that the writer admitted.
 pub(crate) struct Admission {
     pub(crate) quota: Arc<Quota>,
     pub(crate) _connection: Connection,
-    /// True if it is of a user whose word and patience count for little.
+    /// True if the client belongs to an untrusted user.
     pub(crate) is_stranger: bool,
 }
 
@@ -90,7 +90,7 @@ impl Host for Own {
     }
 }
 
-/// A writer's clients.
+/// Serves the clients of a cache's writer.
 pub(crate) struct Broker {
     listener: Arc<Listener>,
     clients: Arc<Clients>,
@@ -105,15 +105,15 @@ struct Stopping {
     changed: Condvar,
 }
 
-/// The sockets of all clients, to hang up on them.
+/// Sockets of all clients, by which the writer disconnects them.
 #[derive(Default)]
 struct Clients(Mutex<Vec<Weak<OwnedFd>>>);
 
 /// Outgoing message to a client.
 pub(super) struct Out {
-    /// None only has the sender look around.
+    /// Message to send; with none the sender checks its state.
     message: Option<ToClient>,
-    /// An object, with its message.
+    /// Object to send with the message.
     handle: Option<Handle>,
     /// Quota slot that is freed when the message is sent.
     _turn: Option<QuotaSlot>,
@@ -127,7 +127,7 @@ impl From<ToClient> for Out {
 }
 
 impl Out {
-    /// Makes a reply that frees a quota slot when sent.
+    /// Creates a reply that frees a quota slot when it is sent.
     pub(super) fn answer(message: ToClient, handle: Option<Handle>, turn: QuotaSlot) -> Self {
         Self { message: Some(message), handle, _turn: Some(turn), _warming: None }
     }
@@ -139,7 +139,7 @@ impl Out {
 }
 
 impl Broker {
-    /// Starts to listen in the cache directory, whose lock `writer` holds.
+    /// Starts listening in the cache folder, whose lock `writer` holds.
     pub(crate) fn start(cache: &Path, writer: Arc<dyn Writer>) -> io::Result<Self> {
         Self::serve(Listener::bind(cache)?, Arc::new(Own { writer, quota: Quota::new(OWN) }))
     }
@@ -217,7 +217,7 @@ impl Clients {
     }
 }
 
-/// Serves one client until it goes away.
+/// Serves one client until it disconnects.
 fn converse(
     socket: &Arc<OwnedFd>,
     mut receiver: Receiver,
@@ -247,7 +247,7 @@ fn converse(
     result
 }
 
-/// Returns the repository that the client asks for; `None` if it was refused, or asked for something else.
+/// Returns the repository that the client requests; `None` if it was refused or had another request.
 fn greet(
     socket: &OwnedFd,
     receiver: &mut Receiver,
@@ -287,14 +287,14 @@ fn greet(
     }
 }
 
-/// Receives the messages of one client.
+/// Receiver of the messages of one client.
 struct Hearing<'a> {
     store: Arc<dyn ObjectStore>,
     questions: ClientRequests,
     outbox: &'a Sender<Out>,
     quota: &'a Arc<Quota>,
-    /// The client's errands that are not over, by its own numbers.
-    errands: HashMap<u64, CancelToken>,
+    /// Open cancel tokens of the client, by the client's numbers.
+    tokens: HashMap<u64, CancelToken>,
 }
 
 fn hear_all(
@@ -305,7 +305,7 @@ fn hear_all(
     (peer, quota): (&Peer, &Arc<Quota>),
 ) -> io::Result<()> {
     let questions = ClientRequests::new(store.clone(), quota.clone(), outbox.clone(), requests);
-    let mut hearing = Hearing { store, questions, outbox, quota, errands: HashMap::new() };
+    let mut hearing = Hearing { store, questions, outbox, quota, tokens: HashMap::new() };
     loop {
         match receiver.next()?.0 {
             ToWriter::Get { id, user, object } => {
@@ -314,10 +314,10 @@ fn hear_all(
                 wanted.requester.user = if peer.is_trusted() { user } else { Some(peer.uid) };
                 hearing.questions.get(id, wanted);
             }
-            ToWriter::Warm { id, errand, object } => hearing.warm(id, errand, object)?,
-            ToWriter::Over { errand } => {
-                if let Some(errand) = hearing.errands.remove(&errand) {
-                    errand.cancel();
+            ToWriter::Warm { id, token, object } => hearing.warm(id, token, object)?,
+            ToWriter::Over { token } => {
+                if let Some(token) = hearing.tokens.remove(&token) {
+                    token.cancel();
                 }
             }
             ToWriter::Doubt { object } => {
@@ -341,10 +341,10 @@ impl Hearing<'_> {
         self.answer(ToClient::Status { id, status });
     }
 
-    fn warm(&mut self, id: u64, errand: u64, object: WantedMessage) -> io::Result<()> {
+    fn warm(&mut self, id: u64, token: u64, object: WantedMessage) -> io::Result<()> {
         let wanted = object.read().ok_or(io::ErrorKind::InvalidData)?;
-        // A client never has more errands open than prefetches.
-        if self.errands.len() >= WARMING_MAX && !self.errands.contains_key(&errand) {
+        // A client never has more open tokens than prefetches.
+        if self.tokens.len() >= WARMING_MAX && !self.tokens.contains_key(&token) {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         let Some(warming) = self.quota.warm() else {
@@ -353,7 +353,7 @@ impl Hearing<'_> {
             self.answer(ToClient::Failed { id, error });
             return Ok(());
         };
-        let errand = self.errands.entry(errand).or_default();
+        let token = self.tokens.entry(token).or_default();
         let outbox = self.outbox.clone();
         let answer = Callback::new(move |outcome: Result<Warmed, StoreError>| {
             let message = match outcome {
@@ -363,7 +363,7 @@ impl Hearing<'_> {
             };
             let _ = outbox.send(Out { _warming: Some(warming), ..message.into() });
         });
-        self.store.warm(wanted, errand, answer);
+        self.store.warm(wanted, token, answer);
         Ok(())
     }
 }
@@ -371,11 +371,11 @@ impl Hearing<'_> {
 impl Drop for Hearing<'_> {
     /// Prefetches of a disconnected client are cancelled.
     fn drop(&mut self) {
-        self.errands.values().for_each(CancelToken::cancel);
+        self.tokens.values().for_each(CancelToken::cancel);
     }
 }
 
-/// Sends queued messages; after a failure it only drains the queue, so that the files are closed.
+/// Sends queued messages; after a failure it only drains the queue, which closes the files.
 fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, requests: &Requests) {
     let mut connected = true;
     let mut told = Instant::now();
@@ -409,8 +409,8 @@ fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, requests: &Requests) {
     }
 }
 
-/// Opens an object for one client alone. A shared open file description would share the effects of each client: flags
-/// such as O_DIRECT, locks, the position and advice on reading.
+/// Opens an object for one client alone. A shared open file description would share the effects of each client:
+/// flags such as O_DIRECT, locks, the position and advice on reading.
 fn with_own_descriptor(message: ToClient, handle: Option<&Handle>) -> (ToClient, Option<OwnedFd>) {
     match (message, handle) {
         (ToClient::Object { id, len }, Some(handle)) => match handle.reopen() {

@@ -34,9 +34,9 @@ pub(super) const SILENCE: Duration = Duration::from_secs(10);
 /// Socket of a writer.
 #[derive(Clone, Copy)]
 pub(super) enum WriterSocket<'a> {
-    /// The one in its cache folder.
+    /// The writer of this cache folder.
     Folder(&'a Path),
-    /// At the socket of the node's broker.
+    /// The broker of the node, at this socket.
     Broker(&'a BrokerAddress),
 }
 
@@ -50,7 +50,7 @@ pub(super) enum Refused {
 
 /// Callbacks of a client to its owner.
 pub(super) trait Owner: Send + Sync {
-    /// The writer is gone; these requests are unanswered.
+    /// Called when the writer is gone; these requests are unanswered.
     fn lost(&self, unanswered: Vec<Pending>);
     /// Returns the holders of open objects in this process.
     fn holder(&self) -> Arc<dyn Holder>;
@@ -73,22 +73,22 @@ struct State {
     pending: HashMap<u64, Pending>,
     warming: HashMap<u64, Warming>,
     /// Cancel tokens whose end has to be sent to the writer.
-    errands: HashSet<u64>,
-    /// The newest one, and which question it answered.
+    tokens: HashSet<u64>,
+    /// The latest reply, and the number of the request it answers.
     status: Option<(u64, StatusMessage)>,
     /// True if the writer was pinged and has sent nothing since.
     silent: bool,
     lost: bool,
 }
 
-/// A prefetch under way.
+/// A prefetch in progress.
 struct Warming {
     label: String,
     done: Callback<Warmed>,
 }
 
 impl Client {
-    /// Connects to a writer within a timeout, and asks for a repository.
+    /// Connects to a writer within a timeout, and requests a repository.
     pub(super) fn connect(
         door: WriterSocket<'_>,
         servers: &str,
@@ -132,7 +132,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Returns the socket of the broker that it is connected to, if it is one.
+    /// Returns the socket of the broker, if the connection is to one.
     pub(super) fn broker(&self) -> Option<&Path> {
         self.is_broker.then_some(self.place.as_path())
     }
@@ -151,21 +151,21 @@ impl Client {
         Ok(())
     }
 
-    /// Asks for an object to be brought into the cache; refused if the writer is gone.
+    /// Requests that an object be fetched into the cache; refused if the writer is gone.
     pub(super) fn warm(
         self: &Arc<Self>,
         wanted: &ObjectRequest,
-        errand: &CancelToken,
+        token: &CancelToken,
         done: Callback<Warmed>,
     ) {
-        let (label, number) = (wanted.label(), errand.number());
+        let (label, number) = (wanted.label(), token.number());
         let object = WantedMessage::new(wanted);
         let mut state = self.state.lock();
         let refused = if state.lost {
             Some(Cause::Closed)
         } else if state.warming.len() >= WARMING_MAX {
             Some(Cause::QueueFull { limit: WARMING_MAX })
-        } else if errand.is_cancelled() {
+        } else if token.is_cancelled() {
             Some(Cause::Cancelled)
         } else {
             None
@@ -176,15 +176,15 @@ impl Client {
         }
         let id = state.take_id();
         state.warming.insert(id, Warming { label, done });
-        let is_new = state.errands.insert(number);
-        let _ = self.outbox.send(ToWriter::Warm { id, errand: number, object });
+        let is_new = state.tokens.insert(number);
+        let _ = self.outbox.send(ToWriter::Warm { id, token: number, object });
         drop(state);
         if is_new {
             let me = Arc::downgrade(self);
-            errand.on_cancel(move || {
+            token.on_cancel(move || {
                 if let Some(client) = me.upgrade() {
-                    client.state.lock().errands.remove(&number);
-                    let _ = client.outbox.send(ToWriter::Over { errand: number });
+                    client.state.lock().tokens.remove(&number);
+                    let _ = client.outbox.send(ToWriter::Over { token: number });
                 }
             });
         }
@@ -195,7 +195,7 @@ impl Client {
         let _ = self.outbox.send(ToWriter::Doubt { object: WantedMessage::new(wanted) });
     }
 
-    /// Asks the writer for its status; returns the last one if no reply comes soon.
+    /// Requests the status from the writer; returns the last known one if no reply arrives in time.
     pub(super) fn status(&self) -> Option<StatusMessage> {
         let deadline = Instant::now() + STATUS_PATIENCE;
         let mut state = self.state.lock();
@@ -222,12 +222,12 @@ impl Client {
         id
     }
 
-    /// True if the writer is known to be gone.
+    /// Returns true if the writer is known to be gone.
     pub(super) fn is_lost(&self) -> bool {
         self.state.lock().lost
     }
 
-    /// Hangs up.
+    /// Closes the connection.
     pub(super) fn close(&self) {
         // Fails only if the connection is gone already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
@@ -351,7 +351,7 @@ impl Client {
 }
 
 impl State {
-    /// Ids start at 1: 0 stands for the greeting.
+    /// Returns a new id. Ids start at 1: 0 stands for the greeting.
     fn take_id(&mut self) -> u64 {
         self.next += 1;
         self.next

@@ -10,29 +10,29 @@ use std::time::Instant;
 use esker_store::Progress;
 use parking_lot::Mutex;
 
-/// Ids in one message: far below the longest one.
+/// Maximum number of ids in one message, which is far below the size limit.
 const IDS_MAX: usize = 2048;
 
-/// The requests of one client that are not answered yet.
+/// Requests of one client without a reply.
 #[derive(Default)]
 pub(super) struct Requests(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// Open requests by id, with the progress that the client knows of.
+    /// Open requests by id, with the progress that was sent to the client.
     open: BTreeMap<u64, (Progress, Option<Instant>)>,
-    /// The newest request that was heard.
+    /// Id of the newest request that the writer has read.
     heard: u64,
 }
 
-/// Requests that made progress since the last call.
+/// Requests with progress since the previous call.
 pub(super) struct Further {
     pub(super) ids: Vec<u64>,
     pub(super) heard: u64,
 }
 
 impl Requests {
-    /// Records a request; returns whether it is the only one.
+    /// Adds a request; returns true if it is the only one.
     pub(super) fn begin(&self, id: u64, progress: &Progress) -> bool {
         let mut state = self.0.lock();
         state.heard = state.heard.max(id);
@@ -40,7 +40,7 @@ impl Requests {
         state.open.len() == 1
     }
 
-    /// Removes a request that is answered.
+    /// Removes a request.
     pub(super) fn end(&self, id: u64) {
         self.0.lock().open.remove(&id);
     }
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_told_of_progress_and_of_nothing_else() {
+    fn a_client_gets_progress_of_its_own_requests_only() {
         let requests = Requests::default();
         let (first, second) = (Progress::default(), Progress::default());
         requests.begin(3, &first);

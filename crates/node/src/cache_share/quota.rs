@@ -1,4 +1,4 @@
-//! Limits the resources that clients take of a writer.
+//! Limits the resources of a writer that clients use.
 //!
 //! The memory for requests and replies is bounded for each client, and for all clients of one user together. Replies
 //! from the cache wait, beyond their bound, until a reply has been read; a client that reads none is disconnected, so
@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use esker_store::Progress;
 use parking_lot::{Condvar, Mutex};
 
-/// Bounds for one user.
+/// Limits for one user.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections.
+    /// Maximum number of connections.
     pub(crate) connections: usize,
-    /// Questions to the network that are not answered yet, or whose answer is not taken yet.
+    /// Maximum number of requests to the network without a reply, or whose reply is not sent yet.
     pub(crate) questions: usize,
-    /// Answers that needed no network and are not taken yet.
+    /// Maximum number of replies from the cache that are not sent yet.
     pub(crate) answers: usize,
-    /// Prefetches.
+    /// Maximum number of prefetches.
     pub(crate) warms: usize,
 }
 
@@ -42,13 +42,13 @@ struct Slots {
     fewer: Condvar,
 }
 
-/// A question under way, or an answer; over on drop.
+/// A slot for a request or a reply, which is freed on drop.
 pub(crate) struct QuotaSlot(Arc<Slots>);
 
-/// A prefetch under way; over on drop.
+/// A prefetch in progress, which ends on drop.
 pub(crate) struct Warming(Arc<Quota>);
 
-/// A connection; over on drop.
+/// A connection, which ends on drop.
 pub(crate) struct Connection(Arc<Quota>);
 
 impl Quota {
@@ -78,17 +78,17 @@ impl Quota {
         &self.progress
     }
 
-    /// Waits until there may be another answer that is not taken yet.
+    /// Waits until another reply from the cache may be queued.
     pub(crate) fn answer(&self) -> QuotaSlot {
         Slots::take(&self.answers)
     }
 
-    /// Begins a prefetch, unless there are too many.
+    /// Begins a prefetch, unless the limit is reached.
     pub(crate) fn warm(self: &Arc<Self>) -> Option<Warming> {
         take(&self.warms, self.bounds.warms).then(|| Warming(self.clone()))
     }
 
-    /// Begins a connection, unless there are too many.
+    /// Begins a connection, unless the limit is reached.
     pub(crate) fn connect(self: &Arc<Self>) -> Option<Connection> {
         take(&self.connections, self.bounds.connections).then(|| Connection(self.clone()))
     }

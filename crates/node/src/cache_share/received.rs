@@ -1,4 +1,4 @@
-//! Descriptors that a client of the cache's writer has received.
+//! Limits the open descriptors that a client has received from the writer.
 //!
 //! The writer bounds its own open files; here is the bound for ours. A received file takes a slot and gives it
 //! back when its last user is gone. Files stay open for the next reader until their slot is needed or the
@@ -19,7 +19,7 @@ pub(super) struct Pending {
     pub(super) attempts: u32,
 }
 
-/// Called when a slot became free and requests are parked; must not block.
+/// Callback for a free slot while requests are parked; must not block.
 type Wake = Box<dyn Fn() + Send + Sync>;
 
 pub(super) struct Received {
@@ -41,7 +41,7 @@ struct Kept {
     read_at: u64,
 }
 
-/// The right to one open file.
+/// Permit for one open file.
 pub(super) struct Slot(Arc<Received>);
 
 impl Drop for Slot {
@@ -72,7 +72,7 @@ impl Received {
         Some(kept.handle.clone())
     }
 
-    /// Keeps a file open for later.
+    /// Keeps a file open for further requests.
     pub(super) fn keep(&self, key: CacheKey, handle: &Handle) {
         let mut state = self.state.lock();
         if state.parked.is_empty() {
@@ -100,7 +100,7 @@ impl Received {
         drop(kept);
     }
 
-    /// Takes a slot, closing unused files if necessary.
+    /// Takes a slot, and closes unused files if necessary.
     pub(super) fn slot(self: &Arc<Self>) -> Option<Slot> {
         loop {
             let idle = {
@@ -138,7 +138,7 @@ impl Received {
         state.parked.drain(..free).collect()
     }
 
-    /// Returns all parked requests, which will be answered in another way.
+    /// Returns all parked requests, which another source will answer.
     pub(super) fn unpark_all(&self) -> VecDeque<Pending> {
         std::mem::take(&mut self.state.lock().parked)
     }

@@ -16,8 +16,8 @@ use super::wire::RELEASE_MAX;
 /// Timeout of one release request: longer than a kernel takes to send its FORGETs.
 pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Timeout of a release request to another user's client: all are asked at once, so an eviction of many objects loses
-/// little by silent ones.
+/// Timeout of a release request to another user's client. All clients are asked in parallel, so that an
+/// eviction of many objects loses little time by silent ones.
 const STRANGER_PATIENCE: Duration = Duration::from_millis(250);
 
 /// Time after a timeout during which another user's client isn't waited for again.
@@ -30,7 +30,7 @@ type Ask = Box<dyn Fn(u64, &[CacheKey]) -> bool + Send + Sync>;
 
 /// A client as a holder of objects.
 pub(super) struct RemoteHolder {
-    /// Sends the question; `false` if the client is gone.
+    /// Function that sends the request; `false` if the client is gone.
     ask: Ask,
     state: Mutex<State>,
     answered: Condvar,
@@ -62,8 +62,8 @@ impl RemoteHolder {
         Self { ask: Box::new(ask), state, answered, answer_patience, silence_max, binding: true }
     }
 
-    /// Makes a holder for a client of another user: the writer waits only briefly, silence means nothing, and in an
-    /// emergency it is not asked.
+    /// Creates a holder for a client of another user: it is asked with a short timeout, holds nothing if it is
+    /// silent, and is not asked in an emergency.
     pub(super) fn of_stranger(ask: impl Fn(u64, &[CacheKey]) -> bool + Send + Sync + 'static) -> Self {
         Self { binding: false, ..Self::with_patience(ask, STRANGER_PATIENCE, Duration::ZERO) }
     }
@@ -78,7 +78,7 @@ impl RemoteHolder {
         }
     }
 
-    /// Records that the client is gone and holds nothing any more.
+    /// Records that the client is gone and holds no objects.
     pub(super) fn gone(&self) {
         self.state.lock().gone = true;
         self.answered.notify_all();

@@ -1,4 +1,4 @@
-//! Requests of one client: answered from the cache at once, or by the network in order.
+//! Processes the requests of one client: from the cache at once, or through the network in order.
 //!
 //! The receiving thread must not wait for the network, or a silent server would delay cached objects, and pings, of
 //! all clients of its user. So requests without a quota slot wait on a thread of their own, which a client has only
@@ -16,9 +16,9 @@ use super::progress::Requests;
 use super::quota::{Quota, QuotaSlot};
 use super::wire::{ErrorMessage, ToClient};
 
-/// Requests of one client that may wait for a slot. Beyond that its messages are not read until one has a slot.
+/// Maximum number of waiting requests of one client; the writer reads no further messages until one has a slot.
 const WAITING_MAX: usize = 256;
-/// Only those wait there whose names have no more bytes: that bounds the memory that they take.
+/// Maximum total length of the object names in one waiting request, in bytes.
 const NAMES_MAX: usize = 4096;
 
 pub(super) struct ClientRequests {
@@ -120,7 +120,7 @@ impl RequestWorker {
     }
 }
 
-/// Sends an answer, after which the turn is over. The client may be gone by now.
+/// Sends a reply, which frees the slot. The client may be gone by then.
 fn answer(outbox: &Sender<Out>, id: u64, outcome: Result<Handle, StoreError>, turn: QuotaSlot) {
     let (message, handle) = match outcome {
         Ok(handle) => (ToClient::Object { id, len: handle.len() }, Some(handle)),

@@ -1,4 +1,4 @@
-//! Keeps a writer over time: elections, a broker that comes back, a folder that goes away.
+//! Keeps a writer available: holds elections, returns to a broker, leaves a removed folder.
 //!
 //! All of it runs on one thread, never on a caller's.
 
@@ -13,15 +13,16 @@ use super::client::{Client, GREETING_PATIENCE, Owner, Refused, WriterSocket};
 use super::writer::{BrokerAddress, Writer};
 use super::{Event, Role, SharedCache, leave};
 
-/// Pauses between attempts grow from this…
+/// Minimum pause between attempts, which doubles each time
 const PAUSE_MIN: Duration = Duration::from_millis(5);
-/// … to this.
+/// Maximum pause between elections.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Time that a broker may take to come back before the private cache is used.
+/// Time limit for the return of a broker, after which the private cache is used.
 const BROKER_PATIENCE: Duration = Duration::from_secs(5);
 /// Timeout for a broker that clients can do without.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
-/// Checks after which a broker that refused is tried again: its rules may have changed.
+/// Number of checks after which a client tries a broker again that refused it: the broker's rules may have
+/// changed.
 const LOOKS_AFTER_REFUSAL: u32 = 12;
 
 /// Serves until the cache is closed.
@@ -67,7 +68,7 @@ pub(super) fn run(shared: &Weak<SharedCache>, inbox: &Inbox<Event>) {
 }
 
 impl SharedCache {
-    /// Holds elections until there is a role; returns whether to go on.
+    /// Holds elections until this process has a role; returns false at the end.
     fn settle(&self, inbox: &Inbox<Event>) -> bool {
         while matches!(&*self.role.read(), Role::Electing) {
             match self.elect(None, inbox) {
@@ -95,7 +96,7 @@ impl SharedCache {
         true
     }
 
-    /// Serves without the cache's disk if the disk is what fails; returns whether it does.
+    /// Serves without the cache's disk if the disk fails; returns true if it does.
     fn take_spare(&self, error: &StoreError) -> bool {
         if error.blame() != Blame::Disk {
             return false;
@@ -143,7 +144,7 @@ impl SharedCache {
         }
     }
 
-    /// True if this process writes to a folder that was removed.
+    /// Returns true if the folder to which this process writes was removed.
     fn has_lost_folder(&self) -> bool {
         let writer = match &*self.role.read() {
             Role::Writer { writer, .. } => writer.clone(),
@@ -152,7 +153,7 @@ impl SharedCache {
         writer.is_lost()
     }
 
-    /// Replaces a role. Requests of the old one are answered there.
+    /// Replaces a role. Pending requests of the old role are answered by it.
     fn exchange(&self, role: Role) {
         let old = {
             let mut mine = self.role.write();
@@ -172,7 +173,7 @@ impl SharedCache {
         Client::connect(door, &self.servers, self.received.clone(), owner, (patience, self.pace.silence))
     }
 
-    /// Tries the node's broker once, and records the reason of a refusal.
+    /// Connects to the node's broker once, and records the reason of a refusal.
     fn ask_broker(&self, broker: &BrokerAddress, patience: Duration) -> Result<Arc<Client>, Refused> {
         let asked = self.connect(WriterSocket::Broker(broker), patience);
         match &asked {
@@ -183,7 +184,7 @@ impl SharedCache {
         asked
     }
 
-    /// Tries to become a client of the node's broker, if there is one, for so long.
+    /// Connects to the node's broker, if there is one, within a time limit.
     pub(super) fn join_broker(&self, patience: Duration, inbox: &Inbox<Event>) -> Option<Role> {
         let broker = self.broker.as_ref()?;
         let deadline = Instant::now() + patience;

@@ -62,14 +62,14 @@ impl ObjectStore for FakeStore {
         }
     }
 
-    fn warm(&self, wanted: ObjectRequest, errand: &CancelToken, done: Callback<Warmed>) {
+    fn warm(&self, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>) {
         let there = self.0.objects.lock().get(&wanted.key()).map(|bytes| bytes.len() as u64);
         match there {
             Some(bytes) if !self.0.silent.load(Ordering::SeqCst) => done.ok(Warmed::Fetched(bytes)),
             Some(_) => {
                 let (label, world) = (wanted.label(), Arc::downgrade(&self.0));
                 let parked = Mutex::new(Some(done));
-                errand.on_cancel(move || {
+                token.on_cancel(move || {
                     let Some(done) = parked.lock().take() else { return };
                     // Counted before the reply: its receiver may ask for the count at once.
                     if let Some(world) = world.upgrade() {
@@ -203,7 +203,7 @@ fn read(shared: &SharedCache, wanted: &ObjectRequest) -> Vec<u8> {
 }
 
 #[test]
-fn the_second_reads_through_the_first() {
+fn the_second_process_reads_through_the_first() {
     let bench = Bench::new();
     let wanted = bench.add(b"shared");
     let (first, second) = (bench.open(), bench.open());
@@ -222,13 +222,13 @@ fn the_second_reads_through_the_first() {
 fn warm(
     shared: &SharedCache,
     wanted: &ObjectRequest,
-    errand: &CancelToken,
+    token: &CancelToken,
 ) -> Receiver<Result<Warmed, StoreError>> {
     let (sender, receiver) = channel();
     let done = Callback::new(move |outcome| {
         let _ = sender.send(outcome);
     });
-    shared.warm(wanted.clone(), errand, done);
+    shared.warm(wanted.clone(), token, done);
     receiver
 }
 
@@ -238,8 +238,8 @@ fn a_mount_that_is_not_the_writer_prefetches_too() {
     let (there, mut missing) = (bench.add(b"there"), bench.add(b"missing"));
     missing.name.hash = ContentHash::of(HashAlgorithm::Sha1, b"nowhere");
     let (_first, second) = (bench.open(), bench.open());
-    let errand = CancelToken::new();
-    let outcome = |wanted| warm(&second, wanted, &errand).recv_timeout(PATIENCE).expect("an answer");
+    let token = CancelToken::new();
+    let outcome = |wanted| warm(&second, wanted, &token).recv_timeout(PATIENCE).expect("an answer");
     assert_eq!(outcome(&there).expect("warmed"), Warmed::Fetched(5));
     let error = outcome(&missing).expect_err("missing").to_string();
     assert!(error.starts_with(&missing.label()) && error.contains("404"), "{error}");
@@ -263,7 +263,7 @@ fn prefetches_are_cancelled_across_processes() {
         let error = waiting.recv_timeout(PATIENCE).expect("an answer").expect_err("called off");
         assert!(error.to_string().contains("prefetch cancelled"), "{error}");
     }
-    assert_eq!(*bench.world.called_off.lock(), 3, "the other errand is still open");
+    assert_eq!(*bench.world.called_off.lock(), 3, "the other token is still open");
     third.close();
     wait_for(&bench.world.called_off, &bench.world.called_off_changed, 6);
     for waiting in others {
@@ -474,7 +474,7 @@ fn a_mapping_takes_no_descriptor() {
 }
 
 #[test]
-fn parked_requests_go_on_when_a_slot_is_free() {
+fn parked_requests_continue_when_a_slot_is_free() {
     let (sender, woken) = channel();
     let received = Received::new(1, move || {
         let _ = sender.send(());
@@ -490,7 +490,7 @@ fn parked_requests_go_on_when_a_slot_is_free() {
 }
 
 #[test]
-fn strangers_and_nonsense_are_turned_away() {
+fn untrusted_users_and_malformed_messages_are_refused() {
     let bench = Bench::new();
     let wanted = bench.add(b"still served");
     let (_first, second) = (bench.open(), bench.open());

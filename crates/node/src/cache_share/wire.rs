@@ -42,16 +42,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::status::{Lower, Route};
 
-/// Changes with every change of the messages: writer and client may be different builds.
+/// Version of the protocol, which changes with every change of the messages: writer and client may be different
+/// builds.
 pub(crate) const VERSION: u32 = 7;
 
-/// Longest message. The longest regular one is a release of [`RELEASE_MAX`] keys or a long path.
+/// Maximum length of a message in bytes. The longest regular one is a release of [`RELEASE_MAX`] keys or a long
+/// path.
 const MESSAGE_MAX: usize = 64 * 1024;
 
-/// Most keys in one release.
+/// Maximum number of keys in one release.
 pub(super) const RELEASE_MAX: usize = 512;
 
-/// Prefetches that a client may have under way.
+/// Maximum number of concurrent prefetches of a client.
 pub(super) const WARMING_MAX: usize = 8192;
 
 /// Longest text of an error or path that is sent; the rest is cut.
@@ -64,7 +66,7 @@ pub(crate) enum CacheTask {
     Report,
     List,
     Pins,
-    /// Objects with their plain lengths; the set is complete with the last part.
+    /// Pins objects, given with their plain lengths; the set is complete with the last part.
     Pin {
         label: String,
         part: Vec<(String, u64)>,
@@ -92,17 +94,17 @@ pub(crate) enum CacheTask {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ToWriter {
-    /// The servers are in the text form of [`Servers`](esker_store::Servers).
+    /// First message of a client: protocol version, repository and servers.
     Hello {
         version: u32,
         servers: String,
     },
-    /// First, in place of `hello`, and then any number of them.
+    /// Administrative task, in place of `hello`.
     Care {
         version: u32,
         task: CacheTask,
     },
-    /// The user counts only from a client of root or of the writer's own user; others speak for themselves.
+    /// Requests an object; others speak for themselves.
     Get {
         id: u64,
         user: Option<u32>,
@@ -110,11 +112,13 @@ pub(crate) enum ToWriter {
     },
     Warm {
         id: u64,
-        errand: u64,
+        #[serde(rename = "errand")]
+        token: u64,
         object: WantedMessage,
     },
     Over {
-        errand: u64,
+        #[serde(rename = "errand")]
+        token: u64,
     },
     Doubt {
         object: WantedMessage,
@@ -137,13 +141,13 @@ pub(super) enum ToClient {
         id: u64,
         len: u64,
     },
-    /// Without a number it was there.
+    /// Reply to a prefetch; without a number the object was cached already.
     Warmed {
         id: u64,
         fetched_bytes: Option<u64>,
     },
-    /// Bytes came since the last such message for these requests, or for those ahead of them. Requests with ids above
-    /// `heard` are still unread, behind the others.
+    /// Reports progress: bytes arrived since the last such message for these requests, or for those ahead of
+    /// them. Requests with ids above `heard` are still unread, behind the others.
     Progress {
         ids: Vec<u64>,
         heard: u64,
@@ -171,7 +175,7 @@ pub(crate) struct WantedMessage {
     limit: u64,
     what: String,
     alternative_path: bool,
-    /// Path and offset outside of the repository.
+    /// Path and offset of external data.
     external: Option<(String, Option<u64>)>,
 }
 
@@ -312,7 +316,7 @@ struct NetworkMessage {
     round_trip_us: u64,
     bytes_per_second: u64,
     window: u64,
-    /// It travels beside.
+    /// State of the route; the object's descriptor accompanies the message.
     #[serde(skip)]
     route: RouteStatus,
 }
@@ -355,7 +359,7 @@ struct TrafficMessage {
     failed: u64,
 }
 
-/// Keys as text, two digits a byte.
+/// Formats keys as text, two digits for each byte.
 pub(crate) fn keys_to_text(keys: &[CacheKey]) -> Vec<String> {
     use std::fmt::Write;
     let hex = |key: &CacheKey| {
@@ -368,7 +372,7 @@ pub(crate) fn keys_to_text(keys: &[CacheKey]) -> Vec<String> {
     keys.iter().map(hex).collect()
 }
 
-/// Reads [`keys_to_text`] back; `None` if one of them is no key.
+/// Parses the output of [`keys_to_text`]; `None` if a part is not a key.
 pub(crate) fn keys_from_text(keys: &[String]) -> Option<Vec<CacheKey>> {
     let key = |text: &String| {
         let digits = text.as_bytes();
@@ -389,7 +393,7 @@ fn cut(text: &str) -> String {
     text[..end].to_owned()
 }
 
-/// Sends one message, with a descriptor if it has one.
+/// Sends one message, with a descriptor if there is one.
 pub(crate) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
@@ -411,7 +415,7 @@ pub(crate) fn send(
     Ok(())
 }
 
-/// Receives messages; keeps the buffer between them.
+/// Receives messages; reuses its buffer.
 pub(crate) struct Receiver {
     socket: OwnedFd,
     buffer: Vec<u8>,

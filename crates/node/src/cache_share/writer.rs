@@ -10,12 +10,12 @@ pub trait Writer: Send + Sync {
     /// Returns the objects of the repository at these servers (the text form of [`Servers`](esker_store::Servers)).
     fn store(&self, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError>;
 
-    /// Returns the cache itself, for administration.
+    /// Returns the cache for administration.
     fn cache(&self) -> Option<Cache> {
         None
     }
 
-    /// True if its folder was removed or replaced. May block as long as the disk does.
+    /// Returns true if the folder was removed or replaced. May block as long as the disk does.
     fn is_lost(&self) -> bool {
         false
     }
@@ -24,12 +24,12 @@ pub trait Writer: Send + Sync {
     fn close(&self);
 }
 
-/// Opens the cache.
+/// Opener of a cache.
 pub trait Opener: Send + Sync {
-    /// Opens it for writing; [`Cause::Busy`] while another process has it.
+    /// Opens the cache for writing; returns [`Cause::Busy`] while another process holds the lock.
     fn open(&self) -> Result<Arc<dyn Writer>, StoreError>;
 
-    /// Opens a store that needs no disk and keeps no file content, for as long as the disk fails.
+    /// Opens a store without a disk and file contents, for use while the disk fails.
     fn open_spare(&self) -> Option<Arc<dyn Writer>> {
         None
     }
@@ -41,14 +41,14 @@ impl<F: Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync> Opener for F 
     }
 }
 
-/// Any opener.
+/// Opener of any type.
 pub type OpenWriter = Box<dyn Opener>;
 
 /// A broker that serves all users of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerAddress {
-    /// Path of its socket.
+    /// Path of the broker's socket.
     pub socket: PathBuf,
-    /// Users that may run it: the broker's user decides which bytes a mount shows.
+    /// Users that may run the broker, which determines the bytes that a mount shows.
     pub trusted: Vec<u32>,
 }

@@ -10,9 +10,9 @@ use super::{Checking, add, shown};
 use crate::cache_location;
 use crate::parameters::{ConfiguredCache, Finding, Parameters, Severity};
 
-/// Below this a cache is of little use; the reference warns there, too.
+/// Quota in bytes below which the check warns, as the reference does.
 const QUOTA_LEAST: u64 = 1000 << 20;
-/// A cache with fewer free bytes for objects being fetched is full.
+/// Minimum free bytes for objects being fetched; with less the cache is full.
 const ROOM_LEAST: u64 = 64 << 20;
 
 /// True if a user other than the owner may change it.

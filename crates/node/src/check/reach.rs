@@ -21,10 +21,10 @@ use crate::parameters::{Files, Finding, Parameters, Severity};
 
 /// Largest manifest, certificate or whitelist in bytes.
 const HEAD_MAX: u64 = 1 << 20;
-/// A whitelist that is about to expire.
+/// Remaining validity of a whitelist in seconds below which the check warns.
 const SOON: i64 = 3 * 86_400;
 
-/// Server or proxy under test.
+/// Server or proxy that is checked.
 struct Asked {
     what: String,
     parameter: &'static str,
@@ -37,7 +37,7 @@ enum Answer {
     Good {
         expires: UnixTime,
     },
-    /// It answers, and can't be believed.
+    /// The server replies with a head that fails verification.
     Untrusted(TrustError),
     Failed(StoreError),
 }

@@ -1,4 +1,4 @@
-//! Cache parameters: caches by name, tiered, or shared between nodes.
+//! Resolves cache parameters: named caches, tiered caches, and caches shared between nodes.
 //!
 //! `CVMFS_CACHE_PRIMARY` names one; without it there is `default`, whose parameters have no name in theirs. A tiered
 //! cache consists of two others: the upper one is our own folder, the lower one is tried before the network.
@@ -11,11 +11,11 @@ use super::{Origin, Parameters};
 /// A folder below the cache, as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredTier {
-    /// The folder.
+    /// Path of the folder.
     pub folder: PathBuf,
-    /// True if it is shared with other nodes and written, too.
+    /// True if the cache is shared with other nodes and written.
     pub alien: bool,
-    /// The parameter and where it is set.
+    /// Parameter with its value's origin.
     pub from: (String, Origin),
 }
 
@@ -24,15 +24,15 @@ pub struct ConfiguredTier {
 pub struct ConfiguredMemory {
     /// Quota in bytes, if configured.
     pub bytes: Option<u64>,
-    /// The parameter and where it is set.
+    /// Parameter with its value's origin.
     pub from: (String, Origin),
 }
 
 /// Name of Esker's cache in a folder that is configured for the reference's.
 const OWN: &str = "esker";
-/// The cache whose parameters have no name in theirs.
+/// Name of the cache whose parameters have no cache name in theirs.
 const DEFAULT: &str = "default";
-/// A tiered cache may consist of tiered ones; more of them than this are a circle.
+/// Maximum depth of tiered caches; more indicate a circle.
 const DEPTH_MAX: usize = 4;
 
 /// Returns the name of a parameter of a cache.
@@ -41,7 +41,7 @@ fn parameter(cache: &str, what: &str) -> String {
 }
 
 impl Parameters {
-    /// Returns the cache, if one is configured; of a tiered one the uppermost.
+    /// Returns the configured cache; of a tiered one the uppermost.
     pub fn cache(&self) -> Read<Option<ConfiguredCache>> {
         let cache = self.uppermost()?;
         let Some((name, folder)) = self.base(cache)? else { return Ok(None) };
@@ -97,7 +97,7 @@ impl Parameters {
         Err(self.bad(&parameter(cache, "UPPER"), "it refers to itself"))
     }
 
-    /// Returns the parameter with an unknown kind of cache, if there is one.
+    /// Returns the parameter that names an unknown kind of cache, if there is one.
     pub fn unknown_cache(&self) -> Read<Option<(String, Origin)>> {
         let cache = self.uppermost()?;
         let is_known = self.kind(cache)?.is_none_or(|kind| ["posix", "ram"].contains(&kind));
@@ -128,7 +128,7 @@ impl Parameters {
         Err(self.bad(&parameter(cache, "UPPER"), "it refers to itself"))
     }
 
-    /// Returns the parameter that names the folder of a cache, and the folder.
+    /// Returns the folder of a cache and the parameter that names it.
     fn base(&self, cache: &str) -> Read<Option<(String, &str)>> {
         for what in ["DIR", "BASE"] {
             let name = parameter(cache, what);
@@ -163,7 +163,7 @@ impl Parameters {
         found.unwrap_or_else(|| (name.to_owned(), Origin::Option("nothing")))
     }
 
-    /// Bytes of the quota; `None` for none.
+    /// Returns the quota in bytes; `None` for none.
     fn quota(&self, cache: &str) -> Read<Option<u64>> {
         let name = parameter(cache, "QUOTA_LIMIT");
         let megabytes = self.number(&name)?.filter(|megabytes| *megabytes > 0);

@@ -1,4 +1,4 @@
-//! Parameters as the types that the parts of a client take.
+//! Converts parameters to the types that parts of the client use.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::{Finding, Origin, Parameters, Severity, table};
 /// Missing or invalid parameter, with advice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterError {
-    /// It has to be set, and isn't.
+    /// A required parameter is not set.
     #[error("{parameter} is not set for {name}")]
     Missing {
         /// Name of the parameter.
@@ -24,14 +24,14 @@ pub enum ParameterError {
         /// Advice for the user.
         mend: String,
     },
-    /// It is set to something that makes no sense.
+    /// A parameter has an invalid value.
     #[error("{parameter}={value} ({origin}): {why}")]
     Bad {
         /// Parameter, by the name that it is set by.
         parameter: String,
         /// Invalid value.
         value: String,
-        /// Its line.
+        /// Line that sets the parameter.
         origin: Origin,
         /// Reason why it is invalid.
         why: String,
@@ -56,18 +56,18 @@ pub(super) type Read<T> = Result<T, ParameterError>;
 pub struct Keys {
     /// Files, or a folder of files.
     pub paths: Vec<PathBuf>,
-    /// The parameter and where it is set; `None` for the usual folder.
+    /// Parameter and its line; `None` for the default folder.
     pub from: Option<(String, Origin)>,
 }
 
-/// A cache as it is configured.
+/// A cache according to the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfiguredCache {
     /// The folder of Esker's cache. That of CernVM-FS is beside it, so that both clients can run on a node.
     pub path: PathBuf,
-    /// The parameter and where it is set.
+    /// Parameter with its value's origin.
     pub from: (String, Origin),
-    /// Bytes; `None` for no limit, or no setting.
+    /// Quota in bytes; `None` for no limit or no setting.
     pub quota: Option<u64>,
 }
 
@@ -156,7 +156,7 @@ impl Parameters {
         })
     }
 
-    /// Adds the servers for external data, if there are any.
+    /// Adds the servers for external data, if any are configured.
     pub fn add_external(&self, servers: &mut Servers, auto: Option<&str>) -> Read<()> {
         let Some(text) = self.checked("CVMFS_EXTERNAL_URL")? else { return Ok(()) };
         let urls = text.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
@@ -354,7 +354,7 @@ impl Parameters {
         Ok(listed.split(',').map(str::trim).filter(|name| !name.is_empty()).map(whole).collect())
     }
 
-    /// Returns an error if only configured repositories may be mounted and this one isn't.
+    /// Returns an error if only configured repositories may be mounted and this one is not.
     pub fn allowed(&self) -> Read<()> {
         let Some(name) = self.name() else { return Ok(()) };
         let config = self.get("CVMFS_CONFIG_REPOSITORY").is_some_and(|setting| setting.value == name);

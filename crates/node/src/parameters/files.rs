@@ -7,29 +7,29 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-/// Longest configuration file; those of large sites have some kilobytes.
+/// Maximum size of a configuration file in bytes; those of large sites have some kilobytes.
 pub(super) const FILE_MAX: u64 = 256 * 1024;
-/// Most files read from a folder of configuration.
+/// Maximum number of files read from a configuration folder.
 const NAMES_MAX: usize = 1000;
 
 /// Test of a path, as in `[ -f … ]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// `-e`
+    /// `-e`: the path exists.
     Exists,
-    /// `-f`
+    /// `-f`: the path is a regular file.
     File,
-    /// `-d`
+    /// `-d`: the path is a folder.
     Folder,
-    /// `-s`
+    /// `-s`: the file is not empty.
     NotEmpty,
-    /// `-h`
+    /// `-h`: the path is a symbolic link.
     Link,
-    /// `-r`
+    /// `-r`: the path is readable.
     Readable,
-    /// `-w`
+    /// `-w`: the path is writable.
     Writable,
-    /// `-x`
+    /// `-x`: the path is executable.
     Executable,
 }
 
@@ -39,11 +39,11 @@ pub trait Files: Send + Sync {
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
     /// Returns the names in a folder, sorted.
     fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
-    /// True if the test holds for a path.
+    /// Returns true if the test holds for a path.
     fn probe(&self, path: &Path, probe: Probe) -> bool;
 }
 
-/// The files of this machine, or those below a folder that stands for its root.
+/// Files of this machine, or those below a folder that represents its root.
 #[derive(Clone, Debug)]
 pub struct Root(PathBuf);
 

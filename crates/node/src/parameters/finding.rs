@@ -5,18 +5,18 @@ use super::{Parameters, ProblemKind, State, table};
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// It works, but not as it is written.
+    /// The setting works, but not as written.
     Warning,
-    /// It does not work.
+    /// The setting does not work.
     Error,
 }
 
-/// Something to be mended.
+/// A problem in the configuration, with advice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Severity.
     pub severity: Severity,
-    /// Place, as `file:line`, if it has one.
+    /// Location as `file:line`, if there is one.
     pub place: Option<String>,
     /// Description of the problem.
     pub what: String,
@@ -25,12 +25,12 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Makes a finding without a place.
+    /// Creates a finding without a location.
     pub fn new(severity: Severity, what: impl Into<String>, mend: impl Into<String>) -> Self {
         Self { severity, place: None, what: what.into(), mend: mend.into() }
     }
 
-    /// Adds where it is.
+    /// Adds the location.
     pub fn at(mut self, place: impl ToString) -> Self {
         self.place = Some(place.to_string());
         self

@@ -22,7 +22,7 @@ use super::problem::{Problem, ProblemKind, SourceLine};
 use super::shell::{Machine, Shell, Variable};
 use super::{Origin, Parameters, Setting, own, table};
 
-/// The parameter that can't be changed once it was followed.
+/// Parameter for the configuration repository, which can't be changed once it was used.
 const CONFIG_REPOSITORY: &str = "CVMFS_CONFIG_REPOSITORY";
 
 /// Location of a configuration, and the repository to read it for.
@@ -32,7 +32,7 @@ pub struct Request {
     pub files: Arc<dyn Files>,
     /// Facts of `uname`.
     pub machine: Machine,
-    /// The variables that the files may refer to.
+    /// Variables that the files may refer to.
     pub environment: BTreeMap<String, String>,
     /// The folder of CernVM-FS's configuration.
     pub folder: PathBuf,
@@ -75,7 +75,7 @@ struct Load<'a> {
     shell: Shell<'a>,
     values: BTreeMap<String, Setting>,
     read: Vec<PathBuf>,
-    /// The settled configuration repository.
+    /// Configuration repository that can't be changed any more.
     settled: Option<String>,
     /// True if the configuration repository was missed already.
     missed: bool,
@@ -136,7 +136,7 @@ impl<'a> Load<'a> {
         self.values.get(name).map(|setting| setting.value.clone())
     }
 
-    /// Reads a file of the configuration repository, if there is one.
+    /// Reads a file of the configuration repository, if one is configured.
     fn of_repository(&mut self, name: &str) {
         let repository = self.settled.clone().unwrap_or_default();
         let valid = !repository.is_empty()
@@ -184,7 +184,8 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Reads one file of this machine. Its administrator should know which lines have no effect.
+    /// Reads one file of this machine, and reports lines without effect. Its administrator should know which
+    /// lines have no effect.
     fn local(&mut self, path: &Path) {
         let mut names = self.file(path);
         names.retain(|name| table::row(name).is_some());
@@ -195,7 +196,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Reads one file in shell syntax; returns the names that only sourced files have set.
+    /// Reads one file in shell syntax; returns the names that only sourced files set.
     fn file(&mut self, path: &Path) -> Vec<String> {
         let Some(bytes) = self.content(path) else { return Vec::new() };
         let gone = self.shell.file(path, &bytes);
@@ -216,7 +217,7 @@ impl<'a> Load<'a> {
         gone
     }
 
-    /// Reads one of Esker's own files.
+    /// Reads one of Esker's own configuration files.
     fn own(&mut self, path: &Path) {
         let Some(bytes) = self.content(path) else { return };
         match own::read(path, &bytes) {

@@ -17,7 +17,7 @@ use super::table;
 
 /// A setting of a file.
 pub(super) struct Own {
-    /// The parameter.
+    /// Name of the parameter.
     pub(super) name: String,
     pub(super) value: String,
     pub(super) line: u32,

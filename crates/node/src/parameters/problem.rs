@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// A line of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine {
-    /// The file.
+    /// Path of the file.
     pub path: Arc<Path>,
     /// The line, from 1.
     pub line: u32,
@@ -19,10 +19,10 @@ impl fmt::Display for SourceLine {
     }
 }
 
-/// Something in the configuration that does not have the effect it seems to have.
+/// A statement in the configuration without the effect it seems to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Place, if it is in a file.
+    /// Location, if the problem is in a file.
     pub place: Option<SourceLine>,
     /// Kind of the problem.
     pub kind: ProblemKind,
@@ -31,39 +31,39 @@ pub struct Problem {
 /// The kinds of problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProblemKind {
-    /// A file that is there can't be read.
+    /// An existing file can't be read.
     Unreadable {
         /// Path.
         path: PathBuf,
         /// Reason.
         why: String,
     },
-    /// It is not UTF-8.
+    /// The file is not UTF-8.
     NotText,
-    /// Its lines end with carriage returns.
+    /// The lines of the file end with carriage returns.
     CarriageReturn,
     /// Invalid shell syntax; the rest was not read.
     Syntax {
         /// Description of the problem.
         what: String,
     },
-    /// A shell would run something.
+    /// The statement would run a program.
     NotEvaluated {
         /// Description of the problem.
         what: String,
-        /// The names that would be set by it.
+        /// Names that the statement would set.
         names: Vec<String>,
     },
-    /// A file that is to be sourced can't be read.
+    /// A sourced file can't be read.
     Unsourced {
         /// Path.
         path: PathBuf,
         /// Reason.
         why: String,
     },
-    /// Parameters that only a sourced file sets, which CernVM-FS and Esker do not take over from there.
+    /// Parameters that only a sourced file sets, which CernVM-FS and Esker ignore.
     OnlySourced {
-        /// The names.
+        /// Names of the parameters.
         names: Vec<String>,
     },
     /// A file of Esker's own is not TOML with values; nothing of it counts.
@@ -71,21 +71,21 @@ pub enum ProblemKind {
         /// Description of the problem.
         what: String,
     },
-    /// It takes too many steps.
+    /// The evaluation takes too many steps.
     Endless,
-    /// It changes a variable that is read-only.
+    /// The statement changes a read-only variable.
     ReadOnly {
-        /// The name.
+        /// Name of the variable.
         name: String,
     },
-    /// It changes the configuration repository after that was looked into.
+    /// The file changes the configuration repository after it was used.
     Protected {
         /// Ignored value.
         value: String,
     },
-    /// The configuration repository is not there.
+    /// The configuration repository is not available.
     ConfigRepository {
-        /// Its folder.
+        /// Folder of the configuration repository.
         path: PathBuf,
         /// Reason.
         why: String,

@@ -31,21 +31,20 @@ use expand::{Expanded, Obstacle};
 use run::{Input, Status};
 use syntax::Statement;
 
-/// Longest value; a proxy list of a large site has some thousand bytes.
+/// Maximum length of a value; a proxy list of a large site has some thousand bytes.
 const VALUE_MAX: usize = 64 * 1024;
-/// Limit of statements run in one file and the files it sources; a site has some hundred.
+/// Maximum number of statements run in one file and the files it sources; a site has some hundred.
 pub(super) const STEPS_MAX: u32 = 20_000;
-/// Files source each other at most so deep.
+/// Maximum depth of sourced files.
 const DEPTH_MAX: u32 = 8;
-/// Limit of problems reported in one load.
+/// Maximum number of problems reported for one load.
 const PROBLEMS_MAX: usize = 200;
 
 /// Longest input or output of a program in bytes; `/proc/cpuinfo` of a large machine has 500 KiB.
 const INPUT_MAX: usize = 1024 * 1024;
 /// Bytes of all values.
 const HELD_MAX: usize = 4 * 1024 * 1024;
-/// Limit of bytes examined for one file, each as often as it is (a search for a long pattern counts more). Takes some
-/// seconds.
+/// Maximum number of bytes examined for one file, counting repetitions; reaching it takes some seconds.
 const WORK_MAX: u64 = 24 * 1024 * 1024;
 
 /// Function that returns the full name of a host.
@@ -64,7 +63,7 @@ pub struct Machine {
     pub host: String,
     /// Lookup of the domain for `hostname -f` of a name that is not in `/etc/hosts`.
     pub full_name: Option<FullName>,
-    /// `$$`.
+    /// `$$`: the process id.
     pub process: u32,
     /// `id -u`.
     pub user: u32,
@@ -93,17 +92,17 @@ impl Machine {
 /// A variable of the files.
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
-    /// `None` where it could not be evaluated.
+    /// Value; `None` if it could not be evaluated.
     pub(super) value: Option<String>,
     /// Line that set it; `None` for an inherited value.
     pub(super) place: Option<SourceLine>,
     read_only: bool,
-    /// The problem because of which it could not be evaluated.
+    /// Problem that prevented the evaluation.
     cause: Option<usize>,
 }
 
 impl Variable {
-    /// Makes a variable that no file has set.
+    /// Creates a variable that no file has set.
     pub(super) fn inherited(value: String) -> Self {
         Self { value: Some(value), place: None, read_only: false, cause: None }
     }
@@ -113,29 +112,29 @@ impl Variable {
     }
 }
 
-/// The state in which one file after the other is evaluated.
+/// State of the evaluation of successive files.
 pub(super) struct Shell<'a> {
     files: &'a dyn Files,
     machine: &'a Machine,
     pub(super) variables: BTreeMap<String, Variable>,
     pub(super) problems: Vec<Problem>,
-    /// The names that the file has changed.
+    /// Names that the file has changed.
     pub(super) changed: Vec<String>,
-    /// The names that only files which it sources have changed.
+    /// Names that only sourced files have changed.
     changed_below: Vec<String>,
     functions: BTreeMap<String, Rc<Statement>>,
-    /// `$1`, `$2`, …
+    /// `$1`, `$2`, …: the positional parameters.
     arguments: Vec<String>,
     /// Former values of `local` variables, for each active function.
     locals: Vec<Vec<(String, Option<Variable>)>>,
     input: Option<Input>,
     /// Captured output; `None` where it is discarded.
     output: Option<String>,
-    /// `$?`.
+    /// `$?`: the last exit status.
     last: u8,
     /// Status of the last command substitution of an assignment.
     substituted: Option<Status>,
-    /// The problem of the last command that was not run.
+    /// Problem of the last command that was not run.
     unknown: Option<usize>,
     /// Report that makes the captured output incomplete.
     tainted: Option<usize>,
@@ -181,7 +180,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Evaluates one file of the configuration. Each has a shell of its own, which inherits the variables.
+    /// Evaluates one file of the configuration in a shell of its own, which inherits the variables.
     ///
     /// As in the reference, names that only a sourced file sets are gone with that shell; returns them.
     pub(super) fn file(&mut self, path: &Path, bytes: &[u8]) -> Vec<String> {
@@ -314,7 +313,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// Adds a problem; its number.
+    /// Adds a problem; returns its number.
     fn report(&mut self, line: u32, kind: ProblemKind) -> Option<usize> {
         if self.problems.len() >= PROBLEMS_MAX {
             return None;
@@ -324,8 +323,7 @@ impl<'a> Shell<'a> {
         Some(self.problems.len() - 1)
     }
 
-    /// Reports a statement that is not evaluated, unless the file has that report already; then only the unset names
-    /// are added.
+    /// Reports a statement that is not evaluated; a repeated report only adds names.
     fn not_evaluated(&mut self, obstacle: Obstacle, line: u32, names: Vec<String>) -> Status {
         let path = self.path.clone();
         let known = obstacle.cause.filter(|at| *at < self.problems.len()).or_else(|| {
@@ -375,7 +373,7 @@ impl<'a> Shell<'a> {
         self.note(name);
     }
 
-    /// Puts a variable in its place, whatever is there.
+    /// Restores a variable.
     fn restore(&mut self, name: &str, variable: Option<Variable>) {
         self.held += size(name, variable.as_ref());
         self.held = self.held.saturating_sub(size(name, self.variables.get(name)));

@@ -1,4 +1,4 @@
-//! Parameters about whose files are shown, and about the process that shows them.
+//! Reads parameters about ownership of files, and about the process that serves a mount.
 
 use esker_view::IdMap;
 
@@ -6,19 +6,19 @@ use super::client::Read;
 use super::files::FILE_MAX;
 use super::{Files, Parameters};
 
-/// The lowest and highest score that Linux takes.
+/// Range of scores that Linux accepts.
 const OOM_SCORES: std::ops::RangeInclusive<i64> = -1000..=1000;
-/// Linux is built for no more processors.
+/// Maximum number of processors, as in Linux.
 const CPUS_MAX: usize = 8192;
 
 /// Settings of a mount's process for the kernel and for systemd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// OOM score: how soon the kernel ends it when memory is short.
+    /// OOM score: a higher one makes the kernel end the process sooner when memory is short.
     pub oom_score: Option<i32>,
-    /// The processors it may run on; all if there are none.
+    /// Processors that the process may run on; empty for all.
     pub cpus: Vec<usize>,
-    /// Asks systemd to leave the process alone at shutdown.
+    /// True to ask systemd to leave the process alone at shutdown.
     pub survives: bool,
 }
 
@@ -57,7 +57,7 @@ impl Parameters {
     }
 }
 
-/// Lines `FROM TO` and `* TO`; a wrong line's number otherwise.
+/// Parses lines `FROM TO` and `* TO`; the error is the number of an invalid line.
 fn id_map(text: &str) -> Result<IdMap, usize> {
     let mut map = IdMap::default();
     for (at, line) in text.lines().enumerate() {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_of_owners() {
+    fn maps_of_owners_are_parsed() {
         let map = id_map("# owners\n\n 1000  5 \n* 99\n0\t7\n").expect("a map");
         assert_eq!([1000, 0, 12].map(|id| map.shown(id)), [5, 7, 99]);
         assert_eq!(id_map("").expect("a map").shown(12), 12);

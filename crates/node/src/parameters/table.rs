@@ -13,12 +13,12 @@ use std::borrow::Cow;
 
 use esker_store::without_passwords;
 
-/// A parameter.
+/// A parameter and its properties.
 #[derive(Debug)]
 pub struct Row {
-    /// The name.
+    /// Name of the parameter.
     pub name: &'static str,
-    /// Other names, which go before it.
+    /// Other names, which take precedence.
     pub aliases: &'static [&'static str],
     /// Kind of value.
     pub kind: Kind,
@@ -31,11 +31,11 @@ pub struct Row {
 /// Effect of a parameter in Esker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It has its effect; the name of the test that proves it.
+    /// The parameter has its effect; the name of the test that proves it.
     Honoured(&'static str),
     /// Accepted in silence, because it has no meaning here; why.
     Meaningless(&'static str),
-    /// It has no effect, which is reported; the reason.
+    /// The parameter has no effect, which is reported; the reason.
     Not(&'static str),
 }
 
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_values() {
+    fn defaults_are_valid_values() {
         for row in all().filter(|row| !row.default.is_empty()) {
             assert_eq!(row.kind.check(row.default), Ok(()), "{}", row.name);
         }

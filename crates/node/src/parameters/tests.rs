@@ -149,7 +149,7 @@ fn files_of_a_site_have_the_values_of_the_reference() {
 
 /// Esker's own files come last, those of the user after those of the machine.
 #[test]
-fn own_files_come_last() {
+fn files_of_esker_are_read_last() {
     let site = Site::new(&[
         ("/etc/cvmfs/default.local", "CVMFS_QUOTA_LIMIT=1\nCVMFS_USE_GEOAPI=no\nCVMFS_TIMEOUT=7\n"),
         (
@@ -179,7 +179,7 @@ fn own_files_come_last() {
 }
 
 #[test]
-fn newer_names_go_before_older_ones() {
+fn newer_names_of_parameters_take_precedence() {
     let site = Site::new(&[("/etc/cvmfs/default.conf", "CVMFS_CACHE_QUOTA_LIMIT=1\nCVMFS_QUOTA_LIMIT=2\n")]);
     let parameters = site.load(None);
     assert_eq!(parameters.get("CVMFS_QUOTA_LIMIT").map(|it| it.value.as_str()), Some("1"));
@@ -385,7 +385,7 @@ fn missing_and_invalid_parameters_are_reported_with_advice() {
 
 /// The page in `docs/` equals the table.
 #[test]
-fn the_page_is_the_table() {
+fn the_page_of_parameters_equals_the_table() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/parameters.md");
     let written = fs::read_to_string(page).expect("docs/parameters.md");
     assert!(
@@ -396,7 +396,7 @@ fn the_page_is_the_table() {
 
 /// Each honoured parameter names a test, which exists.
 #[test]
-fn honoured_parameters_name_a_test_that_is_there() {
+fn honoured_parameters_name_an_existing_test() {
     let mut sources = String::new();
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
     while let Some(folder) = folders.pop() {

@@ -15,13 +15,13 @@ use crate::telemetry::Telemetry;
 const SYSLOG: &str = "/dev/log";
 /// The severity of lines that are no errors: a notice.
 const NOTICE: u8 = 5;
-/// Counters are sent no more often than this…
+/// Minimum interval between two sends of counters.
 const RATE_MIN: Duration = Duration::from_secs(5);
 /// Default interval.
 const RATE: Duration = Duration::from_secs(300);
 
 impl Parameters {
-    /// Returns where lines of the log go beside the mount's own log.
+    /// Returns the syslog settings for the log, if there are any.
     pub fn syslog(&self) -> Read<SyslogOptions> {
         let to = match self.checked("CVMFS_USYSLOG")? {
             Some(file) => SyslogTarget::File(file.into()),
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_have_numbers() {
+    fn users_are_configured_by_number() {
         let accounts = "root:x:0:0::/:/bin/sh\n# no line\nsite:x:4711:1::/:/bin/sh\nodd:x\n";
         assert_eq!((user(accounts, "site"), user(accounts, "root")), (Some(4711), Some(0)));
         assert_eq!((user(accounts, "odd"), user(accounts, "sit"), user("", "root")), (None, None, None));

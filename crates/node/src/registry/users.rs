@@ -26,11 +26,11 @@ use crate::control::{self, Request, Response};
 use crate::runtime::SHARED;
 use crate::{mounts, peer};
 
-/// Entries read of one user.
+/// Maximum number of entries read of one user.
 const ENTRIES_MAX: usize = 64;
-/// Limit of names read in a folder.
+/// Maximum number of names read in a folder.
 const NAMES_MAX: usize = 10_000;
-/// File systems whose server may be a process of a user, or a machine that is gone.
+/// File systems whose server may be a user's process or an unreachable machine.
 const SLOW: [&str; 8] = ["fuse", "nfs", "cifs", "smb", "9p", "ceph", "autofs", "virtiofs"];
 
 /// Folders with registries of users.
@@ -38,7 +38,7 @@ const SLOW: [&str; 8] = ["fuse", "nfs", "cifs", "smb", "9p", "ceph", "autofs", "
 pub struct Places {
     /// Folder with a subfolder for each user, named by number.
     pub run: PathBuf,
-    /// Have folders `esker-UID`.
+    /// Folders that contain `esker-UID`.
     pub temporary: Vec<PathBuf>,
 }
 
@@ -51,17 +51,17 @@ impl Default for Places {
 /// Mount that another user has registered. All fields are unverified statements of that user.
 #[derive(Debug)]
 pub struct UserMount {
-    /// The user.
+    /// User id of the owner.
     pub user: u32,
     /// Registry entry of the mount.
     pub entry: Entry,
-    /// True if its daemon lives.
+    /// True if the daemon of the mount is alive.
     pub alive: bool,
-    /// Its control socket, if it is one of that user.
+    /// Control socket of the mount, if that user owns it.
     socket: Option<OwnedFd>,
 }
 
-/// Returns all mounts that other users have registered, in the order of users and mount points.
+/// Returns all mounts that other users have registered, sorted by user and mount point.
 pub fn of_users(places: &Places) -> Vec<UserMount> {
     let me = rustix::process::geteuid().as_raw();
     let mut found = Vec::new();
@@ -124,7 +124,7 @@ fn place(folder: &Path) -> Option<OwnedFd> {
     open(folder, how, Mode::empty()).ok().filter(|place| !is_slow(place))
 }
 
-/// Opens a name in a folder, and nothing else.
+/// Opens a name directly in a folder, without following links.
 fn within(folder: &OwnedFd, name: &OsStr, how: OFlags) -> Option<OwnedFd> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV | ResolveFlags::BENEATH;
     openat2(folder, name, how | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve).ok()
@@ -160,7 +160,7 @@ fn read(folder: &OwnedFd, user: u32, id: &str) -> Option<UserMount> {
 }
 
 impl UserMount {
-    /// Asks its daemon for its status. The daemon must run as that user.
+    /// Requests the status from the mount's daemon, which must run as that user.
     pub fn ask(&self, deadline: Instant) -> io::Result<Response> {
         let socket = self.socket.as_ref().ok_or_else(|| io::Error::other("it has no socket"))?;
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;

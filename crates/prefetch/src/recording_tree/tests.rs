@@ -202,7 +202,7 @@ proptest! {
 
     /// Whatever the order of requests, the answers are those of the tree.
     #[test]
-    fn answers_are_those_of_the_tree(visits in proptest::collection::vec(0..FILES, 1..20)) {
+    fn replies_equal_those_of_the_tree(visits in proptest::collection::vec(0..FILES, 1..20)) {
         let folder = tempfile::tempdir().expect("a folder");
         for _ in 0..2 {
             let mount = mount(folder.path(), true);

@@ -31,7 +31,7 @@ const FILE_MAX: u64 = 16 << 20;
 #[derive(Debug, Default)]
 pub struct SequenceStore {
     file: Option<PathBuf>,
-    /// Sequences that came with the tree.
+    /// Sequences that were delivered with the tree.
     brought: Vec<Vec<NamedStep>>,
 }
 

@@ -54,7 +54,7 @@ fn skipping_steps_continues_a_sequence_and_jumping_restarts_it() {
 }
 
 #[test]
-fn short_sequences_and_last_steps_do_not_guide() {
+fn short_sequences_and_last_steps_predict_nothing() {
     let (mut learned, mut now) = (Sequences::default(), Instant::now());
     let short = SHORT as u32;
     read(&mut learned, 0..short - 1, now);

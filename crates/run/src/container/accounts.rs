@@ -2,27 +2,27 @@
 //!
 //! On a cluster accounts come from a directory server that programs in an image can't ask.
 
-/// An account.
+/// A user account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Its name.
+    /// User name.
     pub name: String,
     /// Number of the user.
     pub uid: u32,
-    /// Number of its first group.
+    /// Number of the primary group.
     pub gid: u32,
-    /// The home directory.
+    /// Home directory.
     pub home: String,
-    /// The login shell.
+    /// Login shell.
     pub shell: String,
 }
 
-/// A group, and its name where that is known.
+/// A group, with its name if it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Number of the group.
     pub gid: u32,
-    /// Its name.
+    /// Name of the group.
     pub name: String,
 }
 

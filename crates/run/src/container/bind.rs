@@ -15,13 +15,13 @@ use crate::sys;
 /// Options of a bind of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindOptions {
-    /// Nothing may be written through it.
+    /// True to forbid writes.
     pub read_only: bool,
-    /// No program may be executed from it.
+    /// True to forbid the execution of programs.
     pub no_exec: bool,
-    /// Programs that are set-user-ID are executed as any other.
+    /// True to ignore set-user-ID bits.
     pub no_suid: bool,
-    /// Devices in it can't be used.
+    /// True to disable devices.
     pub no_dev: bool,
     /// True if mounts below the source are not shown.
     pub single: bool,
@@ -32,17 +32,17 @@ pub struct BindOptions {
 /// Propagation of later mounts to a bind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Propagation {
-    /// Mounts of the host appear in it, those in the container stay there.
+    /// Mounts of the host propagate to the container, and not back.
     #[default]
     Slave,
-    /// No mount reaches it.
+    /// No mounts propagate.
     Private,
-    /// As private, and it can't be bound again.
+    /// No mounts propagate, and the mount can't be bound again.
     Unbindable,
 }
 
 impl BindOptions {
-    /// A bind that nothing may be written through.
+    /// Options for a read-only bind.
     pub const READ_ONLY: Self = Self {
         read_only: true,
         no_exec: false,
@@ -52,7 +52,7 @@ impl BindOptions {
         propagation: Propagation::Slave,
     };
 
-    /// Applies them to a mount, and to all mounts below it.
+    /// Applies the options to a mount and to all mounts below it.
     pub(super) fn apply(self, target: &Path, stage: &Stage) -> io::Result<()> {
         let forbidden = [
             (self.read_only, libc::MOUNT_ATTR_RDONLY, MountFlags::RDONLY),

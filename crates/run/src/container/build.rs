@@ -17,7 +17,7 @@ use crate::root::{self, Leaf, Wanted};
 /// Options of a tmpfs for mount points and small files; a writable root may fill half of the memory, as a tmpfs does.
 const SMALL: &str = "mode=0755,size=16m";
 const LARGE: &str = "mode=0755";
-/// A file of the host that is copied into a root that can be written is not longer.
+/// Maximum size of a file of the host that is copied into a writable root.
 const COPY_MAX: u64 = 16 << 20;
 
 impl What {
@@ -89,12 +89,12 @@ fn leave_out(
     }
 }
 
-/// Mounts placed into a root one after the other.
+/// Mounts a list of mounts into a root, in order.
 struct Placing<'p> {
     stage: &'p Stage,
     root: &'p Path,
     writable: bool,
-    /// Mounts made so far, and their targets.
+    /// Mounts made so far, with their targets.
     done: Vec<(PathBuf, &'p What)>,
 }
 
@@ -192,7 +192,7 @@ fn mount_tmpfs(target: &Path, options: &str) -> io::Result<()> {
     Ok(mount("esker", target, "tmpfs", flags, Some(options.as_c_str()))?)
 }
 
-/// Shows the image at `root`, with all mount points that it has to provide.
+/// Shows the image at `root`, with all required mount points.
 fn show_image(image: &Path, root: &Path, mounts: &[(&Mount, Leaf)]) -> Result<(), ContainerError> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let mut missing: Vec<(Vec<OsString>, Leaf)> = Vec::new();
@@ -320,7 +320,7 @@ fn attach(stage: &Stage, target: &Path, what: &What, number: usize) -> io::Resul
     }
 }
 
-/// Directories with devices stay as they were made.
+/// Makes the directories of devices read-only, once all of them are made.
 fn close_scratch(done: &[(PathBuf, &What)]) -> io::Result<()> {
     done.iter()
         .filter(|(_, what)| matches!(what, What::Devices(_)))

@@ -1,4 +1,4 @@
-//! `/dev` as far as programs in a container need it, made of the host's.
+//! Provides `/dev` for a container from devices of the host.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -9,7 +9,7 @@ use rustix::mount::{MountFlags, mount, mount_bind_recursive};
 
 use super::Stage;
 
-/// Devices that every program may expect, and `fuse`, without which no image can be mounted in the container.
+/// Standard devices, and `fuse`, which mounts images in the container.
 const USUAL: [&str; 9] = ["null", "zero", "full", "random", "urandom", "tty", "fuse", "shm", "mqueue"];
 
 /// Links in `/dev` to files of `/proc`, as Linux has them.
@@ -42,8 +42,8 @@ pub(super) fn provide(stage: &Stage, target: &Path, more: &[PathBuf]) -> io::Res
     Ok(())
 }
 
-/// Provides terminals: those of the host if the command has one of them, so that it can be found; otherwise new ones, for the
-/// kernel opens no terminal by a `ptmx` that was bound by itself.
+/// Provides terminals: those of the host if the command uses one, otherwise new ones. The kernel opens no
+/// terminal by a `ptmx` that was bound alone.
 fn provide_terminals(stage: &Stage, target: &Path) -> io::Result<()> {
     let has_terminal = io::stdin().is_terminal() || io::stdout().is_terminal() || io::stderr().is_terminal();
     let (terminals, ptmx) = (target.join("pts"), target.join("ptmx"));

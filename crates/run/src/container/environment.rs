@@ -10,7 +10,7 @@ pub const PREFIX: &str = "ESKER_ENV_";
 /// Default `PATH`, unless the image has one.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// These name files of the host, which are not in the image, or other ones.
+/// Variables that name files of the host, which the image lacks.
 const OF_THE_HOST: [&str; 5] = ["PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "XDG_RUNTIME_DIR"];
 
 /// Variables of a clean environment: identity of the user, and the terminal.
@@ -22,7 +22,7 @@ pub struct Environment {
     all: BTreeMap<OsString, OsString>,
     /// Variables that the image's scripts can't change.
     insisted: BTreeSet<OsString>,
-    /// Directories that stay before the others of a variable, the first one last.
+    /// Directories to put first in a variable, the last one foremost.
     front: Vec<(String, String)>,
 }
 
@@ -31,18 +31,18 @@ pub struct Environment {
 pub struct Origins {
     /// Variables of the host.
     pub host: Vec<(OsString, OsString)>,
-    /// Take as few of them as possible.
+    /// True to inherit as few variables as possible.
     pub clean: bool,
     /// Variables of the image.
     pub image: Vec<(OsString, OsString)>,
     /// Variables that describe the container.
     pub own: Vec<(OsString, OsString)>,
-    /// Variables that the user asked for.
+    /// Variables that the user set by option.
     pub asked: Vec<(OsString, OsString)>,
 }
 
 impl Environment {
-    /// Puts the variables together.
+    /// Computes the variables.
     pub fn new(origins: Origins) -> Self {
         let mut all = BTreeMap::from([("PATH".into(), PATH.into())]);
         let mut wished = Vec::new();
@@ -65,7 +65,7 @@ impl Environment {
         environment
     }
 
-    /// Returns the host's variables without those that name its files; only the usual ones if `clean`.
+    /// Returns the host's variables except those that name files; only the usual ones if `clean`.
     pub fn of_host(clean: bool) -> Self {
         let is_kept = |name: &OsString| KEPT.iter().chain(&["PATH"]).any(|kept| OsStr::new(kept) == name);
         let all = std::env::vars_os()
@@ -95,13 +95,14 @@ impl Environment {
         self.iter().filter(|(name, _)| self.insisted.contains(*name))
     }
 
-    /// Returns directories to put in front of variables that scripts of the image may change, the first one last.
+    /// Returns directories to put first in variables that scripts of the image may change, the last one
+    /// foremost.
     pub fn front(&self) -> impl Iterator<Item = (&str, &str)> {
         let free = |(name, _): &(&str, &str)| !self.insisted.contains(OsStr::new(name));
         self.front.iter().map(|(name, directory)| (name.as_str(), directory.as_str())).filter(free)
     }
 
-    /// Puts a directory before the others of a variable that lists directories.
+    /// Puts a directory first in a variable that lists directories.
     pub fn prepend(&mut self, name: &str, directory: &str) {
         let mut value = OsString::from(directory);
         if let Some(rest) = self.get(name).filter(|rest| !rest.is_empty()) {
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_recorded() {
+    fn requested_variables_are_recorded() {
         let asked = pairs(&[("HOME", "/asked"), ("PATH", "/asked")]);
         let mut environment = Environment::new(Origins { asked, ..origins() });
         assert_eq!(environment.get("HOME"), Some(OsStr::new("/asked")));

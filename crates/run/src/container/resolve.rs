@@ -1,4 +1,4 @@
-//! Paths as a program inside the image sees them.
+//! Resolves paths as a program inside the image would.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;

@@ -7,13 +7,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The kernel reads so much of a file to find its interpreter.
+/// Number of bytes in which the kernel looks for the interpreter of a file.
 const HEAD: usize = 256;
 /// Limit of program headers; programs have about ten.
 const HEADERS_MAX: u16 = 512;
-/// No path is longer.
+/// Maximum length of an interpreter's path.
 const PATH_MAX: u64 = 4096;
-/// The type of the program header that names the loader.
+/// Type of the program header that names the loader.
 const PT_INTERP: u32 = 3;
 const HEADER_64: usize = 64;
 const HEADER_32: usize = 52;
@@ -25,29 +25,29 @@ pub(super) enum Program {
     Script {
         /// Interpreter named in the line.
         interpreter: PathBuf,
-        /// The line.
+        /// Text of the `#!` line.
         line: String,
     },
     /// A program in machine code.
     Elf {
-        /// The kind of machine that it is for.
+        /// Machine type of the program.
         machine: Machine,
-        /// Loader, unless it needs none.
+        /// Path of the dynamic loader, if the program needs one.
         loader: Option<PathBuf>,
     },
-    /// A binary file that is nothing of that.
+    /// A binary file in no known format.
     Damaged,
     /// Text without a `#!` line.
     Text,
 }
 
-/// The kind of machine that a program is for.
+/// Machine type of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Machine {
     number: u16,
-    /// 1: 32 bits, 2: 64 bits.
+    /// Word size: 1 for 32 bits, 2 for 64 bits.
     class: u8,
-    /// 1: little endian, 2: big endian.
+    /// Byte order: 1 for little endian, 2 for big endian.
     order: u8,
 }
 
@@ -66,7 +66,7 @@ impl Machine {
         Self::of(&head)
     }
 
-    /// Returns the machine it is for, if that is not this one.
+    /// Returns the machine that the program is built for, if it differs from this one.
     pub(super) fn other(self) -> Option<String> {
         let own = std::env::consts::ARCH;
         // In a container there may be no /proc to look at this program.

@@ -21,12 +21,12 @@ const CACHE: &str = "/etc/ld.so.cache";
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
 const HEAD: usize = 48;
 const ENTRY: usize = 24;
-/// Machines with very many libraries have a few megabytes.
+/// Maximum size of the loader's cache in bytes; machines with very many libraries have a few megabytes.
 const LONGEST: u64 = 64 << 20;
-/// Folders of libraries without a cache, or beside it.
+/// Default folders of libraries, searched in addition to the loader's cache.
 const FOLDERS: [&str; 6] = ["/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/lib64", "/usr/local/lib"];
 
-/// Names and files of the libraries that match one of `patterns` and are for this machine.
+/// Returns names and paths of libraries for this machine that match one of `patterns`.
 pub(super) fn find(patterns: &[String]) -> Vec<(String, PathBuf)> {
     let mut found = BTreeMap::new();
     let own = Machine::own();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loader_cache_is_read_behind_an_old_one_and_if_damaged() {
+    fn a_loader_cache_is_read_after_an_old_format_and_if_damaged() {
         let listed = [("libcuda.so.1", "/usr/lib/libcuda.so.1"), ("libm.so.6", "/lib/libm.so.6")];
         let expected: Vec<(String, PathBuf)> =
             listed.iter().map(|(name, path)| ((*name).to_owned(), PathBuf::from(path))).collect();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_a_c_library() {
+    fn the_c_library_of_this_machine_is_found() {
         let found = find(&["libc.so.6".to_owned(), "libc.musl-*".to_owned()]);
         assert!(found.iter().all(|(_, file)| Machine::of(file) == Machine::own()), "{found:?}");
     }

@@ -1,4 +1,4 @@
-//! `*`, `?` and `[a-z]` in names.
+//! Matches names with `*`, `?` and `[a-z]`.
 
 /// True if `pattern` has no wildcards.
 pub(super) fn is_plain(pattern: &str) -> bool {

@@ -1,4 +1,4 @@
-//! Clients of a keeper, and whether they are alive.
+//! Tracks the clients of a shared mount.
 
 use std::fs;
 use std::io;
@@ -17,14 +17,14 @@ use crate::namespaces::Namespaces;
 
 /// Backlog of the socket: as many processes as a node starts at once.
 const BACKLOG: i32 = 4096;
-/// Poll interval where the kernel can't notify, and while a client starts.
+/// Poll interval while a client starts, and on kernels without notification.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-/// A process that uses the mount.
+/// A process that uses the shared mount.
 enum Client {
-    /// A process descriptor, which signals its end.
+    /// A process descriptor, which signals the end of the process.
     Told(OwnedFd),
-    /// Before Linux 5.3 it is polled: its number, and its start time.
+    /// Process id and start time, polled on kernels before Linux 5.3.
     Seen(u32, Option<String>),
 }
 
@@ -61,7 +61,7 @@ fn started(pid: u32) -> Option<String> {
     fields.nth(18).filter(|_| !is_dead).map(str::to_owned)
 }
 
-/// A keeper's door.
+/// Socket and clients of a shared mount.
 pub(super) struct Clients {
     listener: OwnedFd,
     namespaces: Namespaces,
@@ -70,7 +70,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Opens the door at `socket`, in place of one that was left there.
+    /// Listens at `socket`, and replaces a stale socket there.
     pub(super) fn listen(socket: &Path, namespaces: Namespaces, key: &Key, starter: u32) -> io::Result<Self> {
         match fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -85,7 +85,7 @@ impl Clients {
         Ok(Self { listener, namespaces, key: key.clone(), clients })
     }
 
-    /// Accepts clients until the last one has ended and `retire` says that no other comes.
+    /// Accepts clients until the last one has ended and `retire` confirms that no other connects.
     pub(super) fn serve<T>(mut self, retire: impl Fn() -> Option<T>) -> io::Result<()> {
         loop {
             self.let_in()?;

@@ -1,7 +1,7 @@
-//! The one message of a keeper: its key, and its namespaces.
+//! Message of a shared mount's process to a command: the mount's key and its namespaces.
 //!
 //! ```text
-//!  keeper → command   key, as text   + descriptors: mount namespace, and user namespace
+//!  process → command  key, as text   + descriptors: mount namespace, and user namespace
 //! ```
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,9 +21,9 @@ use rustix::process::geteuid;
 use super::Key;
 use crate::namespaces::Namespaces;
 
-/// No key is longer: the path of an image, and some names of control groups.
+/// Maximum length of a key's message: the path of an image, and some names of control groups.
 const LONGEST: usize = 64 * 1024;
-/// A keeper that lives answers at once; one that is stopped doesn't answer.
+/// Timeout for the reply of a shared mount's process, which replies at once unless it is stopped.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Namespaces {
@@ -39,7 +39,7 @@ impl Namespaces {
     }
 }
 
-/// Gets the namespaces from the keeper at `socket`, which must have `key` and belong to this user.
+/// Requests the namespaces from the process at `socket`, which must have `key` and belong to this user.
 pub(super) fn ask(socket: &Path, key: &Key) -> io::Result<Namespaces> {
     let stream = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&stream, Timeout::Recv, Some(PATIENCE))?;

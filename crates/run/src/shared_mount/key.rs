@@ -1,4 +1,4 @@
-//! Identifies a keeper by the image, the user, and the job.
+//! Identifies a shared mount by image, user and job.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,10 +8,10 @@ use rustix::process::{getegid, geteuid};
 
 use crate::namespaces::Identity;
 
-/// Keepers of programs that speak differently are not for each other.
+/// Version of the protocol, which is part of the key: programs of different versions don't share mounts.
 const DIALECT: u32 = 2;
 
-/// Key of a keeper.
+/// Key of a shared mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key(String);
 
@@ -40,7 +40,7 @@ impl Key {
         &self.0
     }
 
-    /// Returns a name for files. Two keys may have the same; the keeper's message has the key.
+    /// Returns a short name for files. Different keys may have the same; the reply contains the full key.
     pub(super) fn short(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.0.hash(&mut hasher);
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_of_a_step_share_and_steps_and_jobs_do_not() {
+    fn tasks_of_a_step_have_one_key_and_other_steps_and_jobs_their_own() {
         let at = |rest: &str| job(&format!("9:pids:/\n4:memory:/slurm/uid_1/{rest}\n"));
         assert_eq!(at("job_7/step_0/task_0"), at("job_7/step_0/task_1"));
         assert_ne!(at("job_7/step_0/task_0"), at("job_7/step_1/task_0"));

@@ -27,7 +27,7 @@ fn objects(repository: &std::path::Path) -> Vec<(ObjectName, Vec<u8>)> {
 }
 
 #[test]
-fn many_objects_come_in_one_answer() {
+fn many_objects_are_sent_in_one_response() {
     let repository = FULL.unpack();
     let server = Running::of(&[repository.document_root().to_owned()]);
     let all = objects(&repository.path());

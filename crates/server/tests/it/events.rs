@@ -52,7 +52,7 @@ fn every_listener_gets_each_revision_another_process_publishes() {
             assert_eq!(event["root_hash"], repository.tag(tag).root);
         }
     }
-    // Whoever comes later is told where things stand.
+    // A client that comes later gets the current revision.
     assert_eq!(event(&mut listen(&server))["revision"], 3);
     server.stop();
     for mut client in clients {
@@ -61,7 +61,7 @@ fn every_listener_gets_each_revision_another_process_publishes() {
 }
 
 #[test]
-fn places_are_bounded_and_given_back() {
+fn the_number_of_streams_is_bounded() {
     let repository = FULL.unpack();
     let folders = [repository.document_root().to_owned()];
     let server = Running::start(&folders, Limits { listeners: 2, ..Limits::default() });
@@ -92,7 +92,7 @@ fn a_manifest_that_can_not_be_read_now_is_not_absent() {
     assert_eq!(event(&mut listen(&server))["revision"], 3);
 }
 
-/// Whoever may publish one repository must not be able to stop what is told of the others.
+/// The publisher of one repository must not be able to stop the events of others.
 #[test]
 fn a_pipe_in_place_of_a_manifest_blocks_nothing() {
     const REQUESTS: usize = 8;

@@ -4,7 +4,7 @@ use crate::client::Running;
 
 /// Every object and every file at the top of every fixture, on one connection.
 #[test]
-fn everything_of_a_repository_is_served_as_it_is() {
+fn all_files_of_a_repository_are_served_unchanged() {
     for fixture in ALL {
         let repository = fixture.unpack();
         let server = Running::of(&[repository.document_root().to_owned()]);
@@ -43,7 +43,7 @@ fn everything_of_a_repository_is_served_as_it_is() {
 }
 
 #[test]
-fn head_tells_the_length_and_sends_nothing() {
+fn a_head_request_gets_the_length_and_no_body() {
     let repository = FULL.unpack();
     let server = Running::of(&[repository.document_root().to_owned()]);
     let mut client = server.client();

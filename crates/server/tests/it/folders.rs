@@ -6,7 +6,7 @@ use esker_testkit::fixture::{FULL, RMD, SHAKE};
 use crate::client::Running;
 
 #[test]
-fn a_folder_is_a_repository_or_holds_some() {
+fn a_folder_is_a_repository_or_contains_some() {
     let (full, rmd) = (FULL.unpack(), RMD.unpack());
     let server = Running::of(&[full.path(), rmd.document_root().to_owned()]);
     for repository in [&full, &rmd] {
@@ -35,7 +35,7 @@ fn a_repository_that_is_not_published_yet_is_served_once_it_is() {
 }
 
 #[test]
-fn folders_that_can_not_be_served_say_why() {
+fn a_folder_that_can_not_be_served_is_refused_with_a_reason() {
     let full = FULL.unpack();
     let twice = Repositories::open(&[full.path(), full.document_root().to_owned()]).expect_err("twice");
     assert!(matches!(twice, RootError::Twice { .. }), "{twice}");

@@ -56,7 +56,7 @@ fn a_client_that_does_not_read_is_disconnected() {
         let mut client = server.client();
         client.send(format!("GET /cvmfs/full.test/{LARGE} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
         assert_eq!(client.head().status, 200);
-        // The end of the server waits for the answer, and the answer ends because nobody reads it.
+        // The end of the server waits for the answer, and the answer ends because no client reads it.
         let served = server.stop();
         assert_eq!((served.requests, served.broken_off, served.cut), (1, 1, 0));
         let mut received = Vec::new();
@@ -71,7 +71,7 @@ fn a_full_server_answers_every_client_once() {
     const CLIENTS: usize = 50;
     let repository = FULL.unpack();
     let server = start(&repository, Limits { connections: 1, ..patient() });
-    // All are there before the first one asks, so somebody waits for its place all the time.
+    // All clients are connected before the first request, so a client waits for a slot all the time.
     let clients: Vec<_> = (0..CLIENTS).map(|_| server.client()).collect();
     for mut client in clients {
         assert_eq!(client.ask("GET", TOP, "").status, 200);
@@ -80,7 +80,7 @@ fn a_full_server_answers_every_client_once() {
 }
 
 #[test]
-fn a_full_server_soon_closes_clients_that_never_ask() {
+fn a_full_server_disconnects_clients_without_a_request() {
     let repository = FULL.unpack();
     let server = start(&repository, Limits { connections: 1, ..patient() });
     // More than may be connected without asking, and as many that ask half; each is there before the one who asks.
@@ -96,7 +96,7 @@ fn a_full_server_soon_closes_clients_that_never_ask() {
 
 /// Slow readers at one address take all places; clients at others get theirs.
 #[test]
-fn slow_readers_at_one_address_leave_places_to_others() {
+fn slow_readers_at_one_address_leave_slots_to_others() {
     const PLACES: usize = 8;
     let repository = with_large_object();
     let server = start(&repository, Limits { connections: PLACES, ..patient() });
@@ -114,9 +114,9 @@ fn slow_readers_at_one_address_leave_places_to_others() {
     assert!(begun.elapsed() < PATIENCE / 4, "it took {:?}", begun.elapsed());
 }
 
-/// As when a job starts on all nodes of a cluster: whoever the kernel has no place for tries again only after a second.
+/// As when a job starts on all nodes of a cluster: a client that the kernel can't queue tries again only after a second.
 #[test]
-fn many_may_come_at_once() {
+fn many_clients_can_connect_at_the_same_time() {
     let repository = FULL.unpack();
     let repositories = Repositories::open(&[repository.document_root().to_owned()]).expect("folders");
     let address = "127.0.0.1:0".parse().expect("an address");
@@ -158,7 +158,7 @@ fn responses_in_progress_finish_when_the_server_stops() {
     let address = server.address;
     server.stopper.stop();
     assert_eq!(idle.rest(), b"", "idle connections end");
-    // Nobody listens any more; a connection may have been queued before that became true.
+    // No process listens any more; a connection may have been queued before that became true.
     while TcpStream::connect(address).is_ok() {}
     assert_eq!(busy.rest().len() as u64, LARGE_LEN);
     let served = server.stop();

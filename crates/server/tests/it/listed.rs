@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::client::Running;
 
 #[test]
-fn the_info_api_tells_what_is_published_and_what_is_copied() {
+fn the_info_api_lists_published_and_replicated_repositories() {
     let (full, rmd) = (FULL.unpack(), RMD.unpack());
     rmd.write(".cvmfs_last_snapshot", b"Fri Oct 18 08:01:07 UTC 2024\n");
     std::fs::rename(full.path(), full.document_root().join("alias.test")).unwrap();
@@ -24,9 +24,9 @@ fn the_info_api_tells_what_is_published_and_what_is_copied() {
     assert_eq!(status.status, 404);
 }
 
-/// Catalogs of real repositories take seconds to read, and whoever asks for names may have a hundred of them asked for.
+/// Catalogs of real repositories take seconds to read, and a client that asks for names may cause a hundred reads.
 #[test]
-fn names_are_told_without_opening_a_catalog() {
+fn names_are_listed_without_opening_a_catalog() {
     let full = FULL.unpack();
     let root = full.manifest().get('C').expect("a root");
     let catalog = full.path().join(format!("data/{}/{}C", &root[..2], &root[2..]));
@@ -44,7 +44,7 @@ fn names_are_told_without_opening_a_catalog() {
 }
 
 #[test]
-fn the_description_is_what_the_administrator_wrote() {
+fn the_description_is_the_file_of_the_administrator() {
     let full = FULL.unpack();
     let server = Running::of(&[full.document_root().to_owned()]);
     let ask = || serde_json::from_slice::<Value>(&server.get("/cvmfs/info/v1/meta.json").body).expect("JSON");

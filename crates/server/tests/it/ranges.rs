@@ -16,7 +16,7 @@ fn serving() -> (esker_testkit::fixture::Repository, Running) {
 }
 
 #[test]
-fn one_range() {
+fn a_single_range_is_sent_as_a_part() {
     let (_repository, server) = serving();
     let (mut client, content) = (server.client(), content());
     for (range, from, to) in [("0-0", 0, 1), ("10-99", 10, 100), ("3990-", 3990, 4000), ("-5", 3995, 4000)] {
@@ -40,7 +40,7 @@ fn one_range() {
 }
 
 #[test]
-fn several_ranges() {
+fn several_ranges_are_sent_as_a_multipart_response() {
     let (_repository, server) = serving();
     let (mut client, content) = (server.client(), content());
     let response = client.ask("GET", PATH, "Range: bytes=0-9, 100-199, 5000-6000, -1\r\n");

@@ -3,7 +3,7 @@
 use super::fields::{Fields, Put};
 use super::{InodeType, LayoutError, wrong};
 
-/// Difference between a directory's recorded length and that of its names: room for `.` and `..`, which
+/// Difference between a directory's recorded length and the length of its names: room for `.` and `..`, which
 /// aren't stored.
 pub const DIRECTORY_EXTRA: u32 = 3;
 /// Length of a run's header in bytes.

@@ -10,11 +10,11 @@ use super::{CodecId, LayoutError, wrong};
 pub enum CodecOptions {
     /// Options of gzip.
     Gzip {
-        /// 1 to 9.
+        /// Level from 1 to 9.
         level: u32,
         /// Binary logarithm of the window size, 8 to 15.
         window: u16,
-        /// One bit for each strategy that the compressor tried.
+        /// Strategies that the compressor tried, one bit each.
         strategies: u16,
     },
     /// Options of lzo.
@@ -28,7 +28,7 @@ pub enum CodecOptions {
     Xz {
         /// Length of the dictionary in bytes.
         dictionary: u32,
-        /// One bit for each machine code filter that the compressor tried.
+        /// Machine code filters that the compressor tried, one bit each.
         filters: u32,
     },
     /// Options of lz4.
@@ -38,7 +38,7 @@ pub enum CodecOptions {
     },
     /// Options of zstd.
     Zstd {
-        /// 1 to 22.
+        /// Level from 1 to 22.
         level: u32,
     },
 }

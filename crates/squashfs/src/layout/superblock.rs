@@ -60,27 +60,27 @@ impl CodecId {
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// Inodes are not compressed.
+    /// Flag: inodes are not compressed.
     pub const PLAIN_INODES: u16 = 0x1;
-    /// Data blocks are not compressed.
+    /// Flag: data blocks are not compressed.
     pub const PLAIN_DATA: u16 = 0x2;
-    /// Fragments are not compressed.
+    /// Flag: fragments are not compressed.
     pub const PLAIN_FRAGMENTS: u16 = 0x8;
-    /// The image has no fragments.
+    /// Flag: the image has no fragments.
     pub const NO_FRAGMENTS: u16 = 0x10;
-    /// The tails of all files are in fragments, not only small files.
+    /// Flag: the tails of all files are in fragments, not only small files.
     pub const ALWAYS_FRAGMENTS: u16 = 0x20;
-    /// Files with equal content share it.
+    /// Flag: files with equal content share it.
     pub const DUPLICATES: u16 = 0x40;
-    /// The image has an export table.
+    /// Flag: the image has an export table.
     pub const EXPORTABLE: u16 = 0x80;
     /// Extended attributes are not compressed.
     pub const PLAIN_XATTRS: u16 = 0x100;
-    /// The image has no extended attributes.
+    /// Flag: the image has no extended attributes.
     pub const NO_XATTRS: u16 = 0x200;
     /// Options of the codec follow the superblock.
     pub const OPTIONS: u16 = 0x400;
-    /// Ids are not compressed.
+    /// Flag: ids are not compressed.
     pub const PLAIN_IDS: u16 = 0x800;
 
     /// Returns true if all bits of `flag` are set.

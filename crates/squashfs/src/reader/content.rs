@@ -35,7 +35,7 @@ pub(crate) struct FileState {
     next: AtomicU64,
     /// End of the range that was prefetched, in bytes.
     ahead: AtomicU64,
-    /// Bytes that were read sequentially up to now.
+    /// Number of bytes that were read sequentially up to now.
     row: AtomicU64,
 }
 

@@ -30,7 +30,7 @@ struct Stored {
 }
 
 impl Stored {
-    /// Decompresses the block, which is stored at `at`.
+    /// Decompresses the block stored at `at`.
     fn decode(&self, core: &Core, at: u64) -> Result<MetaBlock, Fault> {
         let len = usize::from(self.header.len);
         let stored = self.room.get(..len).unwrap_or_default();
@@ -125,7 +125,7 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl Cursor<'_> {
-    /// Returns the current position, for a later cursor.
+    /// Returns the current position, for creating a cursor later.
     pub(crate) fn place(&self) -> MetaRef {
         MetaRef::new(self.at - self.stream.start, u16::try_from(self.from).unwrap_or(u16::MAX))
     }
@@ -151,7 +151,7 @@ impl Cursor<'_> {
         Ok(self.block.bytes.get(self.from..).unwrap_or_default())
     }
 
-    /// Fills `out`.
+    /// Fills `out` with the next bytes.
     pub(crate) fn fill(&mut self, mut out: &mut [u8]) -> ReadResult<()> {
         while !out.is_empty() {
             let rest = self.rest()?;

@@ -13,7 +13,7 @@ use super::{Options, Progress, WriteError};
 
 /// Exclusions, stop flag and progress callback of a build.
 pub struct BuildControl<'w> {
-    /// Returns true if the entry at a path is to be left out, with everything below it.
+    /// Filter that returns true for entries to omit, with everything below them.
     pub excludes: &'w dyn Fn(&[u8]) -> bool,
     /// Flag that stops the build when set.
     pub stop: &'w AtomicBool,

@@ -55,7 +55,7 @@ pub struct Device {
     pub minor: u32,
 }
 
-/// Content that another thread opens when it is needed.
+/// Content that another thread opens on demand.
 pub trait Open: Send + Sync {
     /// Opens the content at its start.
     fn open(&self) -> io::Result<Box<dyn Reading + '_>>;

@@ -15,7 +15,7 @@ pub enum WriteError {
         /// Error of the system.
         source: io::Error,
     },
-    /// The format can't hold this entry.
+    /// The format can't represent an entry.
     #[error("{path} can't be in an image: {reason}")]
     Refused {
         /// Path of the entry.

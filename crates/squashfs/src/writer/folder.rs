@@ -53,7 +53,7 @@ impl Folder {
         Ok(Self { root: Arc::new(root), linked: HashMap::new(), left_out: Vec::new(), xattrs })
     }
 
-    /// Leaves out a file, such as the image itself if it is written into the folder.
+    /// Omits a file, such as the image itself if it is written into the folder.
     pub fn leave_out(&mut self, file: &Metadata) {
         self.left_out.push((file.dev(), file.ino()));
     }
@@ -218,7 +218,7 @@ fn xattrs(directory: &OwnedFd, name: &CStr) -> Result<Xattrs, Errno> {
     Ok(found)
 }
 
-/// Calls with a growing buffer until the answer fits.
+/// Repeats a call with growing buffers until the reply fits.
 fn read_grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut bytes = vec![0; 1024];
     loop {
@@ -281,7 +281,7 @@ impl Open for Content {
 struct Sparse {
     file: File,
     offset: u64,
-    /// Offset of the next data, as far as known.
+    /// Offset of the next known data.
     data: u64,
 }
 

@@ -72,7 +72,7 @@ pub struct Owners {
 pub struct IdRange {
     /// First id of the range.
     pub from: u32,
-    /// Id that replaces the first one.
+    /// Id that replaces the first one in the range.
     pub to: u32,
     /// Number of ids in the range.
     pub count: u32,

@@ -5,7 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use esker_vfs::{
-    Attr, DirEntry, ErrorKind, Found, Ino, Kind as NodeKind, Node, Reply, Tree, TreeError, whole_listing,
+    Attr, DirEntry, ErrorKind, Ino, Kind as NodeKind, Node, NodeWithAttr, Reply, Tree, TreeError,
+    whole_listing,
 };
 
 use super::WriteError;
@@ -16,7 +17,7 @@ use super::error::shown;
 /// A directory of a mountable tree, with everything below it.
 pub struct Subtree {
     tree: Arc<dyn Tree>,
-    top: Found,
+    top: NodeWithAttr,
     /// First path of each file that has several names.
     linked: HashMap<Ino, Vec<u8>>,
 }
@@ -29,7 +30,7 @@ impl std::fmt::Debug for Subtree {
 
 impl Subtree {
     /// Creates the input of the part of `tree` below the directory `top`.
-    pub fn new(tree: Arc<dyn Tree>, top: Found) -> Self {
+    pub fn new(tree: Arc<dyn Tree>, top: NodeWithAttr) -> Self {
         Self { tree, top, linked: HashMap::new() }
     }
 

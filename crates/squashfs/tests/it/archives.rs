@@ -50,7 +50,7 @@ fn archive(path: &Path, names: usize) {
 
 fn check(sample: &SampleImage, names: usize) {
     let tree = sample.open().unwrap();
-    let find = |dir: &esker_vfs::Found, name: &str| {
+    let find = |dir: &esker_vfs::NodeWithAttr, name: &str| {
         Reply::wait(|reply| tree.lookup(&dir.node, name.as_bytes(), reply))
     };
     let many = find(&tree.root(), "many").unwrap();

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use esker_squashfs::ImageTree;
-use esker_vfs::{DirEntry, ErrorKind, Found, Kind, Node, Reply, Tree, TreeError, whole_listing};
+use esker_vfs::{DirEntry, ErrorKind, Kind, Node, NodeWithAttr, Reply, Tree, TreeError, whole_listing};
 
 /// Observed properties of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,15 +35,15 @@ fn digest(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Returns all names of a directory.
-pub(crate) fn names(tree: &ImageTree, dir: &Found) -> Result<Vec<(Vec<u8>, Found)>, TreeError> {
+pub(crate) fn names(tree: &ImageTree, dir: &NodeWithAttr) -> Result<Vec<(Vec<u8>, NodeWithAttr)>, TreeError> {
     let entries = whole_listing(tree, &dir.node)?;
     assert!(entries.is_sorted_by(|a, b| a.cookie < b.cookie), "cookies ascend");
-    let named = |entry: DirEntry| (entry.name.into(), Found { node: entry.node, attr: entry.attr });
+    let named = |entry: DirEntry| (entry.name.into(), NodeWithAttr { node: entry.node, attr: entry.attr });
     Ok(entries.into_iter().map(named).collect())
 }
 
 /// Returns the content of a file, read in pieces of `len` bytes.
-pub(crate) fn content(tree: &ImageTree, file: &Found, len: usize) -> Result<Vec<u8>, TreeError> {
+pub(crate) fn content(tree: &ImageTree, file: &NodeWithAttr, len: usize) -> Result<Vec<u8>, TreeError> {
     let mut content = Vec::new();
     loop {
         let data = Reply::wait(|reply| tree.read(&file.node, content.len() as u64, len, reply))?;
@@ -54,8 +54,8 @@ pub(crate) fn content(tree: &ImageTree, file: &Found, len: usize) -> Result<Vec<
     }
 }
 
-fn see(tree: &ImageTree, found: &Found) -> Result<Seen, TreeError> {
-    let Found { node, attr } = found;
+fn see(tree: &ImageTree, found: &NodeWithAttr) -> Result<Seen, TreeError> {
+    let NodeWithAttr { node, attr } = found;
     let content = match attr.kind {
         Kind::File => {
             let content = content(tree, found, 100_000)?;

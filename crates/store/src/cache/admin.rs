@@ -12,55 +12,55 @@ use super::state::CacheState;
 use crate::error::{Cause, StoreError};
 use crate::objects::request::CacheKey;
 
-/// An object of the cache, as it is now.
+/// Properties of a cached object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedObject {
     /// Key of the object.
     pub key: CacheKey,
-    /// Its plain bytes.
+    /// Plain size in bytes.
     pub plain_len: u64,
     /// Bytes charged to the quota.
     pub charge: u64,
-    /// Whether it is in a pinned set.
+    /// True if the object is in a pinned set.
     pub pinned: bool,
-    /// Whether this process has it open or mapped.
+    /// True if this process has the object open or mapped.
     pub in_use: bool,
-    /// Whether its content will be compared with its digest before the next use.
+    /// True if the content will be compared with its digest before the next use.
     pub unchecked: bool,
 }
 
 /// Progress of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckProgress {
-    /// Objects compared with their digests.
+    /// Number of objects compared with their digests.
     pub objects: u64,
-    /// Objects to compare.
+    /// Number of objects to compare.
     pub objects_total: u64,
-    /// Bytes read.
+    /// Number of bytes read.
     pub bytes: u64,
-    /// Bytes to read.
+    /// Number of bytes to read.
     pub bytes_total: u64,
 }
 
 /// Object whose file differs from the bytes that were written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedObject {
-    /// Which one.
+    /// Key of the damaged object.
     pub key: CacheKey,
     /// Description of the damage.
     pub problem: &'static str,
-    /// Whether it was removed.
+    /// True if the object was removed.
     pub removed: bool,
 }
 
 /// Objects to evict on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
-    /// The longest unread, until the cache takes no more bytes than this.
+    /// Evicts the least recently read objects until the cache has at most this many bytes.
     Bytes(u64),
-    /// Everything that isn't in use.
+    /// Evicts everything that is not in use.
     Everything {
-        /// Whether to evict pinned objects, too, and remove their sets.
+        /// True to evict pinned objects, too, and remove their sets.
         even_pinned: bool,
     },
 }
@@ -85,8 +85,8 @@ impl Cache {
         self.state.pins.has(key)
     }
 
-    /// Pins objects, given with their plain lengths, under a label: they are not evicted, whether they are in the cache
-    /// already or come later. A set of the same label is replaced. Survives restarts.
+    /// Pins objects, given with their plain lengths, under a label, so that they are not evicted. A set of the
+    /// same label is replaced. Survives restarts.
     pub fn pin(&self, label: &str, objects: Vec<(CacheKey, u64)>) -> Result<PinSet, StoreError> {
         let inner = &self.state;
         let refused = |cause| StoreError::new(label, cause);
@@ -123,7 +123,7 @@ impl Cache {
         Ok(known)
     }
 
-    /// Evicts objects that are not in use, least recently read first; holders are asked, as in any eviction.
+    /// Evicts objects that are not in use, least recently read first; asks holders as in any eviction.
     pub fn evict(&self, goal: Goal) -> Result<Freed, StoreError> {
         let even_pinned = goal == Goal::Everything { even_pinned: true };
         if even_pinned {
@@ -139,7 +139,7 @@ impl Cache {
         Ok(self.state.evict_these(entries, goal))
     }
 
-    /// Evicts these objects, as far as they are there and not in use.
+    /// Evicts these objects, unless they are missing or in use.
     pub fn evict_objects(&self, keys: &[CacheKey]) -> Freed {
         let entries =
             keys.iter().filter_map(|key| self.state.find(key)).map(|entry| (entry.read_at(), entry));
@@ -204,7 +204,7 @@ impl CacheState {
         }
     }
 
-    /// Bytes and number of the objects that are here and pinned.
+    /// Returns the bytes and number of pinned objects in the cache.
     pub(super) fn pinned_here(&self) -> (u64, u64) {
         let members = self.pins.members();
         let here = members.keys().filter_map(|key| self.table.find(key));

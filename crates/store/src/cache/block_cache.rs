@@ -34,12 +34,12 @@ const FOLDER: &str = "images";
 const LIST: &str = "list";
 const TEMPORARY: &str = ".part-";
 const SUM_LEN: usize = 16;
-/// Shortest time between two notes of a block's last read.
+/// Minimum time between two updates of a block's access time.
 const TOUCH_EVERY: Duration = Duration::from_secs(600);
-/// Age from which an unfinished file counts as abandoned.
+/// Age at which an unfinished file counts as abandoned.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// The folder of all parts.
+/// Folder of all cached blocks.
 pub struct BlockCache {
     folder: PathBuf,
     limit: u64,
@@ -48,7 +48,7 @@ pub struct BlockCache {
     temporary: AtomicU64,
 }
 
-/// The parts of one version of one file.
+/// Cached blocks of one version of one file.
 pub struct FileBlocks {
     cache: Arc<BlockCache>,
     name: String,
@@ -78,7 +78,7 @@ impl BlockCache {
         FileBlocks { cache: self.clone(), folder: self.folder.join(&name), name }
     }
 
-    /// Removes everything; returns the bytes that it took.
+    /// Removes all blocks; returns their size in bytes.
     pub fn wipe(&self) -> Result<u64, StoreError> {
         self.shrink(0).map_err(|source| {
             let cause = Cause::Disk { doing: "removing what is in", path: self.folder.clone(), source };
@@ -174,7 +174,7 @@ impl FileBlocks {
         self.is_sum(LIST, &content, &sum).then_some(content)
     }
 
-    /// Keeps a part. One that can't be kept is fetched again, which is all that comes of it.
+    /// Stores a block. After a failure the block is fetched again on the next read.
     pub fn keep(&self, number: u64, content: &[u8]) {
         self.write(&number.to_string(), content);
     }
@@ -246,7 +246,8 @@ impl FileBlocks {
     }
 }
 
-/// Notes that a file was read. File systems don't all do so by themselves.
+/// Updates the access time of a file, which some file systems don't. File systems don't all do so by
+/// themselves.
 fn touch(file: &File, meta: &fs::Metadata) {
     let is_old = meta.accessed().is_ok_and(|time| time.elapsed().is_ok_and(|age| age > TOUCH_EVERY));
     if is_old && let Ok(now) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {

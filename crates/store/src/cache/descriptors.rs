@@ -1,4 +1,4 @@
-//! The bound on open files.
+//! Limits open files.
 //!
 //! Every open object counts against one limit, and a slot is taken before the file is opened, so the limit is never
 //! exceeded. Unused objects stay open until their slot is needed; the least recently read are closed first. If every
@@ -17,10 +17,10 @@ use super::layout::Layout;
 use crate::pool::Pool;
 use crate::priority::Urgency;
 
-/// A request that waits for a slot; it tries again when called, and may park again.
+/// A parked request for a slot; it tries again when called, and may park again.
 type Waiter = Box<dyn FnOnce() + Send>;
 
-/// The slots.
+/// Slots for open files.
 pub(crate) struct Descriptors {
     limit: usize,
     used: AtomicUsize,
@@ -33,7 +33,7 @@ pub(crate) struct Descriptors {
     layout: Layout,
 }
 
-/// Entries that were opened; some may be closed again, or evicted.
+/// Opened entries, some of which may be closed or evicted by now.
 #[derive(Default)]
 struct Open {
     entries: Vec<Weak<Entry>>,
@@ -49,7 +49,7 @@ struct Waiters {
     closed: bool,
 }
 
-/// A slot taken; free again on drop.
+/// A slot in use, which is freed on drop.
 pub(crate) struct Slot(Arc<Descriptors>);
 
 impl Drop for Slot {
@@ -58,15 +58,15 @@ impl Drop for Slot {
     }
 }
 
-/// Files that a process needs besides cached objects: connections, spooled bodies, files being written, the
-/// mount, the standard streams.
+/// Number of descriptors reserved for other files: connections, spooled bodies, files being written, the mount,
+/// the standard streams.
 const KEPT_FOR_OTHERS: usize = 256;
-/// Below this the cache would spend its time opening and closing.
+/// Minimum number of slots.
 const LEAST: usize = 16;
-/// More open files than this save nothing measurable.
+/// Maximum number of open files: more have no measurable benefit.
 const MOST: usize = 16_384;
 
-/// Length up to which the list is not scanned.
+/// List length below which no scan is needed.
 const FEW: usize = 64;
 
 /// Returns the default limit, from the process's limit on open files.
@@ -112,7 +112,7 @@ impl Descriptors {
         })
     }
 
-    /// Returns where the files of entries are.
+    /// Returns the layout of the folder that contains the files of entries.
     pub(super) fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -123,7 +123,7 @@ impl Descriptors {
         (used as u64, peak as u64, self.limit as u64)
     }
 
-    /// Takes a slot, closing idle files if there is none. The caller holds no entry's lock.
+    /// Takes a slot, and closes idle files if none is free. The caller must not hold the lock of an entry.
     pub(super) fn take(self: &Arc<Self>) -> Option<Slot> {
         if self.take_free() || (self.close_idle() && self.take_free()) {
             return Some(Slot(self.clone()));
@@ -141,9 +141,10 @@ impl Descriptors {
         taken.is_ok()
     }
 
-    /// Parks a request that found no slot. Returns it if a slot has become free meanwhile, so that no wake-up is lost:
-    /// a thread that frees a slot without seeing this count has freed it before the check here. Drops it if the cache
-    /// is closed, since no thread may be left to wake it.
+    /// Parks a request that found no slot; returns it if a slot has become free. Returns it if a slot has
+    /// become free meanwhile, so that no wake-up is lost: a thread that frees a slot without seeing this count
+    /// has freed it before the check here. Drops it if the cache is closed, since no thread may be left to wake
+    /// it.
     pub(super) fn park(&self, urgency: Urgency, waiter: Waiter) -> Result<(), Waiter> {
         let mut waiters = self.waiters.lock();
         self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -164,7 +165,7 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Notes that an entry was opened with a slot that now belongs to it.
+    /// Records that an entry was opened with a slot, which the entry owns from now on.
     pub(super) fn opened(&self, slot: Slot, entry: &Arc<Entry>) {
         // The entry gives the slot back when it is closed.
         std::mem::forget(slot);
@@ -188,7 +189,7 @@ impl Descriptors {
         self.became_idle();
     }
 
-    /// Notes that a file has no user any more.
+    /// Records that a file has no users any more.
     pub(super) fn became_idle(self: &Arc<Self>) {
         // Writes nothing while no request is parked: every read that ends comes through here.
         if self.waiting.load(Ordering::SeqCst) > 0
@@ -201,7 +202,7 @@ impl Descriptors {
         }
     }
 
-    /// Drops all parked requests, and later ones, which completes their jobs.
+    /// Drops all parked and later requests, which completes their jobs.
     pub(super) fn close(&self) {
         let closed = Waiters { closed: true, ..Waiters::default() };
         let dropped = std::mem::replace(&mut *self.waiters.lock(), closed);
@@ -209,7 +210,7 @@ impl Descriptors {
         drop(dropped);
     }
 
-    /// Lets parked requests try again, as long as that brings slots in use. Runs on the pool.
+    /// Lets parked requests try again while slots can be found. Runs on the pool.
     fn serve(&self) {
         loop {
             self.serving.store(false, Ordering::SeqCst);
@@ -280,7 +281,7 @@ mod tests {
     use crate::objects::request::ObjectRequest;
     use crate::transport::source::{Fetch, Source, Stored};
 
-    /// The object called so consists of its own name.
+    /// An object whose content is its own name.
     struct Echo;
 
     impl Source for Echo {

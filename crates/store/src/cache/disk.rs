@@ -14,13 +14,13 @@ use rustix::io::Errno;
 /// File operations of a [`Cache`](crate::Cache), the saved heads and a publisher. Reads through a handle are not among
 /// them.
 pub trait Disk: Send + Sync {
-    /// Makes a folder; one that exists already is fine.
+    /// Creates a folder; an existing one is no error.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Creates a file that must not exist yet, for writing.
+    /// Creates a file for writing, which must not exist yet.
     fn create(&self, path: &Path) -> io::Result<File>;
 
-    /// Creates a file that must not exist yet, for writing and reading back.
+    /// Creates a file for writing and reading, which must not exist yet.
     fn create_spool(&self, path: &Path) -> io::Result<File>;
 
     /// Creates a file without a name, for writing and reading back: nothing is left of it when it is closed. None if the
@@ -29,12 +29,12 @@ pub trait Disk: Send + Sync {
         Ok(None)
     }
 
-    /// Gives such a file a name, which nothing has yet, on the file system of its folder.
+    /// Gives an unnamed file an unused name on the file system of its folder.
     fn name(&self, _file: &File, _path: &Path) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Opens such a file once more, for reading alone.
+    /// Opens an unnamed file again for reading only.
     fn reopen(&self, _file: &File) -> io::Result<File> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -77,7 +77,7 @@ pub trait Disk: Send + Sync {
     /// Makes the names in a folder durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes everything on the file system of this folder durable.
+    /// Makes all changes on the file system of this folder durable.
     fn sync_all(&self, path: &Path) -> io::Result<()>;
 }
 
@@ -86,9 +86,9 @@ pub trait Disk: Send + Sync {
 pub struct FileFacts {
     /// Length in bytes.
     pub len: u64,
-    /// Last modification.
+    /// Time of the last modification.
     pub modified: SystemTime,
-    /// Whether it is a regular file.
+    /// True for a regular file.
     pub regular: bool,
 }
 
@@ -100,9 +100,9 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Files are for their owner only: users never trust each other's files, nor read each other's software.
+    /// Files that only their owner may access: users don't read or trust each other's files.
     pub const PRIVATE: Self = Self { file_mode: 0o600, folder_mode: 0o700 };
-    /// Others may read, as a web server has to, and write only where the umask says so of a group.
+    /// Files that others may read, as a web server must.
     pub const SERVED: Self = Self { file_mode: 0o664, folder_mode: 0o775 };
 }
 
@@ -201,10 +201,10 @@ pub(crate) fn descriptor_path(file: &File) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// Bytes read at once of a file that is compared with its digest.
+/// Number of bytes in one read of a file that is compared with its digest.
 const PIECE: usize = 1 << 20;
 
-/// Hands out the first `len` bytes of a file, piece by piece.
+/// Passes the first `len` bytes of a file to a function, piece by piece.
 pub(crate) fn read_pieces(
     disk: &dyn Disk,
     file: &File,
@@ -246,7 +246,7 @@ pub fn persist_with(
     })
 }
 
-/// Writes a file that may be lost or damaged in a crash, but never is half there while nothing crashes.
+/// Writes a file that a crash may lose or damage; without a crash it is never incomplete.
 pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
     put_in_place(disk, path, |write| write(bytes), false)
 }

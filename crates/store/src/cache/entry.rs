@@ -1,4 +1,4 @@
-//! One object of the cache in memory, and the table of all of them.
+//! Represents one cached object in memory, and the table of all objects.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -52,13 +52,13 @@ impl Reads {
 pub(super) struct State {
     /// Whether the content was compared with its digest, or was written by this process.
     pub(super) checked: bool,
-    /// Whether the entry left the table and is no longer served.
+    /// True if the entry left the table and is no longer served.
     pub(super) gone: bool,
     /// Uses of the descriptor.
     pub(super) users: u32,
-    /// The one descriptor; without users it is idle and may be closed.
+    /// The single descriptor; without users it is idle and may be closed.
     pub(super) file: Option<Arc<File>>,
-    /// Whether [`Descriptors`] has it in its list of open entries.
+    /// True if [`Descriptors`] lists the entry as open.
     pub(super) listed: bool,
     /// Time of a reader's last report that the file can't be read.
     pub(super) doubted: Option<Instant>,
@@ -94,7 +94,7 @@ impl Entry {
         self.last_read.load(Ordering::Relaxed)
     }
 
-    /// Notes a read; after it [`Self::read_at`] is another one.
+    /// Records a read, which changes [`Self::read_at`].
     pub(super) fn read_now(&self, reads: &Reads) {
         let before = self.last_read.load(Ordering::Relaxed);
         self.last_read.store(reads.now().max(before + 1), Ordering::Relaxed);
@@ -124,7 +124,7 @@ pub(crate) struct EntryUse {
 }
 
 impl EntryUse {
-    /// Makes the use that the entry's state already counts.
+    /// Creates the use that the state of the entry already counts.
     pub(super) fn counted(entry: Arc<Entry>) -> Self {
         Self { entry }
     }
@@ -177,7 +177,7 @@ pub(crate) struct Table {
     hasher: RandomState,
 }
 
-/// Many more than threads, few enough to cost nothing empty.
+/// Number of shards: many more than threads, and few enough that empty ones cost little.
 const SHARDS: usize = 128;
 
 impl Table {
@@ -194,7 +194,7 @@ impl Table {
         self.shard(key).read().get(key).cloned()
     }
 
-    /// Adds an entry; returns the one it replaces.
+    /// Adds an entry; returns the entry it replaces.
     pub(super) fn insert(&self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
         self.shard(&entry.key).write().insert(entry.key, entry)
     }

@@ -1,4 +1,4 @@
-//! Eviction: least recently read first, in batches, never objects in use.
+//! Evicts objects: least recently read first, in batches, never those in use.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -10,20 +10,20 @@ use super::state::CacheState;
 use crate::objects::object_store::Holder;
 use crate::objects::request::CacheKey;
 
-/// Objects per question to the holders: enough to share the round trip to the kernel, few enough that a batch evicts
-/// little more than needed.
+/// Number of objects in one request to the holders: enough to share the round trip to the kernel, and few
+/// enough to evict little more than needed.
 const BATCH: usize = 128;
 
 /// Result of evicting on request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Freed {
-    /// Objects removed.
+    /// Number of evicted objects.
     pub objects: u64,
-    /// Bytes that they took.
+    /// Size of the evicted objects in bytes.
     pub bytes: u64,
-    /// Objects kept because they are in use.
+    /// Number of objects kept because they are in use.
     pub in_use: u64,
-    /// Objects that stayed because they are pinned.
+    /// Number of objects kept because they are pinned.
     pub pinned: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct Freed {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whom {
     All,
-    /// Only those whose word counts in any case.
+    /// Only holders whose objects are never evicted.
     Binding,
 }
 
@@ -59,7 +59,7 @@ impl CacheState {
         self.space.used() <= goal
     }
 
-    /// Evicts the unused of these victims in their order, until at most `goal` bytes are used.
+    /// Evicts the unused ones of these victims in order, until at most `goal` bytes are used.
     pub(super) fn evict_these(&self, victims: Vec<(u64, Arc<Entry>)>, goal: u64) -> Freed {
         self.evict_asking(victims, goal, Whom::All)
     }
@@ -181,7 +181,7 @@ impl CacheState {
         true
     }
 
-    /// Removes an entry that was found damaged or missing, so that it is fetched again.
+    /// Removes a damaged or missing entry, so that the object is fetched again.
     pub(super) fn discard(&self, entry: &Arc<Entry>) {
         let first = !std::mem::replace(&mut entry.state.lock().gone, true);
         if !first {
@@ -200,7 +200,7 @@ impl CacheState {
         self.space.release(self.charge_of(entry.plain_len));
     }
 
-    /// Takes an entry out of the account whose file a new one has replaced.
+    /// Removes the charge of an entry whose file was replaced.
     pub(super) fn retire(&self, entry: &Arc<Entry>) {
         let first = !std::mem::replace(&mut entry.state.lock().gone, true);
         if first {

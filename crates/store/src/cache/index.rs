@@ -1,4 +1,4 @@
-//! The list of all objects that a writer leaves when it shuts down cleanly.
+//! Stores the list of all objects when a writer shuts down cleanly.
 //!
 //! ```text
 //!   0  "ESKERIX1"
@@ -18,7 +18,7 @@ use crate::objects::request::{CacheKey, KEY_LEN};
 const MAGIC: &[u8; 8] = b"ESKERIX1";
 const ENTRY_LEN: usize = 32;
 
-/// One object of the list.
+/// One object in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) key: CacheKey,
@@ -41,7 +41,7 @@ pub(super) fn encode(entries: &[Listed]) -> Vec<u8> {
     bytes
 }
 
-/// Reads the list; nothing if any of it is not as it was written.
+/// Parses the index; none if it is damaged.
 pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Listed>> {
     let (body, digest) = bytes.split_last_chunk::<16>()?;
     if xxh3_128(body) != u128::from_le_bytes(*digest) {
@@ -69,7 +69,7 @@ mod tests {
     use esker_format::hash::{ContentHash, HashAlgorithm};
 
     #[test]
-    fn reads_back_whole_or_not_at_all() {
+    fn a_damaged_index_is_ignored_as_a_whole() {
         let entry = |number: u8| Listed {
             key: CacheKey {
                 hash: ContentHash::of(HashAlgorithm::Rmd160, &[number]),

@@ -1,4 +1,4 @@
-//! Names in a cache folder.
+//! Names files in a cache folder.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ impl Layout {
         self.folder(key).join(name.get(2..).unwrap_or_default())
     }
 
-    /// Returns the key that a file name in a folder of `objects` stands for.
+    /// Returns the key that a file name in a folder of `objects` encodes.
     pub(super) fn key(folder: &str, name: &str) -> Option<CacheKey> {
         let (rest, suffix) = name.rsplit_once('.')?;
         let compression = match suffix {

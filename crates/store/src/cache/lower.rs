@@ -1,4 +1,4 @@
-//! Lower tiers: folders with plain objects that other programs fill, read before the network is asked.
+//! Reads lower tiers: folders of plain objects that other programs fill, tried before the network.
 //!
 //! ```text
 //!   adopted, a cache of Esker      <folder>/objects/ab/cd….z    plain bytes, then a trailer        (cache/trailer.rs)
@@ -45,7 +45,7 @@ use request::LowerRequest;
 /// A lower tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lower {
-    /// The folder.
+    /// Path of the folder.
     pub folder: PathBuf,
     /// Use of the folder.
     pub form: LowerForm,
@@ -58,13 +58,13 @@ pub struct Lower {
 pub enum LowerForm {
     /// A cache of Esker or of CernVM-FS, or a folder filled beforehand, is read.
     Adopted,
-    /// A folder that several nodes share is read, and written as far as that is allowed.
+    /// A folder shared by several nodes, which is read, and written if permitted.
     Alien,
 }
 
-/// Objects up to this many plain bytes are proven in memory, by any encoder.
+/// Maximum plain size of objects that are verified in memory, with any encoder.
 const WHOLE_MAX: u64 = 16 << 20;
-/// Bytes read at once.
+/// Number of bytes in one read.
 const PIECE: usize = 1 << 20;
 
 /// The lower tiers of a cache.
@@ -97,7 +97,7 @@ enum Found {
 }
 
 impl LowerTiers {
-    /// Opens the tiers, the first to be asked first; nothing if there are none.
+    /// Opens the tiers in the order of use; none if no tier is configured.
     pub(crate) fn open(lower: &[Lower]) -> Result<Option<Arc<Self>>, Cause> {
         if lower.is_empty() {
             return Ok(None);
@@ -114,7 +114,7 @@ impl LowerTiers {
         })))
     }
 
-    /// Looks for the object of a request, which then goes on with it, or to the network.
+    /// Looks for the object of a request, which continues with the result.
     pub(crate) fn seek(self: &Arc<Self>, request: Box<dyn LowerRequest>) {
         let (lower, wanted) = (self.clone(), request.wanted().clone());
         let cache = Arc::downgrade(request.cache());
@@ -158,7 +158,7 @@ impl LowerTiers {
         None
     }
 
-    /// Puts an object that was fetched into the tiers that are shared with other nodes, at leisure.
+    /// Queues a fetched object for the tiers that are shared with other nodes.
     pub(crate) fn give(self: &Arc<Self>, cache: &Arc<CacheState>, entry: &Arc<Entry>) {
         if self.tiers.iter().all(|tier| tier.alien.is_none()) {
             return;
@@ -190,7 +190,7 @@ impl LowerCache for LowerTiers {
         }
     }
 
-    /// Stops taking requests. Threads that hang in a file system are not waited for.
+    /// Stops accepting requests. Threads that hang in a file system are not awaited.
     fn stop(&self) {
         self.watchdog.stop();
     }
@@ -312,7 +312,7 @@ fn read_whole(file: &File, len: u64, task: &Task) -> io::Result<Vec<u8>> {
     Ok(plain)
 }
 
-/// Reads so many bytes; the last piece is said to be it.
+/// Reads so many bytes and passes them on; the last piece is marked.
 fn in_pieces(
     file: &File,
     len: u64,
@@ -337,7 +337,7 @@ fn in_pieces(
     }
 }
 
-/// Makes the folder of a tier that several nodes share, if it isn't there.
+/// Creates the folder of a shared tier, if it is missing.
 pub fn make_alien(folder: &Path) -> io::Result<()> {
     alien::make(folder)
 }

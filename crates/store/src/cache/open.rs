@@ -1,4 +1,4 @@
-//! Giving out entries: open, and checked if need be.
+//! Opens entries, after a check if necessary.
 
 use std::fs::File;
 use std::io;
@@ -19,11 +19,11 @@ use crate::objects::request::CacheKey;
 
 /// Result of opening an entry.
 pub(crate) enum OpenOutcome {
-    /// Here it is.
+    /// The handle of the object.
     Handle(Handle),
     /// The entry left the cache, or its file is missing or damaged.
     Gone,
-    /// It has to be checked first.
+    /// The object must be checked first.
     Unchecked,
     /// Every descriptor is in use.
     NoSlot,
@@ -31,11 +31,11 @@ pub(crate) enum OpenOutcome {
     Failed,
 }
 
-/// Shortest time between two checks of an object on readers' reports, because a check reads all of it.
+/// Minimum time between two checks of an object after read failures, because a check reads all of it.
 const DOUBT_AGAIN: Duration = Duration::from_secs(10);
 
 impl CacheState {
-    /// Opens an entry that needs no check. No I/O beyond the opening.
+    /// Opens an entry that needs no check. Performs no other I/O.
     pub(crate) fn open_entry(&self, entry: &Arc<Entry>) -> OpenOutcome {
         if let Some(outcome) = self.share(entry, &mut entry.state.lock()) {
             return outcome;
@@ -47,8 +47,9 @@ impl CacheState {
         }
     }
 
-    /// Opens an entry with a slot that is taken already. The file is opened without the entry's lock, because the disk
-    /// may hang and other threads need the lock. Two threads may open it at once; the second file is closed again.
+    /// Opens an entry with a slot that the caller has taken. The file is opened without the entry's lock,
+    /// because the disk may hang and other threads need the lock. Two threads may open it at once; the second
+    /// file is closed again.
     pub(crate) fn open_with_slot(&self, entry: &Arc<Entry>, slot: Slot) -> OpenOutcome {
         if let Some(outcome) = self.share(entry, &mut entry.state.lock()) {
             return outcome;
@@ -132,7 +133,8 @@ impl CacheState {
         }
     }
 
-    /// Returns a handle of the file that another thread opened meanwhile, or else of this one, which takes the slot.
+    /// Returns a handle of a file that another thread opened meanwhile, or else of this one, which takes the
+    /// slot.
     fn share_or_hand_out(
         &self,
         entry: &Arc<Entry>,

@@ -7,17 +7,17 @@ use super::lower::Lower;
 /// Options of a cache.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// Bytes that objects may take on disk, counted in blocks of the file system.
+    /// Quota in bytes on disk, counted in blocks of the file system.
     pub quota: u64,
-    /// Bytes up to which objects in use may exceed the quota. Objects beyond it are not cached.
+    /// Limit in bytes up to which objects in use may exceed the quota. Objects beyond it are not cached.
     pub hard_limit: u64,
-    /// Bytes for files that are served uncached because the hard limit is reached.
+    /// Maximum size in bytes of files that are served uncached because the hard limit is reached.
     pub unkept_limit: u64,
-    /// Most open objects; by default from the process's limit on open files.
+    /// Maximum number of open objects; by default from the process's limit on open files.
     pub descriptors: Option<usize>,
-    /// Time after an eviction that found everything in use during which no other one is tried.
+    /// Pause after an eviction that found everything in use.
     pub patience: Duration,
-    /// Lower tiers, in the order in which they are asked.
+    /// Lower tiers in the order of use.
     pub lower: Vec<Lower>,
     /// Whether file content is served uncached, and only other objects are cached.
     pub streaming: bool,

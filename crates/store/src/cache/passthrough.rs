@@ -67,7 +67,7 @@ pub(crate) enum FileRoom {
 }
 
 impl CacheState {
-    /// Takes room for a file of so many plain bytes, perhaps after an eviction, which is waited for.
+    /// Reserves room for a file of so many plain bytes, after an eviction if necessary; blocks.
     pub(crate) fn room_now(&self, plain_len: u64) -> Result<FileRoom, Cause> {
         let charge = self.charge_of(plain_len);
         match self.space.reserve_now(charge) {

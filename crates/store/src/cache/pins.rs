@@ -26,7 +26,7 @@ use crate::objects::request::CacheKey;
 const HEADER: &str = "esker pins 1";
 /// Longest file of pins: some 60 bytes an object, so millions of them.
 const BYTES_MAX: u64 = 256 << 20;
-/// Longest label.
+/// Maximum length of a label.
 pub(super) const LABEL_MAX: usize = 4096;
 
 /// Summary of a pinned set.
@@ -34,20 +34,20 @@ pub(super) const LABEL_MAX: usize = 4096;
 pub struct PinSet {
     /// Name that the user gave to the pinned set.
     pub label: String,
-    /// Objects in it.
+    /// Number of objects in the set.
     pub objects: u64,
-    /// Their plain bytes, whether they are in the cache or not.
+    /// Plain size of these objects in bytes, cached or not.
     pub bytes: u64,
 }
 
 /// Objects with their plain lengths.
 type Members = Vec<(CacheKey, u64)>;
 
-/// All sets.
+/// All pinned sets.
 #[derive(Default)]
 pub(super) struct Pins {
     state: RwLock<State>,
-    /// Serialises changes. Separate from `state`, which other threads need while a change waits for the disk.
+    /// Lock for changes, separate from `state`, which other threads need while a change waits for the disk.
     changing: Mutex<()>,
 }
 
@@ -59,7 +59,7 @@ struct State {
 }
 
 impl Pins {
-    /// Reads the file; the error is of one that is there and can't be used.
+    /// Reads the file; an error means that it exists and can't be used.
     pub(super) fn load(disk: &dyn Disk, path: &Path) -> (Self, Option<io::Error>) {
         let text = match read_file(disk, path, BYTES_MAX) {
             Ok(None) => return (Self::default(), None),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_back_whole_or_not_at_all() {
+    fn a_damaged_file_of_pins_is_an_error() {
         let mut sets = BTreeMap::new();
         sets.insert("a.test:/with space\n%end é".to_owned(), vec![(key(1), 7), (key(2), u64::MAX)]);
         sets.insert("b.test:/".to_owned(), vec![]);

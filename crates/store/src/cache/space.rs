@@ -1,4 +1,4 @@
-//! The byte quota, its reservations, and the thread that makes room.
+//! Accounts for the quota and reservations, and evicts objects on a thread.
 //!
 //! ```text
 //!   0 ········ low ············ high ···· quota ············ hard limit
@@ -18,14 +18,14 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::Cause;
 
-/// The marks of the picture above.
+/// Thresholds of the picture above.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Marks {
     pub(super) low: u64,
     pub(super) high: u64,
     pub(super) quota: u64,
     pub(super) hard: u64,
-    /// Time after an eviction that could not make room during which no other one is tried.
+    /// Pause after an eviction that could not make room.
     pub(super) patience: Duration,
 }
 
@@ -38,13 +38,13 @@ impl Marks {
     }
 }
 
-/// Time after which an eviction that found everything in use is tried again.
+/// Time after which an eviction that found everything in use is repeated.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 type Granted = Box<dyn FnOnce(Result<Reservation, Cause>) + Send>;
 type Tried = Box<dyn FnOnce() + Send>;
 
-/// The account.
+/// Account of used and reserved bytes.
 pub(crate) struct Space {
     pub(super) marks: Marks,
     state: Mutex<State>,
@@ -58,7 +58,7 @@ pub(crate) struct Space {
 struct State {
     used: u64,
     parked: VecDeque<(u64, Granted)>,
-    /// Requests to evict so many bytes because the disk is full, whatever the quota says.
+    /// Requests to evict so many bytes because the disk is full, regardless of the quota.
     urgent: Vec<(u64, Tried)>,
     /// Time of the last eviction that missed its goal, and the bytes in use then.
     stuck: Option<(Instant, u64)>,
@@ -71,7 +71,7 @@ struct State {
 pub(super) enum Task {
     /// Evict until no more than this is used.
     EvictTo(u64),
-    /// End.
+    /// Ends the thread.
     Stop,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Returns the bytes that are reserved.
+    /// Returns the number of reserved bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -92,14 +92,14 @@ impl Reservation {
         self.bytes += std::mem::take(&mut more.bytes);
     }
 
-    /// Gives a part back.
+    /// Releases a part.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let less = bytes.min(self.bytes);
         self.bytes -= less;
         self.space.release(less);
     }
 
-    /// Turns the reservation into the charge of an entry, which may differ from the reserved bytes.
+    /// Converts the reservation into the charge of an entry, which may differ from the reserved bytes.
     pub(super) fn keep(mut self, charge: u64) {
         let reserved = std::mem::take(&mut self.bytes);
         let mut state = self.space.state.lock();
@@ -124,7 +124,7 @@ impl Space {
         self.state.lock().used
     }
 
-    /// Returns the most bytes that are ever reserved.
+    /// Returns the maximum number of bytes that are ever reserved.
     pub(crate) fn hard(&self) -> u64 {
         self.marks.hard
     }
@@ -142,14 +142,14 @@ impl Space {
         }
     }
 
-    /// Gives bytes back.
+    /// Releases bytes.
     pub(super) fn release(&self, bytes: u64) {
         let mut state = self.state.lock();
         state.used -= bytes;
     }
 
-    /// Reserves bytes: at once, after an eviction, or not. `granted` is called on this thread or on the evictor's and
-    /// must not block.
+    /// Reserves bytes: at once, after an eviction, or not at all. `granted` is called on this thread or on the
+    /// evictor's and must not block.
     pub(crate) fn reserve(
         self: &Arc<Self>,
         bytes: u64,
@@ -178,7 +178,7 @@ impl Space {
         self.work.notify_one();
     }
 
-    /// Returns a reservation of no bytes, to which others are added.
+    /// Returns an empty reservation, to which others are added.
     pub(crate) fn nothing(self: &Arc<Self>) -> Reservation {
         Reservation { space: self.clone(), bytes: 0 }
     }
@@ -190,7 +190,7 @@ impl Space {
         answered.recv().unwrap_or(Err(Cause::Closed))
     }
 
-    /// Evicts so many bytes, as far as that is possible, because the disk has no room; then calls `tried`.
+    /// Evicts so many bytes if possible, because the disk is full; then calls `tried`.
     pub(crate) fn make_room(&self, bytes: u64, tried: impl FnOnce() + Send + 'static) {
         let mut state = self.state.lock();
         if state.stopping {
@@ -209,7 +209,7 @@ impl Space {
         }
     }
 
-    /// Ends the evictor; parked reservations are refused.
+    /// Stops the evictor; parked reservations are refused.
     pub(super) fn stop(&self) {
         let mut state = self.state.lock();
         state.stopping = true;
@@ -227,7 +227,7 @@ impl Space {
         }
     }
 
-    /// Waits for something to do. Called by the evictor alone, which then calls [`Self::evicted`].
+    /// Waits for a task. Called only by the evictor, which then calls [`Self::evicted`].
     pub(super) fn next_task(&self) -> Task {
         let mut state = self.state.lock();
         state.busy = false;
@@ -309,7 +309,7 @@ impl Space {
             || (state.used > self.marks.high && state.stuck.is_none())
     }
 
-    /// Lets the next eviction try, once enough time passed or enough was added since one failed.
+    /// Permits the next eviction, once enough time has passed or enough was added since a failed one.
     fn forget_stuck(&self, state: &mut State) {
         let used = state.used;
         state.stuck.take_if(|(since, then)| {

@@ -49,7 +49,7 @@ fn failed(doing: &'static str, path: &Path, source: io::Error) -> Cause {
     Cause::Disk { doing, path: path.to_owned(), source }
 }
 
-/// Makes the folders, and refuses a folder that others could write to.
+/// Creates the folders, and refuses a folder that others could write to.
 pub(super) fn make_folders(disk: &dyn Disk, layout: &Layout) -> Result<(), Cause> {
     if let Some(parent) = layout.root.parent()
         && !parent.as_os_str().is_empty()
@@ -77,7 +77,7 @@ pub(crate) fn private(folder: &Path) -> Result<(), Cause> {
     Err(Cause::NotPrivate { path: folder.to_owned(), problem })
 }
 
-/// Takes the lock of the one writer.
+/// Takes the lock of the single writer.
 pub(super) fn lock(layout: &Layout) -> Result<FileLock, Cause> {
     let asked = FileLock::try_take(&layout.lock).map_err(|source| failed("locking", &layout.lock, source))?;
     asked.or_held(|holder| Cause::Busy { path: layout.root.clone(), pid: holder.pid })
@@ -91,7 +91,7 @@ pub(super) fn occupy(layout: &Layout) -> Option<File> {
     Some(folder)
 }
 
-/// Does steps 2 to 4; returns the content found.
+/// Performs steps 2 to 4 of opening; returns the content found.
 pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Loaded, Cause> {
     let listed = read_index(disk, layout);
     match disk.remove(&layout.index) {
@@ -114,7 +114,7 @@ pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Loaded, Cause> {
     }
 }
 
-/// Returns whether the file system can name an unnamed file once it is complete.
+/// Returns true if the file system can name an unnamed file once it is complete.
 pub(super) fn names_later(disk: &dyn Disk, layout: &Layout) -> bool {
     let path = layout.txn.join("named");
     let Ok(Some(file)) = disk.create_nameless(&layout.txn) else { return false };
@@ -180,7 +180,7 @@ fn remove(disk: &dyn Disk, path: &Path) -> Result<(), Cause> {
     disk.remove(path).map_err(|source| failed("removing", path, source))
 }
 
-/// Bytes that a file takes are counted in whole blocks of the file system; some state absurd ones.
+/// Returns the block size of the file system, within sensible limits, for counting the size of files.
 pub(super) fn block_size(root: &Path) -> u64 {
     rustix::fs::statvfs(root).map_or(4096, |facts| facts.f_frsize).clamp(512, 1 << 16)
 }
@@ -257,8 +257,8 @@ impl CacheState {
         self.space.charge(entries.iter().map(|listed| self.charge_of(listed.plain_len)).sum());
     }
 
-    /// Shuts down cleanly: no more writing, everything durable, then the index. Only the first call does
-    /// anything.
+    /// Shuts down cleanly: stops writing, makes everything durable, then writes the index. Only the first call
+    /// has an effect.
     pub(super) fn close(&self) -> Result<(), Cause> {
         {
             let mut closed = self.gate.write();

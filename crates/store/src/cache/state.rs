@@ -27,15 +27,15 @@ use crate::objects::request::CacheKey;
 use crate::pool::Pool;
 use crate::priority::Urgency;
 
-/// The least that the most plain bytes of an object are whose size nothing states.
+/// Minimum for the size limit of objects of unknown size, in bytes.
 const UNSTATED_MIN: u64 = 64 << 20;
 
-/// Lower tiers as the cache sees them: it reports their counters and stops them when it closes.
+/// Interface of the lower tiers to the cache, which reports their counters and stops them when it closes.
 pub(super) trait LowerCache: Send + Sync {
     /// Returns the counters of all tiers.
     fn status(&self) -> LowerStatus;
 
-    /// Stops taking requests; requests in progress go on to the network.
+    /// Stops accepting requests; requests in progress continue with the network.
     fn stop(&self);
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct CacheState {
     pub(crate) pool: Arc<Pool>,
     pub(super) evictor: Mutex<Option<JoinHandle<()>>>,
     pub(super) lock: Mutex<Option<FileLock>>,
-    /// The folder, so that it is not cleaned up by age.
+    /// Open folder, so that it is not cleaned up by age.
     pub(super) _folder: Option<std::fs::File>,
     /// Whether the cache is closed; held for reading while a file gets its name.
     pub(super) gate: RwLock<bool>,
@@ -77,10 +77,10 @@ pub(crate) struct CacheState {
     pub(super) leftovers: u64,
 }
 
-/// Shortest time between log lines about the same kind of failure.
+/// Minimum time between log lines about the same kind of failure.
 const TOLD_EVERY: Duration = Duration::from_secs(600);
 
-/// The last operation on the disk that failed.
+/// Latest failed operation on the disk.
 pub(super) struct DiskFailure {
     time: u64,
     kind: io::ErrorKind,
@@ -115,13 +115,13 @@ impl CacheState {
         self.holders.lock().push(holder);
     }
 
-    /// Returns the most plain bytes of an object of unstated size: half of the quota, at least an amount that fits
-    /// memory.
+    /// Returns the maximum plain size of an object of unknown size: half of the quota, at least an amount that
+    /// fits memory.
     pub(crate) fn unstated_limit(&self) -> u64 {
         (self.space.marks.quota / 2).max(UNSTATED_MIN)
     }
 
-    /// Refuses an object that is larger than all that the cache may keep or pass on.
+    /// Refuses an object that is larger than the cache may store or serve uncached.
     pub(crate) fn check_size(&self, plain_len: u64, is_kept: bool) -> Result<(), Cause> {
         let kept = if is_kept { self.space.marks.hard } else { 0 };
         let limit = kept.max(self.uncached_files.limit());
@@ -131,7 +131,7 @@ impl CacheState {
         Ok(())
     }
 
-    /// Bytes an object is counted with.
+    /// Returns the bytes that an object is charged with.
     pub(crate) fn charge_of(&self, plain_len: u64) -> u64 {
         let len = plain_len.saturating_add(TRAILER_LEN as u64);
         len.div_ceil(self.block).saturating_mul(self.block)

@@ -1,4 +1,4 @@
-//! The end of every cache file.
+//! Encodes the trailer of a cache file.
 //!
 //! ```text
 //!   plain bytes of the object …   | trailer, 64 bytes

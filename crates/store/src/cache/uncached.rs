@@ -1,4 +1,4 @@
-//! The account of objects that are served without being cached.
+//! Accounts for objects that are served uncached.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ impl UncachedAccount {
         Arc::new(Self { limit, used: AtomicU64::new(0), served: AtomicU64::new(0) })
     }
 
-    /// Returns the most bytes of it.
+    /// Returns the limit in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
@@ -30,7 +30,7 @@ impl UncachedAccount {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Takes room for an object, unless the limit is reached.
+    /// Reserves room for an object, unless the limit is reached.
     pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Option<UncachedShare> {
         let taken = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
             used.checked_add(bytes).filter(|sum| *sum <= self.limit)
@@ -40,14 +40,14 @@ impl UncachedAccount {
 }
 
 impl UncachedShare {
-    /// Takes more room, unless the limit is reached.
+    /// Reserves more room, unless the limit is reached.
     pub(super) fn grow(&mut self, bytes: u64) -> bool {
         let Some(mut more) = self.account.take(bytes) else { return false };
         self.bytes += std::mem::take(&mut more.bytes);
         true
     }
 
-    /// Gives bytes back, at most those it has; returns how many.
+    /// Releases bytes, at most those reserved; returns their number.
     pub(super) fn shrink(&mut self, bytes: u64) -> u64 {
         let less = bytes.min(self.bytes);
         self.bytes -= less;

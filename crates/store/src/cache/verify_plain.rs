@@ -18,15 +18,15 @@ use crate::objects::request::CacheKey;
 
 pub use sys::StockZlib;
 
-/// Proves one object after the other, and remembers which encoder made the last one.
+/// Verifies objects one after the other, and remembers which encoder matched last.
 #[derive(Debug, Default)]
 pub(crate) struct PlainVerifier {
-    /// The last zlib object was not made by zlib itself.
+    /// True if the last zlib object was not made by zlib itself.
     fast_first: AtomicBool,
 }
 
 impl PlainVerifier {
-    /// Returns whether these are the plain bytes of the object.
+    /// Returns true if these are the plain bytes of the object.
     pub(crate) fn is_content(&self, key: &CacheKey, plain: &[u8]) -> io::Result<bool> {
         let matches = |stored: &[u8]| ContentHash::of(key.hash.algorithm(), stored) == key.hash;
         match key.compression {
@@ -71,7 +71,7 @@ pub(crate) struct StreamVerifier {
 }
 
 impl StreamVerifier {
-    /// Begins; nothing where there is no encoder that works piece by piece.
+    /// Begins a streaming verification; none if no streaming encoder exists.
     pub(crate) fn begin(key: &CacheKey) -> io::Result<Option<Self>> {
         let zlib = match key.compression {
             Compression::Stored => None,
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_of_our_encoders_made_is_proven_and_nothing_else() {
+    fn only_output_of_known_encoders_is_verified() {
         let prover = PlainVerifier::default();
         for len in [0, 1, 5000, 300_000] {
             let plain = text(len);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pieces_make_no_difference() {
+    fn the_sizes_of_pieces_make_no_difference() {
         let plain = text(400_000);
         let mut stored = Vec::new();
         let mut zlib = StockZlib::new().unwrap();

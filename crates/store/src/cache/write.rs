@@ -1,4 +1,5 @@
-//! Writing an object: without a name where the file system can, else into `txn/`; then under its name, or nowhere.
+//! Writes an object: without a name where the file system can, otherwise in `txn/`; then renames or discards
+//! it.
 //!
 //! Files of `txn/` are made and renamed by all threads at once, and the kernel lets one after the other into a folder, and one
 //! alone on a file system rename from folder to folder.
@@ -17,15 +18,15 @@ use super::trailer::Trailer;
 use crate::error::Cause;
 use crate::objects::request::CacheKey;
 
-/// Most bytes of one write. The page cache takes a write into folios as large as it, and the host of a virtual machine
-/// takes free blocks of 2 MiB and more back: there a gigabyte in writes of 8 MiB took 3 to 5 s, in writes of up to 1
-/// MiB, which find smaller blocks, 0.4 s.
+/// Maximum number of bytes in one write. The page cache takes a write into folios as large as it, and the host
+/// of a virtual machine takes free blocks of 2 MiB and more back: there a gigabyte in writes of 8 MiB took 3 to
+/// 5 s, in writes of up to 1 MiB, which find smaller blocks, 0.4 s.
 const PIECE: usize = 256 << 10;
 
 /// A file being written; removed on drop unless it was cached.
 pub(crate) struct Writing {
     cache: Arc<CacheState>,
-    /// Its path in `txn/`, if it has a name there.
+    /// Path in `txn/`, if the file has a name there.
     path: Option<PathBuf>,
     file: Option<File>,
     digest: Box<Xxh3>,
@@ -73,7 +74,7 @@ impl Writing {
         }
     }
 
-    /// Gives the object its name in the cache; `prefetched` has the stored bytes of an object that was not demanded.
+    /// Adds the object to the cache; `prefetched` has the stored size of a prefetched object.
     pub(crate) fn keep(
         mut self,
         key: CacheKey,
@@ -115,7 +116,7 @@ impl Writing {
         .map_err(|source| self.cache.failed("naming", &to, source))
     }
 
-    /// Gives the file its name, whatever has it.
+    /// Names the file, and replaces an existing one.
     fn put(&self, file: &File, to: &Path) -> io::Result<()> {
         let disk = &self.cache.disk;
         if let Some(path) = &self.path {
@@ -132,7 +133,7 @@ impl Writing {
         }
     }
 
-    /// Ends without keeping it: the file has no name any more and is returned open for reading only.
+    /// Ends without adding the object; returns the unnamed file, opened for reading only.
     pub(crate) fn unkept(mut self) -> Result<File, Cause> {
         let written = self.file.take().expect("the file is open because only the last step takes it");
         let (cache, disk) = (&self.cache, &self.cache.disk);

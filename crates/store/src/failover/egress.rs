@@ -1,4 +1,4 @@
-//! Groups of exits, in the order in which they are used.
+//! Groups the egresses, in the order of use.
 //!
 //! The group in use is always derived: it is the first group with a member that can be used. A member whose name is
 //! still being resolved counts as one, and requests wait for it. So neither the member that is resolved first nor the
@@ -14,30 +14,30 @@ use crate::clock::unix_now;
 use crate::servers::{Dns, Family, Login, Proxy};
 use crate::transport::status::Reach;
 
-/// Egress from this machine: a proxy's address, or none.
+/// The egress from this machine: a proxy's address, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Egress {
     pub(super) id: u32,
-    /// `None` for no proxy.
+    /// Address of the proxy; `None` for a direct connection.
     pub(super) proxy: Option<SocketAddr>,
-    /// Whether it is used over https.
+    /// True if the proxy is used over https.
     pub(super) tls: bool,
 }
 
-/// An entry in the list of exits that a request can take.
+/// A candidate in the list of egresses for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Candidate {
-    /// An exit whose address is known.
+    /// An egress whose address is known.
     Ready {
         egress: Egress,
-        /// Whether it is marked down.
+        /// True if the egress is marked down.
         is_out: bool,
     },
     /// A proxy whose name is being resolved for the first time.
     Pending,
 }
 
-/// Something that is out of use, and when it is to be looked at again.
+/// State of a component that is marked down, with the time of its next probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Outage {
     again: Option<Instant>,
@@ -50,7 +50,7 @@ impl Outage {
         Self { again, since: unix_now(), why: why.to_owned() }
     }
 
-    /// Returns whether it is time for a look, and sets the time of the next one if so.
+    /// Returns true if a probe is due, and schedules the next one if so.
     pub(super) fn is_due(&mut self, now: Instant, next: Duration) -> bool {
         let is_due = self.again.is_some_and(|again| again <= now);
         if is_due {
@@ -75,11 +75,11 @@ struct EgressState {
 /// State of the name lookup of a member.
 #[derive(Debug)]
 enum Lookup {
-    /// It is being resolved for the first time.
+    /// The proxy's name is being resolved for the first time.
     Pending,
-    /// It has addresses, or needs none.
+    /// The proxy's addresses are known, or the egress needs none.
     Resolved,
-    /// It has no address.
+    /// The proxy's name has no address.
     Failed(Outage),
 }
 
@@ -104,23 +104,23 @@ impl Member {
 /// Change made by an answer of a name server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing that users should know.
+    /// The change does not concern users.
     None,
-    /// The proxy had no address, and has one now.
+    /// The proxy had no address and has one now.
     Back,
-    /// The proxy has other addresses than before.
+    /// The addresses of the proxy changed.
     Moved,
 }
 
-/// All groups.
+/// All groups of egresses.
 #[derive(Debug)]
 pub(super) struct EgressGroups {
     groups: Vec<Vec<Member>>,
-    /// The exit in use, if it isn't the object that decides.
+    /// Egress in use, unless it depends on the object.
     chosen: Option<u32>,
     ring: Option<HashRing>,
     sharding: bool,
-    /// Whether requests use known members of a group while others are still being resolved.
+    /// True if requests use resolved members of a group while others are still being resolved.
     is_hurried: bool,
     ids: u32,
 }
@@ -150,7 +150,7 @@ impl EgressGroups {
         egresses
     }
 
-    /// Returns the proxies that have a name to be resolved.
+    /// Returns the proxies whose names need resolution.
     pub(super) fn names(&self) -> Vec<(String, u16)> {
         let mut names = Vec::new();
         for member in self.groups.iter().flatten().filter(|member| member.is_pending()) {
@@ -163,7 +163,7 @@ impl EgressGroups {
         names
     }
 
-    /// Takes in the addresses of a proxy. Those that it had keep their state.
+    /// Stores the addresses of a proxy. Known addresses keep their state.
     pub(super) fn resolved(&mut self, name: &str, port: u16, addresses: &[IpAddr], dns: &Dns) -> Change {
         let mut change = Change::None;
         let mut added = Vec::new();
@@ -201,8 +201,8 @@ impl EgressGroups {
         change
     }
 
-    /// Takes note that a name has no address; those that the proxy had are used on. Returns whether a proxy is out of use
-    /// by that which was not before.
+    /// Records that a name has no address; known addresses remain in use. Returns true if this marks the proxy
+    /// down.
     pub(super) fn unresolved(&mut self, name: &str, port: u16, why: &str) -> bool {
         let mut is_news = false;
         for member in self.groups.iter_mut().flatten().filter(|member| is_named(&member.proxy, name, port)) {
@@ -215,7 +215,7 @@ impl EgressGroups {
         is_news
     }
 
-    /// Has requests wait no longer for some names of a group in which other members can be used.
+    /// Makes requests wait no longer for unresolved names of a group with other usable members.
     pub(super) fn hurry(&mut self) {
         self.is_hurried = true;
     }
@@ -234,7 +234,7 @@ impl EgressGroups {
         self.current().and_then(|group| self.groups.get(group)).map_or(&[], Vec::as_slice)
     }
 
-    /// Picks an egress of the group in use, unless the picked one is still usable.
+    /// Selects an egress of the group in use, unless the selected one is still usable.
     fn choose(&mut self) {
         let alive: Vec<Egress> = self.alive(self.current()).collect();
         let urls: Vec<(u32, String)> =
@@ -245,8 +245,8 @@ impl EgressGroups {
         }
     }
 
-    /// Gives new members of the group in use their chance to be picked, so that the load of many nodes is balanced
-    /// whatever name resolves first.
+    /// Rebalances the selection after new members of the group in use were resolved, so that the load of many
+    /// nodes is shared.
     fn share_with(&mut self, added: &[u32]) {
         let alive: Vec<Egress> = self.alive(self.current()).collect();
         let added: Vec<u32> = alive.iter().map(|egress| egress.id).filter(|id| added.contains(id)).collect();
@@ -302,7 +302,7 @@ impl EgressGroups {
         self.groups.iter().flatten().flat_map(|member| &member.ends).map(|end| end.egress)
     }
 
-    /// Takes an exit out of use; returns whether it was in use.
+    /// Marks an egress down; returns true if it was up.
     pub(super) fn mark_down(&mut self, id: u32, out: Outage) -> bool {
         let Some(end) = self.end(id).filter(|end| end.out.is_none()) else { return false };
         end.out = Some(out);
@@ -310,7 +310,7 @@ impl EgressGroups {
         true
     }
 
-    /// Takes an exit into use again; returns whether it was out of use.
+    /// Marks an egress up; returns true if it was down.
     pub(super) fn answers(&mut self, id: u32) -> bool {
         let Some(end) = self.end(id) else { return false };
         let is_news = end.out.take().is_some();
@@ -320,7 +320,7 @@ impl EgressGroups {
         is_news
     }
 
-    /// Returns the exits that were out of use for long enough to be looked at. Each is returned once, and again after
+    /// Returns the egresses that were down for long enough to be probed. Each is returned once, and again after
     /// `next`. Groups behind the one in use are not needed.
     pub(super) fn due(&mut self, now: Instant, next: Duration) -> Vec<Egress> {
         let count = self.current().map_or(self.groups.len(), |current| current + 1);
@@ -341,7 +341,7 @@ impl EgressGroups {
         self.choose();
     }
 
-    /// Returns whether an exit is of one of the last so many groups.
+    /// Returns true if an egress is in one of the last so many groups.
     pub(super) fn is_in_last(&self, id: u32, count: usize) -> bool {
         let last = self.groups.iter().rev().take(count).flatten().flat_map(|member| &member.ends);
         last.into_iter().any(|end| end.egress.id == id)
@@ -368,7 +368,7 @@ impl EgressGroups {
         }
     }
 
-    /// Returns the exit with this number, if there still is one.
+    /// Returns the egress with this number, if it still exists.
     pub(super) fn get(&self, id: u32) -> Option<Egress> {
         self.member_of(id)?.ends.iter().map(|end| end.egress).find(|egress| egress.id == id)
     }
@@ -378,7 +378,7 @@ impl EgressGroups {
         ends.into_iter().find(|end| end.egress.id == id)
     }
 
-    /// Returns how many exits there are; a name that is being resolved counts as one.
+    /// Returns the number of egresses; an unresolved name counts as one.
     pub(super) fn count(&self) -> usize {
         let members = self.groups.iter().flatten();
         members.map(|member| member.ends.len() + usize::from(member.is_pending())).sum()
@@ -419,7 +419,7 @@ fn is_named(proxy: &Proxy, name: &str, at: u16) -> bool {
 }
 
 impl Egress {
-    /// No proxy.
+    /// Egress without a proxy.
     pub(super) const DIRECT: Self = Self { id: 0, proxy: None, tls: false };
 
     fn url(&self) -> Option<String> {
@@ -442,8 +442,8 @@ pub(super) fn list(egresses: &[Egress]) -> String {
     names.join(" and ")
 }
 
-/// Returns addresses of the preferred family, or of the other if there is none: at most so many, those that are known
-/// already first, the others at random.
+/// Returns at most so many addresses of the preferred family, or of the other if there are none: known ones
+/// first, others at random.
 fn preferred(addresses: &[IpAddr], known: &[IpAddr], family: Family, most: usize) -> Vec<IpAddr> {
     let of = |v6: bool| addresses.iter().copied().filter(|ip| ip.is_ipv6() == v6).collect::<Vec<_>>();
     let mut chosen = match family {

@@ -8,7 +8,7 @@ use crate::clock::unix_now;
 use crate::error::StoreError;
 use crate::log::Log;
 
-/// Counters of one route.
+/// Failure counters of one route.
 pub(super) struct FailoverLog {
     pub(super) log: Log,
     pub(super) proxies: AtomicU64,

@@ -1,4 +1,4 @@
-//! Attribution of a failed attempt to the proxy or the server.
+//! Attributes a failed attempt to the proxy or the server.
 
 use crate::error::{Blame, Cause, Phase, StoreError};
 
@@ -9,11 +9,11 @@ pub(super) struct Fault {
     pub(super) egress: u32,
     /// Suspicion against the server.
     pub(super) server: u32,
-    /// The proxy is out of use for every server.
+    /// True if the proxy is down for every server.
     pub(super) no_egress: bool,
     /// Whether the server is down on this route.
     pub(super) no_server: bool,
-    /// Whether the same route may work the next time.
+    /// True if the same route may succeed on the next attempt.
     pub(super) again: bool,
 }
 
@@ -31,7 +31,7 @@ const BEHIND_SQUID: [&str; 9] = [
 ];
 
 impl Fault {
-    /// Either may be to blame.
+    /// Suspicion of both components.
     pub(super) const EITHER: Self =
         Self { egress: 1, server: 1, no_egress: false, no_server: false, again: false };
 

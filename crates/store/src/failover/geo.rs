@@ -12,9 +12,9 @@ use crate::error::StoreError;
 use crate::servers::Proxy;
 use crate::transport::source::{Fetch, Stored};
 
-/// An answer has a few digits for each name.
+/// Maximum length of an answer, which has a few digits for each name.
 const ANSWER_MAX: u64 = 16 << 10;
-/// Most servers to query, one after the other.
+/// Maximum number of servers to query, one after the other.
 const ASKED_MAX: usize = 3;
 /// Separator between servers and proxies for clients that use only those proxies: the order then is by distance from
 /// the proxies.
@@ -29,7 +29,7 @@ struct Question {
 /// Meaning of the numbers of an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct About {
-    /// The names that were sent.
+    /// Host names in the query.
     names: Vec<String>,
     /// The servers, by number, as they were named.
     servers: Vec<u32>,
@@ -38,7 +38,7 @@ struct About {
 }
 
 impl About {
-    /// Makes the list of these servers and one proxy of each fallback group.
+    /// Creates the query for these servers and one proxy of each fallback group.
     fn new(hosts: &[&str], fallback: &[Vec<Proxy>], is_fallback_only: bool) -> Self {
         let mut servers: Vec<(&str, u32)> = hosts.iter().copied().zip(0..).collect();
         // Clients with the same servers send the same query, which a proxy can cache.
@@ -75,7 +75,7 @@ fn permutation(answer: &[u8], count: usize) -> Option<Vec<usize>> {
 }
 
 impl Router {
-    /// Asks some servers, one after the other, in parallel to demands; without an answer the order stays.
+    /// Queries some servers, one after the other, in parallel to demands; without an answer the order stays.
     pub(super) fn ask_who_is_near(self: &Arc<Self>) {
         let hosts: Vec<&str> = self.bases.iter().map(|base| base.host.as_str()).collect();
         let fallback = self.servers.fallback_groups();

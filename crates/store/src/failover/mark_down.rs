@@ -1,4 +1,4 @@
-//! Marks proxies and servers as down after failures, and as up once they answer again.
+//! Marks proxies and servers down after failures, and up when they reply again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::transport::status::{Reach, RouteStatus};
 const SOON: Duration = Duration::from_secs(10);
 
 impl Router {
-    /// Marks the proxy or server down that a failure proves to be unusable.
+    /// Marks down the proxy or server that a failure proves to be unusable.
     pub(super) fn mark_certain_faults(&self, route: Route, fault: Fault, error: &StoreError) {
         let now = Instant::now();
         let timings = &self.servers.timings;
@@ -73,7 +73,7 @@ impl Router {
         self.move_queued(|_, id| id == egress.id);
     }
 
-    /// Tells that a proxy is out of use because its name has no address.
+    /// Logs that a proxy is down because its name has no address.
     pub(super) fn has_no_address(&self, host: &str, port: u16, why: &str) {
         let next = self.routes.lock().egresses.in_use();
         self.log.proxies.fetch_add(1, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Router {
         left.for_each(|(_, taken)| self.network.requeue(Arc::clone(&taken.site)));
     }
 
-    /// Logs that a proxy or server answers again.
+    /// Logs that a proxy or server replies again.
     pub(super) fn came_back(&self, what: &str) {
         self.back(&format!("{what} answers again"));
     }
@@ -144,7 +144,7 @@ impl Router {
     }
 }
 
-/// Returns the text that names the egresses in use from now on.
+/// Returns a text that names the egresses now in use.
 fn going_on(next: &[Egress]) -> String {
     if next.is_empty() { "nothing is left".to_owned() } else { format!("going on with {}", list(next)) }
 }

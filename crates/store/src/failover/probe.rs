@@ -1,4 +1,4 @@
-//! Probes: whether a server or proxy that was marked down answers again, and which server answers fastest.
+//! Probes whether a server or proxy that was marked down replies again, and which server is fastest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::transport::source::{Fetch, Stored};
 
 /// Default time between probes.
 const USUAL: Duration = Duration::from_secs(300);
-/// A manifest has some 20 short lines and a signature.
+/// Maximum size of a manifest, which has some 20 short lines and a signature.
 const MANIFEST_MAX: u64 = 64 << 10;
 
 /// Requests to each server when timing it; the last one counts, because it has a connection already.
@@ -22,7 +22,7 @@ const ROUNDS: u32 = 2;
 
 /// Response times of servers.
 struct Race {
-    /// By server; `None` for a failed one.
+    /// Response time of each server; `None` for a failed one.
     took: Mutex<Vec<Option<Duration>>>,
     running: AtomicUsize,
 }

@@ -1,4 +1,4 @@
-//! Assignment of objects to proxies, so that the proxies of a site share the objects among them.
+//! Assigns objects to proxies, so that the proxies of a site share the objects among them.
 //!
 //! The assignment is that of the reference client, because both use the same proxies: each proxy has 16 places on a
 //! ring of 32-bit numbers, and an object belongs to the first place at or after the first 32 bits of its hash. If a
@@ -10,7 +10,7 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 
 /// Places of each proxy.
 const PLACES: usize = 16;
-/// Places are below this; it is the one number that is never drawn.
+/// Upper bound of places on the ring, which is never drawn.
 const END: u32 = u32::MAX;
 
 /// Returns the place of an object; an object without a hash has the first.
@@ -22,12 +22,12 @@ fn first_bits(digest: &[u8]) -> u32 {
     digest.first_chunk().map_or(0, |first| u32::from_be_bytes(*first))
 }
 
-/// Places on the ring, and whose they are.
+/// Places on the ring, with their proxies.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HashRing(BTreeMap<u32, u32>);
 
 impl HashRing {
-    /// Makes a ring of proxies by their ids and URLs (with the address, not the name), in their order.
+    /// Creates a ring of proxies from their ids and URLs (with the address, not the name), in order.
     pub(super) fn of<'a>(proxies: impl Iterator<Item = (u32, &'a str)>) -> Self {
         let mut places = BTreeMap::new();
         for (id, url) in proxies {
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_fails_leaves_the_objects_of_others_where_they_are() {
+    fn a_failed_proxy_does_not_move_objects_of_other_proxies() {
         let all = [(1, "http://10.0.0.1:3128"), (2, "http://10.0.0.2:3128"), (3, "http://10.0.0.3:3128")];
         let (ring, rest) =
             (HashRing::of(all.into_iter()), HashRing::of(all.into_iter().filter(|(id, _)| *id != 2)));

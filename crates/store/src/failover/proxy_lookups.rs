@@ -1,4 +1,4 @@
-//! State of the lookups of proxy names, and the requests that wait for them.
+//! Tracks the lookups of proxy names, and the requests that wait for them.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ pub(super) struct Name {
     pub(super) failure: Option<String>,
 }
 
-/// A request that waits until a name is resolved.
+/// A request that waits for the resolution of a name.
 pub(super) struct Waiting {
     pub(super) fetch: Fetch,
     pub(super) state: RequestState,
@@ -44,7 +44,7 @@ impl ProxyLookups {
         failed.unwrap_or_else(|| ("the proxy".to_owned(), "no proxy has an address".to_owned()))
     }
 
-    /// Makes the next request look up names without an address again, because requests have no other route.
+    /// Makes the next request resolve failed names again, because requests have no other route.
     pub(super) fn ask_again(&mut self) {
         let now = Instant::now();
         for name in self.names.iter_mut().filter(|name| name.failure.is_some()) {
@@ -52,7 +52,7 @@ impl ProxyLookups {
         }
     }
 
-    /// Returns the names to be looked up now, which the caller has to do.
+    /// Returns the names that are due for resolution by the caller.
     pub(super) fn take_due(&mut self) -> Vec<(String, u16)> {
         let now = Instant::now();
         let mut due = Vec::new();

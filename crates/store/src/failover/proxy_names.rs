@@ -1,4 +1,4 @@
-//! Names of proxies: resolved before the first request goes out, and again when their time is over.
+//! Resolves names of proxies before the first request, and again when their TTL expires.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::error::{Cause, StoreError};
 use crate::transport::Resolved;
 use crate::transport::source::{Fetch, Stored};
 
-/// A name that has no address is looked up again after so long at most.
+/// Maximum time before a failed name is resolved again.
 const UNRESOLVED: Duration = Duration::from_secs(10);
 /// Time after which requests use the resolved members of a group while others are still being resolved.
 const GROUP_WAIT: Duration = Duration::from_secs(1);
 
 impl Router {
-    /// Sees to it that names are looked up that are due. Every lookup ends: an answer, an error or a time limit.
+    /// Starts due lookups of names. Every lookup ends by an answer, an error or a timeout.
     pub(super) fn look_up_names(self: &Arc<Self>) {
         let (due, is_first) = {
             let mut lookups = self.lookups.lock();

@@ -1,4 +1,4 @@
-//! Redirects.
+//! Parses redirects.
 
 use std::sync::Arc;
 

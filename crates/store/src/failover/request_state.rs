@@ -1,4 +1,4 @@
-//! Routes tried by one request.
+//! Tracks the routes tried by one request.
 
 use std::time::{Duration, Instant};
 
@@ -8,18 +8,18 @@ use crate::error::StoreError;
 use crate::failover::retry::RetryPolicy;
 use crate::progress::Progress;
 
-/// Most attempts of one round, so that a request for a missing object ends.
+/// Maximum number of attempts in one round, so that a request for a missing object ends.
 const ATTEMPTS_MAX: usize = 32;
-/// Most moves of a queued request to another route.
+/// Maximum number of moves of a queued request to another route.
 const LEFT_MAX: u32 = 64;
 
-/// Redirects that may follow each other; the reference client's limit.
+/// Maximum number of consecutive redirects; the reference client's limit.
 pub(super) const REDIRECTS_MAX: u32 = 4;
 
 /// Next step of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Take this route.
+    /// The next attempt uses this route.
     Take(Route),
     /// Wait for the name of a proxy that is preferred to all other routes.
     Wait,
@@ -30,18 +30,18 @@ pub(super) enum Step {
 /// Routes tried and failures met by one request.
 pub(super) struct RequestState {
     began: Instant,
-    /// Whether the caller wants no cached answer.
+    /// True if the caller wants no cached response.
     pub(super) fresh: bool,
-    /// Failed rounds through all routes.
+    /// Number of failed rounds through all routes.
     pub(super) rounds: u32,
-    /// Repeated attempts on the same route.
+    /// Number of repeated attempts on the same route.
     pub(super) repeated: u32,
     pub(super) redirects: u32,
     left: u32,
     tried: Vec<Route>,
     egresses: Vec<Suspect>,
     servers: Vec<Suspect>,
-    /// The most hopeful failure of this round.
+    /// Failure of this round that most likely permits a retry.
     retryable: Option<StoreError>,
 }
 
@@ -73,7 +73,7 @@ impl RequestState {
         self.began.elapsed()
     }
 
-    /// Returns whether a further attempt may begin after a pause: as long as bytes keep coming, whatever the total
+    /// Returns true if a further attempt may begin after a pause: while bytes keep arriving, whatever the total
     /// time. A response that repeatedly starts and never completes ends after the usual number of rounds.
     pub(super) fn is_in_time(&self, progress: &Progress, total: Duration, pause: Duration) -> bool {
         let since = progress.last().map_or(self.began, |last| last.max(self.began));
@@ -86,7 +86,7 @@ impl RequestState {
         self.tried.len() + 1 < ATTEMPTS_MAX && routes.any(|other| other != route && self.is_untried(other))
     }
 
-    /// Returns whether this route may still be tried in this round.
+    /// Returns true if this route may still be tried in this round.
     fn is_untried(&self, route: Route) -> bool {
         let is_out = find(&self.egresses, route.egress.id).is_some_and(|suspect| suspect.out);
         !is_out && !self.tried.contains(&route)
@@ -97,13 +97,13 @@ impl RequestState {
         !self.tried.is_empty()
     }
 
-    /// Returns whether the request may be queued once more after its route was marked down.
+    /// Returns true if the request may be queued once more after its route was marked down.
     pub(super) fn may_move(&mut self) -> bool {
         self.left += 1;
         self.left <= LEFT_MAX
     }
 
-    /// Takes note of a failure.
+    /// Records a failure.
     pub(super) fn failed(&mut self, route: Route, fault: Fault, error: &StoreError) {
         self.suspect(route, fault);
         self.repeated = 0;
@@ -153,7 +153,7 @@ impl RequestState {
         self.servers.iter().filter(guilty).map(|suspect| suspect.id).filter(move |id| *id != served.server)
     }
 
-    /// Ends a round in which everything failed; returns the failure to go on from, or to tell.
+    /// Ends a round in which everything failed; returns the failure to retry after or to report.
     pub(super) fn round_over(&mut self, last: StoreError) -> StoreError {
         self.rounds += 1;
         self.tried.clear();
@@ -163,7 +163,7 @@ impl RequestState {
     }
 }
 
-/// Returns the route after passing over `count` routes whose answers were no good.
+/// Returns the route after skipping `count` routes whose responses were invalid.
 pub(super) fn passing_over(count: usize, choices: &[Choice]) -> Step {
     let mut state = RequestState::new(false);
     for _ in 0..count {

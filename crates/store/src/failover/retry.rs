@@ -8,16 +8,16 @@ use crate::error::{Blame, Cause, StoreError};
 /// Number and pauses of attempts.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryPolicy {
-    /// Most rounds over all routes, for failures that may pass.
+    /// Maximum number of rounds over all routes, for temporary failures.
     pub attempts: u32,
     /// Time after which no further attempt begins.
     pub total: Duration,
     /// The first pause is a random part of this.
     pub first_pause: Duration,
-    /// Each later pause is up to twice as long, up to this.
+    /// Maximum pause; each pause is up to twice as long as the previous one.
     pub longest_pause: Duration,
-    /// Longest `Retry-After` that is honoured. A longer one fails the request at once: no reader waits that long, and
-    /// an earlier retry would only add load.
+    /// Maximum `Retry-After` that is honoured. A longer one fails the request at once: no reader waits that
+    /// long, and an earlier retry would only add load.
     pub longest_asked: Duration,
 }
 
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_left_alone_for_as_long_as_it_asks() {
+    fn a_requested_pause_is_kept() {
         let policy = RetryPolicy::default();
         let overloaded = |seconds| {
             let after = Duration::from_secs(seconds);

@@ -12,7 +12,7 @@ use crate::servers::Proxy;
 /// Penalty of a route whose egress or server is marked down.
 const DOWN_PENALTY: u32 = 8;
 
-/// An exit and a server, by its number.
+/// An egress and a server, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Route {
     pub(super) egress: Egress,
@@ -22,7 +22,7 @@ pub(super) struct Route {
 /// A candidate route.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
-    /// The exit; `None` for a proxy whose name is being resolved.
+    /// The egress; `None` for a proxy whose name is being resolved.
     pub(super) egress: Option<Egress>,
     pub(super) server: u32,
     /// Penalty of the route before any attempt.
@@ -30,7 +30,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Returns the route; `None` while the proxy has no address yet.
+    /// Returns the route; `None` while the proxy has no address.
     pub(super) fn route(&self) -> Option<Route> {
         self.egress.map(|egress| Route { egress, server: self.server })
     }
@@ -95,7 +95,7 @@ impl RouteTable {
         choices
     }
 
-    /// Returns whether `wanted` holds for any route; proxies without an address are left out.
+    /// Returns true if `wanted` holds for any route; proxies without an address are skipped.
     pub(super) fn any(&self, wanted: impl Fn(Route) -> bool) -> bool {
         self.egresses
             .all()
@@ -108,7 +108,7 @@ impl RouteTable {
         from_current.map(|server| (*server, if self.is_out(*server) { DOWN_PENALTY } else { 0 })).collect()
     }
 
-    /// Takes a server out of use; whether it was in use.
+    /// Marks a server down; returns true if it was up.
     pub(super) fn mark_down(&mut self, server: u32, out: Outage) -> bool {
         let Some(known) = self.servers.get_mut(server as usize).filter(|server| server.out.is_none()) else {
             return false;
@@ -165,7 +165,7 @@ impl RouteTable {
         self.order = order;
     }
 
-    /// Has only the first so many servers asked; all if that is 0.
+    /// Limits the servers in use to the first so many; 0 for all.
     pub(super) fn keep(&mut self, most: usize) {
         if most > 0 {
             let mut order = self.order.clone();
@@ -174,7 +174,7 @@ impl RouteTable {
         }
     }
 
-    /// Returns whether there is only one route.
+    /// Returns true if there is only one route.
     pub(super) fn is_single(&self) -> bool {
         self.egresses.count() * self.servers.len() <= 1
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use esker_format::compress::Compression;
-use esker_format::trust::{self, ClaimedHead, Seen};
+use esker_format::trust::{self, AcceptedHead, ClaimedHead};
 use esker_format::{manifest, whitelist};
 
 use super::{Current, Evidence, Keeper, Saved};
@@ -14,42 +14,42 @@ use crate::objects::request::ObjectRequest;
 use crate::priority::Urgency;
 use crate::transport::source::{Fetch, Stored};
 
-/// A manifest has some 20 short lines and a signature.
+/// Maximum size of a manifest, which has some 20 short lines and a signature.
 const MANIFEST_MAX: u64 = 64 << 10;
-/// A whitelist has a line for each publisher's certificate.
+/// Maximum size of a whitelist, which has a line for each publisher's certificate.
 const WHITELIST_MAX: u64 = 1 << 20;
-/// A certificate in PEM.
+/// Maximum size of a certificate in PEM.
 const CERTIFICATE_MAX: u64 = 256 << 10;
 
-/// Most routes tried for a head that verifies.
+/// Maximum number of routes tried for a head that verifies.
 const DETOURS_MAX: usize = 8;
 
 /// Result of checking a server's head.
 pub(super) enum Checked {
-    /// The manifest that is known already, byte for byte.
+    /// The manifest is identical to the known one.
     Same,
-    /// A head that is believed.
+    /// A verified head.
     New(Current),
 }
 
-/// One round of questions.
+/// A check for a new head.
 pub(super) struct Check {
     keeper: Arc<Keeper>,
     known: Option<Vec<u8>>,
-    seen: Option<Seen>,
-    /// Whether caches on the route are bypassed, as in the second attempt.
+    seen: Option<AcceptedHead>,
+    /// True if caches on the route are bypassed, as in the second attempt.
     fresh: bool,
-    /// Routes to skip.
+    /// Number of routes to skip.
     detour: usize,
     done: Callback<Checked>,
 }
 
 impl Check {
-    /// Asks for the head. If the manifest is the `known` one, nothing more is requested.
+    /// Requests the head. If the manifest is the `known` one, nothing more is requested.
     pub(super) fn begin(
         keeper: Arc<Keeper>,
         known: Option<Vec<u8>>,
-        seen: Option<Seen>,
+        seen: Option<AcceptedHead>,
         done: Callback<Checked>,
     ) {
         Self { keeper, known, seen, fresh: false, detour: 0, done }.ask_manifest();

@@ -25,10 +25,10 @@ use crate::cache::disk::{Disk, persist};
 use crate::file_lock::FileLock;
 
 const MAGIC: &[u8; 8] = b"ESKERHD1";
-/// Far above the sizes of manifest, whitelist and certificate together.
+/// Maximum size of the file in bytes, far above that of manifest, whitelist and certificate together.
 const FILE_MAX: u64 = 16 << 20;
 
-/// The signed texts that a head is believed for.
+/// Signed texts that prove a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Evidence {
     pub(super) manifest: Vec<u8>,
@@ -36,7 +36,7 @@ pub(super) struct Evidence {
     pub(super) certificate: Vec<u8>,
 }
 
-/// A head as it was accepted.
+/// A saved head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Saved {
     /// Time of verification.
@@ -46,7 +46,7 @@ pub(super) struct Saved {
     pub(super) evidence: Evidence,
 }
 
-/// The file of one repository and key set.
+/// File with the saved head of one repository and key set.
 pub(super) struct SavedFile {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -63,12 +63,12 @@ impl SavedFile {
         &self.path
     }
 
-    /// Keeps other processes from saving until the result is dropped. The lock is held for milliseconds.
+    /// Locks the file against other processes until the result is dropped, which is milliseconds later.
     pub(super) fn lock(&self) -> io::Result<FileLock> {
         FileLock::wait(&self.lock)
     }
 
-    /// Reads it; nothing if there is none, or it is not as it was written.
+    /// Reads the file; none if it is missing or damaged.
     pub(super) fn load(&self) -> Option<Saved> {
         let facts =
             self.disk.facts(&self.path).ok().filter(|facts| facts.regular && facts.len <= FILE_MAX)?;
@@ -82,7 +82,7 @@ impl SavedFile {
         persist(&*self.disk, &self.path, &saved.encode()?)
     }
 
-    /// Removes it, durably.
+    /// Removes the file durably.
     pub(super) fn forget(&self) -> io::Result<()> {
         match self.disk.remove(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_back_whole_or_not_at_all() {
+    fn a_damaged_saved_head_is_ignored_as_a_whole() {
         let evidence =
             Evidence { manifest: b"manifest".to_vec(), whitelist: vec![], certificate: b"pem".to_vec() };
         let saved = Saved { accepted: UnixTime(5), confirmed: UnixTime(-7), evidence };

@@ -17,21 +17,21 @@ use crate::cache::EntryUse;
 use crate::cache::disk::descriptor_path;
 use crate::sys;
 
-/// Objects up to this size are read into memory whole when they are mapped.
+/// Maximum size of objects that are read into memory as a whole when they are mapped.
 const MAPPED_AHEAD: u64 = 64 << 20;
 
-/// The verified plain bytes of one object. Only stores make it, and they only make it of bytes whose hash
-/// was checked. While a handle (or the file or a mapping taken from it) lives, the cache keeps the object.
+/// Verified plain bytes of one object. Only stores make it, and they only make it of bytes whose hash was
+/// checked. While a handle (or the file or a mapping taken from it) lives, the cache keeps the object.
 #[derive(Clone, Debug)]
 pub struct Handle {
     file: Arc<OpenObject>,
     len: u64,
 }
 
-/// The open file behind one or more [`Handle`]s. The cache learns when the last holder lets go of it, and
-/// may then close it.
+/// Open file behind one or more [`Handle`]s, which the cache may close after the last one is dropped. The cache
+/// learns when the last holder lets go of it, and may then close it.
 pub struct OpenObject {
-    // Declared first, so that it is let go before the keeper counts this use as over.
+    // Declared first, so that it is dropped before the guard ends this use.
     file: Arc<File>,
     keep: Keep,
 }
@@ -40,7 +40,7 @@ pub struct OpenObject {
 pub(crate) enum Keep {
     /// A use of a cache entry.
     Entry(EntryUse),
-    /// Anything else: space and descriptor taken by a file outside the cache.
+    /// Resources of a file outside the cache: space and descriptor.
     Other { _guard: Box<dyn Send + Sync> },
     /// The descriptor of a file in a cache of another process.
     Received { _slot: Box<dyn Send + Sync> },
@@ -62,12 +62,12 @@ impl Handle {
         self.len
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns true if the object is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Reads from `offset`; fewer bytes than asked only at the end.
+    /// Reads from `offset`; returns fewer bytes than requested only at the end.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let left = self.len.saturating_sub(offset);
         let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
@@ -91,7 +91,7 @@ impl Handle {
         Ok(bytes)
     }
 
-    /// Has the kernel read a part of it into memory.
+    /// Makes the kernel read a part of the object into memory.
     pub(crate) fn read_ahead(&self, range: Range<u64>) {
         let end = range.end.min(self.len);
         // No length would stand for everything.
@@ -101,8 +101,7 @@ impl Handle {
         }
     }
 
-    /// Opens the file once more, read-only: flags, locks and seeks of another process on that description don't affect
-    /// readers of this one.
+    /// Opens the file again, read-only, so that another process shares no file description with readers here.
     pub fn reopen(&self) -> io::Result<OwnedFd> {
         let own = descriptor_path(&self.file.file);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;

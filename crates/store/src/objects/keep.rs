@@ -1,4 +1,4 @@
-//! From stored bytes to an object in the cache.
+//! Converts stored bytes to an object in the cache.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::cache::{Entry, FileRoom, Reservation, UncachedShare, Writing};
 use crate::error::Cause;
 use crate::transport::source::Stored;
 
-/// Objects up to this many plain bytes are decompressed in memory, which is faster; larger ones piece by piece. With
-/// one such buffer for each core, and the budget for stored bytes, memory stays bounded.
+/// Maximum plain size of objects that are decompressed in memory; larger ones are decompressed piece by piece.
+/// With one such buffer for each core, and the budget for stored bytes, memory stays bounded.
 const WHOLE_MAX: u64 = 64 << 20;
 
-/// The plain bytes of a small object.
+/// Plain bytes of a small object.
 enum Plain {
     /// The plain bytes are the stored bytes.
     AsStored(Stored),
@@ -57,8 +57,8 @@ impl FetchJob {
         }
     }
 
-    /// Keeps a large object once its plain size is known. Where nothing states the size, the object is inflated once to
-    /// nowhere, so that no byte is written before there is room for it.
+    /// Stores a large object once its plain size is known. Where nothing states the size, the object is
+    /// inflated once to nowhere, so that no byte is written before there is room for it.
     fn measure_and_keep(self, stored: Stored) {
         let plain_len = match self.wanted.size {
             Some(size) => Ok(size),
@@ -70,7 +70,7 @@ impl FetchJob {
         }
     }
 
-    /// Keeps an object that a lower tier had.
+    /// Stores an object found in a lower tier.
     pub(super) fn found_in_lower(self, plain: Vec<u8>) {
         self.keep_whole(Plain::Inflated(plain), Attempt::First);
     }
@@ -140,7 +140,7 @@ impl FetchJob {
         });
     }
 
-    /// Reserves room; there is none for files that are only passed through.
+    /// Reserves room; none for files that are only passed through.
     fn reserve(self, charge: u64, then: impl FnOnce(Self, Result<Reservation, Cause>) + Send + 'static) {
         let cache = self.store.cache.clone();
         if cache.streaming && self.wanted.name.kind.is_content() {
@@ -168,8 +168,8 @@ impl FetchJob {
         }
     }
 
-    /// Serves an object that can't be kept for the reason `cause`: from a file without a name if only the
-    /// cache is full, from memory if the disk fails.
+    /// Serves an object that can't be stored because of `cause`: from an unnamed file if only the cache is
+    /// full, from memory if the disk fails.
     fn serve_unkept(self, plain: Plain, cause: Cause) {
         if self.priority.give_up() {
             return self.complete(Err(cause));
@@ -223,7 +223,8 @@ impl FetchJob {
         }
     }
 
-    /// Writes an object for which there is no room in the cache: to pass it on, or in exchange for its stored bytes.
+    /// Writes an object that the cache has no room for: to an uncached file, or in exchange for its stored
+    /// bytes.
     fn write_unkept(self, stored: Stored, charge: u64, no_room: Cause) {
         if self.priority.give_up() {
             return self.complete(Err(no_room));
@@ -244,8 +245,8 @@ impl FetchJob {
         }
     }
 
-    /// Writes an object piece by piece while the room of its spooled bytes is given back: together they are more than the
-    /// cache may take.
+    /// Writes an object piece by piece while it releases the room of the spooled bytes, since both together may
+    /// exceed the cache.
     fn write_in_exchange(self, stored: Stored, charge: u64) {
         let cache = self.store.cache.clone();
         let mut room = cache.space.nothing();
@@ -330,17 +331,17 @@ impl FetchJob {
     }
 }
 
-/// Takes one piece of stored bytes.
+/// Callback for one piece of stored bytes.
 type Take<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), PieceError>;
-/// Hands all stored bytes of an object out, piece by piece.
+/// Function that passes on all stored bytes of an object, piece by piece.
 type Pieces<'a> = &'a mut dyn FnMut(Take<'_>) -> Result<(), PieceError>;
 
 /// Result of decompressing an object in memory.
 enum Decompressed {
-    /// Its plain bytes are the stored ones.
+    /// The plain bytes are the stored ones.
     AsStored,
     Inflated(Vec<u8>),
-    /// It is too large for that.
+    /// The object is too large.
     TooLarge,
 }
 

@@ -1,4 +1,4 @@
-//! The trait that views and tools read objects through.
+//! Defines the trait through which views and tools read objects.
 
 use std::ops::Range;
 use std::sync::Weak;
@@ -14,16 +14,16 @@ use crate::objects::status::StoreStatus;
 /// Serves verified objects of one repository: from the cache, or fetched. Implemented in this process by
 /// [`Objects`](crate::Objects), and by a client of a store in another process.
 pub trait ObjectStore: Send + Sync {
-    /// Gets an object; never blocks. The answer may come before the call returns.
+    /// Requests an object without blocking. The result may arrive before the call returns.
     fn get(&self, wanted: ObjectRequest, done: Callback<Handle>);
 
-    /// Brings an object into the cache for later use. It is requested only as far as that delays no demand, once (a
-    /// failure is not repeated), and not opened; a demand for it takes it over. Never blocks; dropped if the token is
-    /// cancelled before the request is sent, refused if too many are queued.
+    /// Fetches an object into the cache for later use, with low priority. It is requested only as far as that
+    /// delays no demand, once (a failure is not repeated), and not opened; a demand for it takes it over. Never
+    /// blocks; dropped if the token is cancelled before the request is sent, refused if too many are queued.
     fn warm(&self, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>);
 
-    /// Reads a part of a cached object into the page cache, because it is probably needed soon. Returns false and does
-    /// nothing if the object is not cached or the cache is another process's. Never blocks.
+    /// Reads a part of a cached object into the page cache, because it is probably needed soon. Returns false
+    /// and does nothing if the object is not cached or the cache is another process's. Never blocks.
     fn read_ahead(&self, wanted: &ObjectRequest, range: Range<u64>) -> bool {
         let _ = (wanted, range);
         false
@@ -32,8 +32,8 @@ pub trait ObjectStore: Send + Sync {
     /// Returns the object if it is cached, verified, and can be opened now. No I/O beyond that opening.
     fn cached(&self, wanted: &ObjectRequest) -> Option<Handle>;
 
-    /// Notes that the file of an object could not be read: it is compared with its digest, or fetched, before it is given
-    /// out again.
+    /// Records that the file of an object could not be read; it is verified or fetched again before its next
+    /// use.
     fn doubt(&self, wanted: &ObjectRequest) {
         let _ = wanted;
     }
@@ -41,10 +41,10 @@ pub trait ObjectStore: Send + Sync {
     /// Adds a holder, which is asked before objects are evicted; dropped holders are forgotten.
     fn add_holder(&self, holder: Weak<dyn Holder>);
 
-    /// Returns how full the cache is, as far as known without waiting.
+    /// Returns the known fill level of the cache without waiting.
     fn room(&self) -> Room;
 
-    /// Returns the round-trip time to the server, as far as known without waiting.
+    /// Returns the known round-trip time to the server without waiting.
     fn round_trip(&self) -> Option<Duration> {
         None
     }
@@ -58,7 +58,7 @@ pub trait ObjectStore: Send + Sync {
 pub enum Warmed {
     /// The object was cached, or in progress for another request.
     Here,
-    /// It was fetched, with this many stored bytes.
+    /// The object was fetched, with this many stored bytes.
     Fetched(u64),
 }
 
@@ -68,8 +68,8 @@ pub trait Holder: Send + Sync {
     /// cache's eviction thread; may wait briefly.
     fn release(&self, victims: &[CacheKey]) -> Vec<bool>;
 
-    /// Returns whether held objects are never evicted. If not, its objects are evicted last, and it fetches them again
-    /// when needed.
+    /// Returns true if held objects are never evicted. If not, its objects are evicted last, and it fetches
+    /// them again when needed.
     fn is_binding(&self) -> bool {
         true
     }

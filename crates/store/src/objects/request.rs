@@ -16,11 +16,11 @@ use crate::transport::escaped;
 pub struct CacheKey {
     /// The hash of the stored bytes.
     pub hash: ContentHash,
-    /// Their compression.
+    /// Compression of the object.
     pub compression: Compression,
 }
 
-/// Bytes of [`CacheKey::to_bytes`].
+/// Length of [`CacheKey::to_bytes`].
 pub(crate) const KEY_LEN: usize = 22;
 
 impl CacheKey {
@@ -33,7 +33,7 @@ impl CacheKey {
         bytes
     }
 
-    /// Reads [`CacheKey::to_bytes`] back.
+    /// Parses the output of [`CacheKey::to_bytes`].
     pub fn from_bytes(bytes: &[u8; KEY_LEN]) -> Option<Self> {
         let [algorithm, compression, digest @ ..] = bytes;
         Some(Self {
@@ -57,25 +57,25 @@ impl fmt::Display for CacheKey {
 /// Request for one object.
 #[derive(Clone, Debug)]
 pub struct ObjectRequest {
-    /// Its name.
+    /// Name of the object.
     pub name: ObjectName,
     /// Compression of the stored bytes.
     pub compression: Compression,
-    /// Its plain size, where the repository states one. Another size is an error.
+    /// Plain size, if the repository states one. Another size is an error.
     pub size: Option<u64>,
-    /// The most plain bytes it may have.
+    /// Maximum plain size in bytes.
     pub limit: u64,
     /// Description for messages: a path, "root catalog".
     pub what: String,
-    /// Whether it is requested under its alternative path.
+    /// True if the object is requested under its alternative path.
     pub alternative_path: bool,
-    /// Place of external data.
+    /// Location of external data.
     pub external: Option<Box<External>>,
-    /// User who waits for it, and the progress.
+    /// User and progress of the request.
     pub requester: Requester,
 }
 
-/// A place outside of the repository, on servers of its own.
+/// A location outside of the repository, on other servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct External {
     /// Path below the URL of each of those servers, escaped for a request.
@@ -85,13 +85,13 @@ pub struct External {
 }
 
 impl External {
-    /// Makes the place of a file's external data, or of the part that begins at `offset`.
+    /// Returns the location of a file's external data, or of the part that begins at `offset`.
     pub fn of(path: &[u8], offset: Option<u64>) -> Self {
         Self { path: escaped(path.strip_prefix(b"/").unwrap_or(path)), offset }
     }
 }
 
-/// Most plain bytes of an object of unstated size.
+/// Maximum plain size in bytes of an object of unknown size.
 pub const UNSTATED_SIZE_LIMIT: u64 = 1 << 32;
 
 impl ObjectRequest {
@@ -109,14 +109,14 @@ impl ObjectRequest {
         }
     }
 
-    /// Names the requester.
+    /// Sets the requester.
     #[must_use]
     pub fn for_requester(mut self, requester: Requester) -> Self {
         self.requester = requester;
         self
     }
 
-    /// States the plain size.
+    /// Sets the plain size.
     #[must_use]
     pub fn size(mut self, size: u64) -> Self {
         self.size = Some(size);
@@ -124,7 +124,7 @@ impl ObjectRequest {
         self
     }
 
-    /// Bounds the plain size.
+    /// Limits the plain size.
     #[must_use]
     pub fn limit(mut self, limit: u64) -> Self {
         self.limit = limit;
@@ -160,8 +160,8 @@ impl ObjectRequest {
         if self.alternative_path { self.name.alternative_path() } else { self.name.path() }
     }
 
-    /// Returns the most stored bytes that are accepted. Compression may add a few bytes: zlib adds 5 bytes for each 16
-    /// KiB block and 6 around them, zstd less; an eighth and a page are far above both.
+    /// Returns the maximum stored size that is accepted. Compression may add a few bytes: zlib adds 5 bytes for
+    /// each 16 KiB block and 6 around them, zstd less; an eighth and a page are far above both.
     pub(crate) fn stored_limit(&self) -> u64 {
         let plain = self.size.unwrap_or(self.limit);
         match self.compression {

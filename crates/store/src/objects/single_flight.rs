@@ -1,4 +1,4 @@
-//! One miss, one fetch.
+//! Merges concurrent requests for one object into one fetch.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -26,7 +26,7 @@ pub(crate) struct SingleFlight {
 
 type Shard = Mutex<HashMap<CacheKey, Flight>>;
 
-/// Enough that misses of different objects rarely meet.
+/// Number of shards: enough that misses of different objects rarely meet.
 const SHARDS: usize = 64;
 
 impl Default for SingleFlight {
@@ -48,11 +48,11 @@ pub(crate) struct Waiter {
     pub(crate) answer: Answer,
 }
 
-/// Result that a request waits for.
+/// Kind of result that a request waits for.
 pub(crate) enum Answer {
-    /// The object, open.
+    /// The opened object.
     Open(Callback<Handle>),
-    /// That it is in the cache.
+    /// Notification that the object is in the cache.
     Warm { token: CancelToken, done: Callback<Warmed>, permit: PrefetchPermit },
 }
 
@@ -124,8 +124,8 @@ impl SingleFlight {
         None
     }
 
-    /// Completes all requests that only need the object in the cache. Ends the fetch if none needs more; otherwise
-    /// returns the job.
+    /// Completes all requests that only need the object in the cache; returns the job if other requests remain.
+    /// Ends the fetch if none needs more; otherwise returns the job.
     pub(crate) fn complete_warm(&self, mut job: FetchJob, entry: &Entry) -> Option<FetchJob> {
         let (warm, rest) = {
             let key = job.wanted.key();
@@ -232,7 +232,7 @@ mod tests {
     use crate::priority::Urgency;
     use crate::transport::source::{Fetch, Source, Stored};
 
-    /// Gives a prefetch up; fails it once a demand has joined.
+    /// Gives up a prefetch, unless a demand has joined it.
     #[derive(Default)]
     struct GivesUp(Mutex<Vec<(Fetch, Callback<Stored>)>>);
 

@@ -15,11 +15,11 @@ use crate::transport::status::NetworkStatus;
 /// A snapshot of counters and states.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreStatus {
-    /// The cache.
+    /// Status of the cache.
     pub cache: CacheStatus,
-    /// The traffic.
+    /// Traffic of the store.
     pub traffic: TrafficStatus,
-    /// The requests that it took.
+    /// Requests to the network for this traffic.
     pub network: NetworkStatus,
     /// Waits for a thread, for all stores of this engine.
     pub work: WorkStatus,
@@ -32,29 +32,29 @@ pub struct StoreStatus {
 pub struct TrafficStatus {
     /// Requests answered from the cache.
     pub hits: u64,
-    /// Objects fetched.
+    /// Number of fetched objects.
     pub fetched: u64,
-    /// Stored bytes of them.
+    /// Stored size of these objects in bytes.
     pub fetched_bytes: u64,
     /// Of the objects fetched, those requested as prefetches.
     pub prefetched: u64,
-    /// Stored bytes of them.
+    /// Stored size of prefetched objects in bytes.
     pub prefetched_bytes: u64,
-    /// Of those, the ones used since.
+    /// Number of prefetched objects that were used.
     pub prefetched_used: u64,
-    /// Stored bytes of them.
+    /// Stored size of these in bytes.
     pub prefetched_used_bytes: u64,
-    /// Prefetches that failed.
+    /// Number of failed prefetches.
     pub prefetches_failed: u64,
     /// Prefetches queued or in progress.
     pub warming: u64,
-    /// Requests that joined another one for the same object.
+    /// Number of requests that joined another one for the same object.
     pub joined: u64,
-    /// Requests that failed.
+    /// Number of failed requests.
     pub failed: u64,
 }
 
-/// Failures kept for the status.
+/// Number of failures kept for the status.
 const ERRORS_KEPT: usize = 16;
 
 /// Counters of one store.
@@ -70,7 +70,7 @@ pub(crate) struct Traffic {
     errors: Mutex<VecDeque<(u64, String)>>,
 }
 
-/// Objects and their stored bytes.
+/// Number of objects, and their stored size in bytes.
 #[derive(Default)]
 struct Amount {
     objects: AtomicU64,

@@ -1,4 +1,4 @@
-//! Trusted certificate authorities.
+//! Configures trusted certificate authorities.
 
 use std::path::PathBuf;
 
@@ -21,9 +21,9 @@ const BUNDLES: [&str; 7] = [
 /// Objects are verified by the repository's own signatures; only the transport depends on these authorities.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Authorities {
-    /// Whether the system's authorities are trusted.
+    /// True if the system's authorities are trusted.
     pub system: bool,
-    /// Files of certificates in PEM, and folders of such files. Missing ones are skipped as long as others exist.
+    /// Files of PEM certificates, and folders of such files. Missing ones are skipped as long as others exist.
     pub paths: Vec<String>,
 }
 

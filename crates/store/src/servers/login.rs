@@ -5,9 +5,9 @@ use std::fmt;
 use base64ct::{Base64, Encoding};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// Written in place of a password.
+/// Replacement for a password in texts.
 const MASK: &str = "***";
-/// Characters that need no escape in a user name or password are removed from this set.
+/// Characters to escape in a user name or password.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A user name and a password. `Debug` and `Display` mask the password.
@@ -43,7 +43,7 @@ impl Login {
         &self.user
     }
 
-    /// Returns the text that [`Login::parse`] reads, password included.
+    /// Returns the text form that [`Login::parse`] reads, including the password.
     pub(super) fn revealed(&self) -> String {
         let escaped = |text| utf8_percent_encode(text, ESCAPED).to_string();
         match self.password.is_empty() {

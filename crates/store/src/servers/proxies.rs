@@ -1,4 +1,4 @@
-//! Groups of proxies: `http://a:3128|http://b:3128;http://backup:3128;DIRECT`.
+//! Parses groups of proxies: `http://a:3128|http://b:3128;http://backup:3128;DIRECT`.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -12,17 +12,17 @@ pub struct Proxies(Vec<Vec<Proxy>>);
 /// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Proxy {
-    /// No proxy.
+    /// Direct connections without a proxy.
     Direct,
     /// An HTTP proxy.
     At {
         /// Name or address, without brackets.
         host: String,
-        /// Its port.
+        /// Port of the proxy.
         port: u16,
-        /// Whether it is used over https.
+        /// True if the proxy is used over https.
         tls: bool,
-        /// The user name and password that it is sent.
+        /// User name and password for the proxy.
         login: Option<Login>,
     },
 }
@@ -30,32 +30,32 @@ pub enum Proxy {
 /// Error in a list of proxies.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProxyError {
-    /// A member that makes no sense.
+    /// A member of the list is invalid.
     #[error("`{proxy}` can't be used as a proxy: {reason}")]
     Bad {
-        /// The member, without its password.
+        /// Invalid member, without its password.
         proxy: String,
         /// The reason.
         reason: &'static str,
     },
-    /// There is nothing in the list.
+    /// The list is empty.
     #[error("the list names no proxy, nor DIRECT")]
     Nothing,
     /// `auto` without a value for it.
     #[error("`auto` stands for the proxy of the environment variable http_proxy, which is not set")]
     NoAuto,
-    /// More than a site has.
+    /// The list has too many members.
     #[error("the list has more than {MEMBERS_MAX} proxies")]
     TooMany,
 }
 
 /// Default port of a proxy; libcurl's choice, and so that of the reference client.
 const PORT: u16 = 1080;
-/// Sites have a handful.
+/// Maximum number of members; sites have a handful.
 const MEMBERS_MAX: usize = 256;
 
 impl Proxies {
-    /// Makes one group with only [`Proxy::Direct`].
+    /// Returns one group with only [`Proxy::Direct`].
     pub fn direct() -> Self {
         Self(vec![vec![Proxy::Direct]])
     }
@@ -99,8 +99,8 @@ impl Proxies {
         Self(vec![vec![proxy]])
     }
 
-    /// Returns the text that [`Proxies::parse`] reads, passwords included: for other processes of Esker, and never to be
-    /// shown.
+    /// Returns the text form that [`Proxies::parse`] reads, including passwords: for other processes of Esker,
+    /// and never to be shown.
     pub(super) fn revealed(&self) -> String {
         self.text(Proxy::revealed)
     }
@@ -110,12 +110,12 @@ impl Proxies {
         self.0.iter().map(group).collect::<Vec<_>>().join(";")
     }
 
-    /// Returns the groups.
+    /// Returns all groups.
     pub fn groups(&self) -> &[Vec<Proxy>] {
         &self.0
     }
 
-    /// Returns whether there is no group.
+    /// Returns true if there is no group.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -168,7 +168,7 @@ fn member(text: &str) -> Result<Proxy, ProxyError> {
 }
 
 impl Proxy {
-    /// Returns the same proxy without a user name and a password.
+    /// Returns the same proxy without user name and password.
     pub(crate) fn without_login(&self) -> Self {
         match self.clone() {
             Proxy::At { host, port, tls, .. } => Proxy::At { host, port, tls, login: None },
@@ -193,14 +193,14 @@ impl Proxy {
     }
 }
 
-/// Passwords are masked.
+/// Masks passwords.
 impl fmt::Display for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text(Login::to_string))
     }
 }
 
-/// Passwords are masked.
+/// Masks passwords.
 impl fmt::Display for Proxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text(Proxy::to_string))
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_invalid_proxy() {
         let error = |text: &str| Proxies::parse(text, None).expect_err(text);
         assert_eq!((error(""), error("  ")), (ProxyError::Nothing, ProxyError::Nothing));
         assert_eq!(error("auto"), ProxyError::NoAuto);
@@ -278,7 +278,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_answered(text in "\\PC*") {
+        fn any_text_is_parsed_or_refused(text in "\\PC*") {
             if let Ok(proxies) = Proxies::parse(&text, None) {
                 let again = Proxies::parse(&proxies.revealed(), None);
                 proptest::prop_assert_eq!(again, Ok(proxies));

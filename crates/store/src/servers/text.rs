@@ -14,20 +14,20 @@ pub enum ServersError {
     /// A line with an unknown name.
     #[error("a line `{0}` says nothing about servers")]
     Line(String),
-    /// Its proxies.
+    /// The proxies are invalid.
     #[error(transparent)]
     Proxies(#[from] ProxyError),
-    /// It names no server.
+    /// The text names no server.
     #[error("no server is named")]
     Nothing,
-    /// More than a repository has.
+    /// The text has too many servers.
     #[error("more than {SERVERS_MAX} servers are named")]
     TooMany,
 }
 
-/// Repositories have about a dozen.
+/// Maximum number of servers; repositories have about a dozen.
 const SERVERS_MAX: usize = 256;
-/// Names of lines are shorter.
+/// Maximum length of a line's name.
 const NAME_MAX: usize = 20;
 
 impl Display for Servers {
@@ -61,7 +61,7 @@ fn line<T: Display + PartialEq>(f: &mut fmt::Formatter<'_>, name: &str, value: &
     if value == usual { Ok(()) } else { writeln!(f, "{name} {value}") }
 }
 
-/// Milliseconds, or `-` for none.
+/// Formats milliseconds, or `-` for none.
 fn time(
     f: &mut fmt::Formatter<'_>,
     name: &str,
@@ -157,7 +157,7 @@ impl Servers {
         if text.contains('\n') { text } else { format!("server {text}\n") }
     }
 
-    /// Takes a line in; `None` if it can't be understood.
+    /// Parses a line; `None` if it is invalid.
     fn read(&mut self, name: &str, value: &str) -> Result<Option<()>, ServersError> {
         match name {
             "server" => self.urls.push(value.to_owned()),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_says_everything() {
+    fn the_text_form_is_complete() {
         for servers in [Servers::direct("http://a/cvmfs/x"), unusual()] {
             assert_eq!(servers.to_string().parse(), Ok(servers));
         }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_text_is_refused() {
         for text in [
             "",
             "\n",

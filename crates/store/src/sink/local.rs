@@ -28,11 +28,11 @@ use crate::file_lock::{FileLock, Locking};
 use super::transit::{self, Transit};
 use super::{Put, Sink, Swap};
 
-/// Pending objects are made durable when they are this many bytes …
+/// Maximum number of pending bytes: a batch of this size is made durable.
 const BATCH_BYTES: u64 = 256 << 20;
-/// … or this many.
+/// Maximum number of objects in a batch.
 const BATCH_OBJECTS: usize = 16_384;
-/// Up to this many files are synced one by one; above, the whole file system is, which then is cheaper.
+/// Maximum number of files that are synced one by one; for more, syncing the whole file system is cheaper.
 const SYNC_SINGLY: usize = 48;
 const LOCK: &str = "esker.lock";
 /// More than any root file has that is compared before it is replaced.
@@ -43,9 +43,9 @@ pub struct LocalSink {
     root: PathBuf,
     disk: Arc<dyn Disk>,
     pending: Mutex<Pending>,
-    /// Held while a batch is made durable.
+    /// Lock that is held while a batch is made durable.
     flushing: Mutex<()>,
-    /// Objects that this process wrote, or compared with their names.
+    /// Objects that this process wrote or verified.
     verified: Mutex<HashSet<ObjectName>>,
 }
 
@@ -56,9 +56,9 @@ struct Pending {
     next: u64,
     bytes: u64,
     batch: Vec<(ObjectName, PathBuf)>,
-    /// Objects of the batch and of the one that is being flushed.
+    /// Objects of the current batch and of the one that is being flushed.
     on_the_way: HashSet<ObjectName>,
-    /// Set once a batch was lost: objects reported as pending are gone, so nothing may follow.
+    /// True once a batch was lost: no further writes are allowed.
     broken: bool,
 }
 

@@ -1,4 +1,4 @@
-//! One attempt: a connection, a request, an answer.
+//! Makes one attempt of a request: a connection, a request, a response.
 
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -28,37 +28,38 @@ use crate::error::{Cause, Phase};
 use crate::priority::Urgency;
 use crate::transport::source::{Fetch, Stored};
 
-/// Idle connections that the server may have closed unnoticed before a new one is opened.
+/// Maximum number of idle connections tried that the server may have closed, before a new one is opened.
 const STALE_MAX: usize = 3;
 
-/// Most slow connections replaced for one response: perhaps the server is slow.
+/// Maximum number of slow connections replaced for one response.
 const GIVEN_UP_MAX: u32 = 3;
 
 /// Time between two checks whether a waiting request was overtaken.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Longest page with an error that is read, for the sake of the connection.
+/// Maximum length of an error page that is read to keep the connection.
 const WORDS_MAX: u64 = 16 << 10;
 
 /// An open connection.
 pub(super) struct Connection {
     sender: Sender,
-    /// Whether it was used before; then the server may have closed it by now.
+    /// True if the connection was used before; the server may have closed it by now.
     pub(super) is_reused: bool,
     /// Keep-alive time of the server, if stated.
     pub(super) kept: Option<Duration>,
-    /// Bytes of its last round trip, and the time of the last byte.
+    /// Bytes of the last round trip, and the time of the last byte.
     brought: (u64, Instant),
     _open: Open,
 }
 
-/// Requests that share a connection over HTTP/2. One loss slows all of them, so several connections are used.
+/// Maximum number of requests that share a connection over HTTP/2. One loss slows all of them, so several
+/// connections are used.
 const STREAMS: usize = 16;
 
 /// The request half of a connection.
 enum Sender {
     One(http1::SendRequest<Full<Bytes>>),
-    /// One of several on a connection.
+    /// One of several requests on a connection.
     Shared(http2::SendRequest<Full<Bytes>>),
 }
 
@@ -84,7 +85,7 @@ impl Sender {
     }
 }
 
-/// Idle time after which TCP restarts slowly: its least retransmission timeout.
+/// Idle time after which TCP returns to slow start: its minimum retransmission timeout.
 const SLOW_AGAIN: Duration = Duration::from_millis(200);
 
 impl Connection {
@@ -155,13 +156,13 @@ struct Part {
     limit: Duration,
     /// Start of the response, and the bytes received from the server until then.
     began: (Instant, u64),
-    /// Connections replaced.
+    /// Number of connections replaced.
     given_up: u32,
 }
 
 enum Came {
     Whole(Stored),
-    /// The rest would be faster over another connection.
+    /// The response is slow: the rest would be faster over another connection.
     Slowly(Part),
 }
 
@@ -185,8 +186,8 @@ impl Part {
         })
     }
 
-    /// Returns whether the response takes so long that another route may be better; a response that is as fast as the
-    /// server's others is not late.
+    /// Returns true if the response takes so long that another route may be better, and is slower than other
+    /// responses of the server.
     fn is_late(&mut self, fetch: &Fetch, in_flight: &InFlight) -> bool {
         let now = Instant::now();
         if !fetch.replaceable || now < self.deadline {
@@ -212,7 +213,7 @@ fn skipped(response: &Response<Incoming>, site: &Site, fetch: &Fetch, from: u64)
     range::skipped(response, fetch, from).unwrap_or_else(|| check_status(response).map(|()| from))
 }
 
-/// Returns those of a host's addresses that may be connected to.
+/// Returns those addresses of a host that may be connected to.
 fn allowed(host: &Host, mut addresses: Vec<IpAddr>) -> Result<Vec<IpAddr>, Cause> {
     let (name, destinations) = (&host.endpoint.host, &host.context.options.destinations);
     let first = addresses.first().copied();
@@ -313,7 +314,7 @@ async fn send(
     }
 }
 
-/// A request that stands in the queue of the server; no longer once it is dropped.
+/// A request in the queue of the server, removed on drop.
 struct ServersQueue<'a> {
     fetch: &'a Fetch,
     host: &'a Host,
@@ -382,7 +383,7 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
     })
 }
 
-/// Keeps a connection after an error, once its short body is read.
+/// Keeps a connection for reuse after an error, once its short body is read.
 fn keep_after_words(host: &Rc<Host>, connection: Connection, response: Response<Incoming>, limits: &Limits) {
     if length(&response).is_none_or(|len| len > WORDS_MAX) {
         return;

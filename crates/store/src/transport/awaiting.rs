@@ -1,4 +1,4 @@
-//! Requests that were sent to a server and not answered yet.
+//! Tracks requests that were sent to a server and not answered yet.
 //!
 //! A server that handles one request after the other keeps all but the first waiting; that is normal while it sends
 //! bytes. A server may also withhold some objects and send others. The order of responses tells the two apart: a
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 /// Multiples of the first-byte limit to wait while the server sends other responses, if another route is left to try.
 const PATIENCE: u32 = 3;
 
-/// All of one server.
+/// Pending requests of one server.
 #[derive(Default)]
 pub(super) struct Awaiting {
     sent: RefCell<BTreeMap<u64, Sent>>,
@@ -35,11 +35,11 @@ struct Sent {
     /// Notified when the request is withdrawn.
     back: Rc<Notify>,
     taken_back: bool,
-    /// Whether it may be withdrawn.
+    /// True if the request may be withdrawn.
     yields: bool,
 }
 
-/// One request that waits for its answer; forgotten on drop.
+/// A pending request, removed on drop.
 pub(super) struct Entry<'a> {
     all: &'a Awaiting,
     number: u64,
@@ -47,7 +47,7 @@ pub(super) struct Entry<'a> {
 }
 
 impl Awaiting {
-    /// Notes a request that is sent now; `yields` tells whether it may be withdrawn.
+    /// Adds a request that is sent now; `yields` is true if it may be withdrawn.
     pub(super) fn sent(&self, yields: bool) -> Entry<'_> {
         let number = self.next.get();
         self.next.set(number + 1);
@@ -58,7 +58,7 @@ impl Awaiting {
         Entry { all: self, number, back }
     }
 
-    /// Notes that the server sent bytes of a body.
+    /// Records that the server sent bytes of a body.
     pub(super) fn delivered(&self, now: Instant) {
         self.delivered.set(Some(now));
     }
@@ -70,12 +70,12 @@ impl Awaiting {
             && (silent || sent.overtaken.is_some())
     }
 
-    /// Returns how many of the requests sent at least `after` ago are stalled.
+    /// Returns the number of stalled requests that were sent at least `after` ago.
     pub(super) fn stalled(&self, after: Duration, now: Instant) -> usize {
         self.sent.borrow().values().filter(|sent| self.is_stalled(sent, after, now)).count()
     }
 
-    /// Takes the oldest stalled request back, if one may be.
+    /// Withdraws the oldest stalled request, if one may be withdrawn.
     pub(super) fn take_back(&self, after: Duration, now: Instant) -> bool {
         let mut all = self.sent.borrow_mut();
         let stalled = all.values_mut().find(|sent| sent.yields && self.is_stalled(sent, after, now));
@@ -97,7 +97,7 @@ impl Entry<'_> {
         self.back.notified().await;
     }
 
-    /// Returns whether the server answered a request that was sent later.
+    /// Returns true if the server answered a request that was sent later.
     pub(super) fn is_overtaken(&self) -> bool {
         self.all.sent.borrow().get(&self.number).is_some_and(|sent| sent.overtaken.is_some())
     }

@@ -1,4 +1,4 @@
-//! One round trip for many small prefetches, where the server offers that.
+//! Fetches many small objects in one round trip, if the server offers batches.
 //!
 //! Batches are only for servers without a proxy: a proxy would see another combination of objects each time, and cache
 //! none of them for other clients. Over a long path they save round trips, and over a short one processor time, which
@@ -21,14 +21,14 @@ use crate::priority::{Priority, Urgency};
 use crate::progress::Progress;
 use crate::transport::source::{Fetch, Stored};
 
-/// Objects expected to be larger are worth a request of their own.
+/// Maximum size of an object for a batch; larger ones are worth a request of their own.
 const SMALL: u64 = 32 << 10;
-/// Most expected bytes of a batch; all of them arrive before the first can be processed.
+/// Maximum expected size of a batch in bytes; all of it arrives before the first object can be processed.
 const EXPECTED_MAX: u64 = 256 << 10;
-/// Queued prefetches that are looked through for small ones.
+/// Maximum number of queued prefetches examined for small ones.
 const LOOKED_AT: usize = 256;
 impl Host {
-    /// Takes small prefetches from the queue that may go along with this one.
+    /// Removes small prefetches from the queue that can be batched with this one.
     pub(super) fn gather(&self, first: Job) -> Vec<Job> {
         let most = first.site.capabilities.in_batch().min(self.context.options.batch);
         let first_site_has_proxy = first.site.via.is_some();
@@ -55,7 +55,7 @@ impl Host {
         jobs
     }
 
-    /// Returns how many bytes to batch with those of the first job: the queued bytes divided among the requests that
+    /// Returns the maximum size of the batch of the first job: the queued bytes divided by the requests that
     /// may start. Connections start slowly, so several with a little each are faster than one with all.
     fn fair_share(&self, first: u64) -> u64 {
         let prefetch = self.prefetch.borrow();
@@ -71,7 +71,7 @@ impl Host {
         !job.alone && !fetch.fresh && fetch.object.is_some() && self.expected(fetch) <= SMALL
     }
 
-    /// Fetches all of them with one request.
+    /// Fetches all of these objects with one request.
     pub(super) fn start_batch(self: &Rc<Self>, jobs: Vec<Job>) {
         let jobs: Vec<Job> = jobs
             .into_iter()

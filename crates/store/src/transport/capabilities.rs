@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use esker_format::batch;
 use hyper::{Response, header};
 
-/// Fields of responses that show a proxy in between.
+/// Header fields that indicate a proxy.
 const OF_PROXIES: [&str; 4] = ["via", "x-cache", "age", "x-varnish"];
-/// Marks a site that gets no batches any more.
+/// Marks a site without batches.
 const NEVER: usize = usize::MAX;
 
 /// Capabilities of a site.
@@ -18,11 +18,11 @@ const NEVER: usize = usize::MAX;
 pub(super) struct Capabilities {
     batch: AtomicUsize,
     pieces: AtomicU8,
-    /// Objects in a row of which a piece broke off.
+    /// Number of consecutive objects with a broken piece.
     broken: AtomicU8,
 }
 
-/// Consecutive objects with a broken piece after which pieces are given up: a middlebox probably bounds connections.
+/// Number of consecutive objects with a broken piece after which the client stops using pieces.
 const BROKEN_MAX: u8 = 3;
 
 /// States of `pieces`.
@@ -51,7 +51,7 @@ impl Capabilities {
         }
     }
 
-    /// Returns the most objects of a batch; 0 or 1 for no batches.
+    /// Returns the maximum number of objects in a batch; 0 or 1 for no batches.
     pub(super) fn in_batch(&self) -> usize {
         match self.batch.load(Ordering::Relaxed) {
             NEVER => 0,
@@ -59,7 +59,7 @@ impl Capabilities {
         }
     }
 
-    /// Ends batches for good.
+    /// Disables batches permanently.
     pub(super) fn no_batches(&self) {
         self.batch.store(NEVER, Ordering::Relaxed);
     }
@@ -69,7 +69,7 @@ impl Capabilities {
         self.pieces.load(Ordering::Relaxed) == OFFERED
     }
 
-    /// Notes whether all pieces of an object arrived.
+    /// Records whether all pieces of an object arrived.
     pub(super) fn came_in_pieces(&self, whole: bool) {
         if whole {
             self.broken.store(0, Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl Capabilities {
         }
     }
 
-    /// Ends pieces for good.
+    /// Disables pieces permanently.
     pub(super) fn no_pieces(&self) {
         self.pieces.store(REFUSED, Ordering::Relaxed);
     }
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_are_asked_of_servers_that_offer_them_directly() {
+    fn batches_are_requested_from_direct_servers_that_offer_them() {
         let offer = Capabilities::default();
         offer.note_response(&response(&[("server", "other")]));
         assert_eq!(offer.in_batch(), 0);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_asked_of_servers_that_send_parts_directly() {
+    fn pieces_are_requested_from_direct_servers_that_send_ranges() {
         let offer = Capabilities::default();
         for fields in [&[][..], &[("accept-ranges", "none")]] {
             offer.note_response(&response(fields));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_break_off_again_and_again_are_not_asked_for() {
+    fn pieces_are_given_up_after_repeated_broken_connections() {
         let offer = Capabilities::default();
         offer.note_response(&response(&[("accept-ranges", "bytes")]));
         for whole in [false, false, true, false, false] {

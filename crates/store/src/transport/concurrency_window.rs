@@ -1,4 +1,4 @@
-//! The bounded number of requests in flight to one server.
+//! Limits the number of requests in flight to one server, adaptively.
 //!
 //! It doubles as long as that brings more responses or more bytes. When more requests only make each response wait
 //! longer, the server or a proxy is saturated: the window shrinks, and it takes a while until it grows again. A
@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Requests at once while nothing is known.
+/// Initial number of concurrent requests.
 const FIRST: usize = 8;
-/// The fewest, unless the server fails.
+/// Minimum number, unless the server fails.
 const LEAST: usize = 4;
 /// Time for which a window that was too large is not tried again.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The first time that prefetches are held back after a failure; it doubles…
+/// Initial time for which prefetches are held back after a failure; it doubles with each further failure.
 const HOLD: Duration = Duration::from_millis(250);
-/// …up to this.
+/// Maximum time for which prefetches are held back.
 const HOLD_MAX: Duration = Duration::from_secs(30);
-/// Growth that counts as such.
+/// Minimum factor that counts as growth.
 const GROWTH: f64 = 1.1;
-/// Growth of the wait that shows queueing.
+/// Growth of the wait that indicates queueing.
 const LONGER: f64 = 1.5;
 
-/// The adaptive number of requests at once.
+/// The adaptive limit of concurrent requests.
 #[derive(Debug)]
 pub(super) struct ConcurrencyWindow {
     size: usize,
@@ -42,7 +42,7 @@ struct Period {
     answers: usize,
     bytes: u64,
     waited: Duration,
-    /// Whether more requests were ready than the window allowed.
+    /// True if more requests were ready than the window allowed.
     full: bool,
 }
 
@@ -59,24 +59,24 @@ impl ConcurrencyWindow {
         Self { size: FIRST, period: None, smaller: None, settled: None, failures: 0, held: None }
     }
 
-    /// Requests at once, of the `most` that are allowed.
+    /// Returns the limit of concurrent requests, at most `most`.
     pub(super) fn size(&self, most: usize) -> usize {
         self.size.min(most)
     }
 
-    /// Returns until when prefetches are held back, because the server fails.
+    /// Returns the time until which prefetches are held back because the server fails.
     pub(super) fn held(&self) -> Option<Instant> {
         self.held
     }
 
-    /// Notes that the window is full while more is queued.
+    /// Records that the window is full while more requests are queued.
     pub(super) fn is_full(&mut self) {
         if let Some(period) = &mut self.period {
             period.full = true;
         }
     }
 
-    /// Notes that no request is in flight.
+    /// Records that no request is in flight.
     pub(super) fn idle(&mut self) {
         self.period = None;
     }
@@ -87,7 +87,7 @@ impl ConcurrencyWindow {
         }
     }
 
-    /// Notes a successful response that began after a wait.
+    /// Records a successful response that began after a wait.
     pub(super) fn answered(&mut self, waited: Duration, most: usize, now: Instant) {
         self.failures = 0;
         let period = self.period.get_or_insert(Period {
@@ -179,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_proxy_is_not_sent_more_than_it_can_do() {
+    fn a_saturated_proxy_gets_no_further_requests() {
         let mut window = ConcurrencyWindow::new();
         run(&mut window, 0.000_2, 0.002, 4, 1000);
         assert!(window.size(MOST) <= FIRST, "{window:?}");
     }
 
     #[test]
-    fn failures_hold_back_longer_and_longer_until_an_answer() {
+    fn repeated_failures_hold_prefetches_back_longer() {
         let mut now = Instant::now();
         let mut window = ConcurrencyWindow::new();
         let mut last = Duration::ZERO;

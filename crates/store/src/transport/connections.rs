@@ -1,4 +1,4 @@
-//! The open connections to one server.
+//! Manages the open connections to one server.
 //!
 //! A request takes the idle connection used last (its path is warm). Without one it waits for the first that becomes
 //! free or is opened, demands before prefetches; every waiting request has an opening in progress for it. On a long
@@ -19,7 +19,7 @@ use super::site::Site;
 use crate::error::Cause;
 use crate::priority::Urgency;
 
-/// Longest keep-alive, whatever the server allows: NAT routers drop idle connections.
+/// Maximum keep-alive, even if the server allows more: NAT routers drop idle connections.
 const KEPT_MAX: Duration = Duration::from_secs(60);
 
 type Answer = oneshot::Sender<Result<Connection, Cause>>;
@@ -99,7 +99,7 @@ impl Connections {
         });
     }
 
-    /// Returns when the next one will be old.
+    /// Closes expired idle connections; returns the time of the next expiry.
     fn close_old(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut idle = self.idle.borrow_mut();
@@ -149,7 +149,7 @@ impl Host {
         self.connections.offer(self, connection, self.context.options.idle);
     }
 
-    /// Sees to it that so many connections are idle or about to be.
+    /// Opens connections in advance until so many are idle or being opened.
     pub(super) fn open_ahead(self: &Rc<Self>, site: &Arc<Site>, wanted: usize) {
         let connections = &self.connections;
         let most = self.most();

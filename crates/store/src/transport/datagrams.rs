@@ -25,16 +25,16 @@ pub type ComposeDatagram = Box<dyn FnMut() -> Option<Vec<u8>> + Send>;
 pub struct DatagramTarget {
     /// A name or an address.
     pub host: String,
-    /// The port.
+    /// Port of the collector.
     pub port: u16,
     /// Interval between datagrams, also before the first one.
     pub every: Duration,
 }
 
-/// Sends until it is dropped.
+/// Sender of datagrams, which stops on drop.
 #[derive(Debug)]
 pub struct Datagrams {
-    /// Its receiver learns of the drop.
+    /// Sender whose drop ends the task.
     _stop: watch::Sender<()>,
 }
 
@@ -88,7 +88,7 @@ async fn keep_sending(to: &DatagramTarget, mut compose: ComposeDatagram, log: &L
     }
 }
 
-/// Sends one datagram. The name is resolved each time: the collector or this machine may move.
+/// Sends one datagram. The name is resolved each time, because the collector or this machine may move.
 async fn send(to: &DatagramTarget, datagram: &[u8]) -> Result<(), String> {
     let address = SocketAddr::new(resolve(&to.host).await?, to.port);
     let own = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };

@@ -23,7 +23,7 @@ use crate::servers::{Authorities, Login};
 
 /// Value of `User-Agent`.
 pub(super) const AGENT: &str = concat!("esker/", env!("CARGO_PKG_VERSION"));
-/// After this long without a connection the next address of a server is tried beside the first.
+/// Time after which the next address of a server is tried in parallel to the first.
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
 /// Address to connect to, and how. Requests with equal endpoints share connections and a queue.
@@ -32,30 +32,30 @@ pub(super) struct Endpoint {
     /// Name or address.
     pub(super) host: String,
     pub(super) port: u16,
-    /// Whether it is the server and not a proxy.
+    /// True if the endpoint is the server, not a proxy.
     pub(super) is_direct: bool,
-    /// Name that the peer must prove with TLS, if TLS is used.
+    /// Name that the peer must prove with TLS; none without TLS.
     pub(super) tls: Option<Arc<str>>,
-    /// The user name and password for the proxy, which a tunnel through it needs.
+    /// User name and password for a tunnel through the proxy.
     pub(super) login: Option<Login>,
-    /// The server behind a proxy to which TLS is spoken.
+    /// The server behind a proxy to which a TLS tunnel leads.
     pub(super) beyond: Option<(Arc<str>, u16)>,
-    /// Trusted authorities, if there is TLS.
+    /// Trusted authorities, for TLS.
     pub(super) authorities: Option<Authorities>,
     /// Whether HTTP/2 is offered to the server.
     pub(super) http2: bool,
 }
 
-/// Bytes in both directions.
+/// A bidirectional stream of bytes.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A stream to whom requests go: as it is, without TLS or a tunnel.
+/// A stream for requests: plain, TLS, or a tunnel.
 pub(super) enum Line {
     Plain(TcpStream),
     Secure(Box<dyn Stream>),
-    /// The same, with a server that speaks HTTP/2.
+    /// A stream to a server that speaks HTTP/2.
     Multiplexed(Box<dyn Stream>),
 }
 
@@ -99,7 +99,7 @@ impl Endpoint {
     }
 }
 
-/// Has a proxy pass everything on to a server.
+/// Opens a tunnel to a server through a proxy.
 async fn tunnel(
     stream: Box<dyn Stream>,
     (server, port): (&str, u16),
@@ -141,7 +141,7 @@ pub(super) fn authorization(login: &Login) -> Result<HeaderValue, Cause> {
     Ok(value)
 }
 
-/// Connects to whichever address answers first, starting one after the other.
+/// Connects to the address that answers first, starting attempts one after the other.
 async fn first_to_connect(addresses: Vec<SocketAddr>) -> io::Result<(TcpStream, Duration)> {
     let mut addresses = addresses.into_iter();
     let mut racing = JoinSet::new();

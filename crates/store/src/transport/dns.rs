@@ -28,18 +28,18 @@ use crate::servers::{Dns, Family};
 /// Addresses of a name.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolved {
-    /// Its addresses, in the order to try them; at least one.
+    /// Addresses in the order to try them; at least one.
     pub(crate) addresses: Vec<IpAddr>,
     /// Time of expiry.
     pub(crate) until: Instant,
 }
 
-/// Names of machines beside those that name servers know.
+/// Path of the file with names of machines.
 const HOSTS: &str = "/etc/hosts";
-/// Name servers, where none are named.
+/// Path of the file with the default name servers.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Longest wait for addresses of the other family once the preferred one has some (RFC 8305, section 3).
+/// Maximum wait for addresses of the other family once the preferred one has some (RFC 8305, section 3).
 const OTHER_KIND: Duration = Duration::from_millis(50);
 
 /// Resolver: `/etc/hosts`, then the servers of `/etc/resolv.conf` or configured ones. Caches answers for their TTL,
@@ -50,7 +50,7 @@ pub(super) struct Names {
     hosts: RefCell<Option<NameAnswer<Hosts>>>,
 }
 
-/// What was made of a file.
+/// Content of one of these files after parsing, or the lack of it.
 struct NameAnswer<T> {
     made: Rc<T>,
     version: Version,
@@ -200,7 +200,7 @@ impl Names {
     }
 }
 
-/// Addresses of one kind, or why there are none.
+/// Addresses of one family, or the reason why there are none.
 type Answer = Result<LookupIp, String>;
 
 fn builder(dns: &Dns) -> Result<ResolverBuilder<TokioRuntimeProvider>, String> {
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_names_are_what_name_servers_say() {
+    fn full_names_come_from_name_servers() {
         let server = NameServer::start(60);
         let here = vec![Ipv4Addr::LOCALHOST];
         server.tell("node.cluster.test", NameAnswer::At(here.clone()));

@@ -1,4 +1,4 @@
-//! A queue that users share fairly: deficit round robin (Shreedhar and Varghese, 1996).
+//! Queues requests of several users fairly by deficit round robin (Shreedhar and Varghese, 1996).
 //!
 //! Each user has a queue of its own, and the queues are served in turn. A turn earns a user credit for some bytes,
 //! which its requests use up; unused credit is kept for the next turn, but not beyond the end of its queue. So users
@@ -11,15 +11,15 @@ pub(super) type User = Option<u32>;
 
 /// Credit in bytes that a user earns in each turn.
 const QUANTUM: u64 = 256 << 10;
-/// Least cost of a request, which takes time beside its bytes.
+/// Minimum cost of a request in bytes, since a request takes time beside its bytes.
 const COST_MIN: u64 = 16 << 10;
-/// Most cost of a request. A larger object costs as much, so that its turn comes after a bounded number of rounds.
+/// Maximum cost of a request in bytes, so that its turn comes after a bounded number of rounds.
 const COST_MAX: u64 = 8 << 20;
 
-/// Requests of a user that are looked through for one that may start.
+/// Maximum number of requests of a user examined for one that may start.
 const LOOKED_AT: usize = 64;
 
-/// Which end of a user's queue is served.
+/// End of a user's queue to take from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The request that has waited longest.
@@ -39,10 +39,10 @@ struct Queue<T> {
 
 /// A request that may start.
 struct Ready {
-    /// Its place in the user's queue.
+    /// Position in the user's queue.
     at: usize,
     price: u64,
-    /// Turns needed to earn its cost.
+    /// Number of turns needed to earn the request's cost.
     turns: u64,
 }
 
@@ -89,7 +89,7 @@ impl<T> FairQueue<T> {
         self.0.iter().find(|queue| queue.user == user).map_or(0, |queue| queue.waiting.len())
     }
 
-    /// Takes the next of the requests that may start.
+    /// Takes the next request that may start.
     pub(super) fn next(
         &mut self,
         may: impl Fn(User, &T) -> bool,
@@ -116,7 +116,7 @@ impl<T> FairQueue<T> {
         item
     }
 
-    /// Takes all that `picks` picks.
+    /// Takes all requests that `picks` selects.
     pub(super) fn take(&mut self, picks: impl Fn(&T) -> bool) -> Vec<T> {
         let mut taken = Vec::new();
         for queue in &mut self.0 {
@@ -137,7 +137,7 @@ mod tests {
     const A: User = Some(1);
     const B: User = Some(2);
 
-    /// Takes so many requests of stated sizes; returns how many bytes each user got.
+    /// Takes so many requests of given sizes; returns the bytes that each user got.
     fn served(queue: &mut FairQueue<(User, u64)>, count: usize) -> (u64, u64) {
         let mut bytes = (0, 0);
         for _ in 0..count {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn users_get_the_same_number_of_bytes_whatever_they_ask_for() {
+    fn users_get_equal_bytes_for_requests_of_any_size() {
         let mut queue = FairQueue::default();
         for _ in 0..1000 {
             queue.push(A, (A, 3 << 20));

@@ -1,4 +1,4 @@
-//! Scheduling of the requests to one server.
+//! Schedules the requests to one server.
 //!
 //! A demand starts at once, before all prefetches, while fewer requests are in flight than the server may have at once;
 //! above that, users take turns ([`FairQueue`], [`Users`]). Requests the server doesn't answer make room for others
@@ -34,11 +34,11 @@ use crate::priority::Urgency;
 use crate::progress::Progress;
 use crate::transport::source::{Fetch, Stored};
 
-/// Part of the places for withdrawn requests, while others wait.
+/// Divisor of the places: this part of them is for withdrawn requests, while others wait.
 const AGAIN_PART: usize = 4;
-/// After so many round trips without an answer a request may be stalled.
+/// Number of round trips without an answer after which a request may be stalled.
 const STALL_ROUNDS: u32 = 8;
-/// One part in this many of the requests in flight is for demands only.
+/// Divisor of the requests in flight: one in this many is for demands only.
 const FOR_DEMANDS: usize = 4;
 /// Unprocessed bytes of bodies above which nothing is prefetched: the cores are behind.
 const UNWORKED_MAX: u64 = 32 << 20;
@@ -46,7 +46,7 @@ const UNWORKED_MAX: u64 = 32 << 20;
 const CAUGHT_UP: Duration = Duration::from_millis(2);
 /// Assumed size of an object of unknown size.
 const UNKNOWN_SIZE: u64 = 16 << 10;
-/// The part of its size that an object takes when stored, until some were seen.
+/// Assumed ratio of stored to plain size, until some objects were fetched.
 const USUAL_RATIO: f64 = 0.4;
 
 /// A request that waits or is served.
@@ -56,7 +56,7 @@ pub(super) struct Job {
     pub(super) site: Arc<Site>,
     pub(super) fetch: Fetch,
     pub(super) done: Callback<Stored>,
-    /// Whether it must not be batched, because it was and did not arrive.
+    /// True if the request must not be batched again, because it did not arrive in a batch.
     pub(super) alone: bool,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Host {
     /// Withdrawn demands, which the server had not answered.
     again: RefCell<FairQueue<Job>>,
     again_active: Cell<usize>,
-    /// Progress of all requests, and of withheld ones: queued requests make progress with them.
+    /// Progress of all requests, including withheld ones, which counts as progress of queued requests.
     pub(super) progress: Progress,
     pub(super) again_progress: Progress,
     pub(super) users: RefCell<Users>,
@@ -79,21 +79,21 @@ pub(super) struct Host {
     pub(super) awaiting: Awaiting,
     /// Received bytes of bodies.
     pub(super) received: Cell<u64>,
-    /// Whether the next demand taken while some are stalled is the newest.
+    /// True if the next demand taken while some are stalled is the newest.
     newest: Cell<bool>,
     pub(super) prefetch: RefCell<BTreeMap<u64, Job>>,
     pub(super) demand_active: Cell<usize>,
     pub(super) prefetch_active: Cell<usize>,
-    /// Estimated bytes of responses on the path now, and those of demands among them.
+    /// Estimated bytes of responses in flight, and those of demands among them.
     pub(super) coming: Cell<u64>,
     pub(super) demanded: Cell<u64>,
-    /// Whether it multiplexes requests on one connection.
+    /// True if the server multiplexes requests on one connection.
     pub(super) multiplexes: Cell<bool>,
     /// Large prefetches in flight.
     pub(super) large: Cell<usize>,
-    /// Stored bytes for each plain one.
+    /// Ratio of stored to plain size.
     ratio: Cell<f64>,
-    /// Wakes prefetches that stand still.
+    /// Wakes prefetches that are held back.
     pub(super) calm: Notify,
     waking: Cell<bool>,
     /// Whether a check for stalled requests is scheduled.
@@ -216,7 +216,7 @@ impl Host {
         self.start();
     }
 
-    /// Keeps a few connections ready on a long path.
+    /// Keeps a few connections open on a path with a long round trip.
     fn keep_ready(self: &Rc<Self>, site: &Arc<Site>) {
         if self.is_far() && !self.has_queued_prefetches() {
             self.open_ahead(site, self.context.options.spare);
@@ -261,7 +261,7 @@ impl Host {
         }
     }
 
-    /// Notes that a request left its queue.
+    /// Records that a request left its queue.
     fn leaves_queue(&self, fetch: &Fetch) {
         [&self.progress, &self.again_progress].into_iter().for_each(|queue| fetch.progress.unfollow(queue));
     }
@@ -311,7 +311,7 @@ impl Host {
         None
     }
 
-    /// Returns the next request of a queue whose user may start one.
+    /// Returns the next request in a queue whose user may start one.
     fn next_of(&self, queue: &RefCell<FairQueue<Job>>, busy: usize, end: End) -> Option<Job> {
         let mut queue = queue.borrow_mut();
         let users = self.users.borrow();
@@ -319,7 +319,7 @@ impl Host {
         queue.next(|user, _| places.may_start(user), |job| self.expected(&job.fetch), end)
     }
 
-    /// Returns whether the server is near and slow, so that one request fills the path.
+    /// Returns true if the server is near and slow, so that one request fills the path.
     fn is_narrow(&self) -> bool {
         !self.is_far() && self.throughput.borrow().is_slow()
     }
@@ -330,7 +330,7 @@ impl Host {
         self.context.options.stall.max(round_trip * STALL_ROUNDS)
     }
 
-    /// Looks again when the next request may be stalled.
+    /// Schedules the next check for stalled requests.
     fn look_for_stalled(self: &Rc<Self>, after: Duration, now: Instant) {
         if let Some(next) = self.awaiting.next_at(after, now) {
             self.wake_at(next, |host| &host.looking);
@@ -362,7 +362,7 @@ impl Host {
         queued.iter().find(|(_, job)| may(job)).map(|(number, _)| *number)
     }
 
-    /// Returns whether one more prefetch may be sent now.
+    /// Returns true if one more prefetch may be sent now.
     fn may_prefetch(self: &Rc<Self>) -> bool {
         let now = Instant::now();
         let held = self.window.borrow().held();
@@ -387,7 +387,7 @@ impl Host {
         true
     }
 
-    /// Starts requests at `when`, unless `is_set` tells that this is scheduled already.
+    /// Schedules a start of requests at `when`, unless `is_set` shows that one is scheduled already.
     fn wake_at(self: &Rc<Self>, when: Instant, is_set: fn(&Self) -> &Cell<bool>) {
         if is_set(self).replace(true) {
             return;
@@ -422,7 +422,7 @@ impl Host {
         self.path.borrow().round_trip().is_some_and(|round_trip| round_trip >= limit)
     }
 
-    /// Requests and connections that this server is sent at most.
+    /// Returns the maximum number of requests and connections for this server.
     pub(super) fn most(&self) -> usize {
         let options = &self.context.options;
         if self.is_far() { options.connections_far } else { options.connections_near }.max(1)
@@ -440,7 +440,7 @@ impl Host {
         fetch.plain_size.map_or(UNKNOWN_SIZE, stored).min(fetch.limit)
     }
 
-    /// Learns from an object how much smaller they are when stored.
+    /// Updates the ratio of stored to plain size from an object.
     pub(super) fn learn(&self, plain: u64, stored: u64) {
         if plain > 0 {
             let seen = (stored as f64 / plain as f64).clamp(0.01, 1.0);
@@ -450,7 +450,7 @@ impl Host {
         }
     }
 
-    /// Takes note of how a request ended.
+    /// Records the outcome of a request.
     pub(super) fn note(&self, site: &Site, outcome: &Result<Stored, Cause>) {
         if let Err(cause) = outcome
             && cause.may_pass()

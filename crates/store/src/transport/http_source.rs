@@ -1,4 +1,4 @@
-//! The source that sends each request once, over HTTP.
+//! Sends each request once, over HTTP.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use super::status::NetworkStatus;
 use crate::callback::Callback;
 use crate::error::StoreError;
 
-/// A repository on a web server on one route. Makes one attempt for a request: retries and the choice of a route are
-/// the task of [`Routed`](crate::failover::Routed).
+/// A repository on a web server, over one route. Makes one attempt for a request: retries and the choice of a
+/// route are the task of [`Routed`](crate::failover::Routed).
 pub(crate) struct HttpSource {
     network: Arc<Network>,
     site: Arc<Site>,

@@ -1,4 +1,4 @@
-//! A place among the requests that a server is sent.
+//! Represents a place among the requests in flight to a server.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,35 +12,35 @@ use super::stream_rate::StreamRate;
 use crate::priority::{Priority, Urgency};
 use crate::transport::source::Fetch;
 
-/// Size of a response that takes so long that it has to yield to demands.
+/// Size from which a response must yield to demands, in bytes.
 const LARGE: u64 = 1 << 20;
-/// Most such prefetches in flight. Several, as a loss makes a connection slow for a while; not many, as each takes an
-/// equal share of the path from the next demand.
+/// Maximum number of such prefetches in flight. Several, as a loss makes a connection slow for a while; not
+/// many, as each takes an equal share of the path from the next demand.
 const LARGE_AT_ONCE: usize = 6;
-/// A response is slow if its connection delivers less than this part of the path's capacity…
+/// Divisor of the path's capacity: a response is slow if its connection delivers less than this part
 const SLOW_PART: u64 = 8;
-/// … and it would go on so for as many round trips.
+/// Number of round trips for which a slow response would have to continue before it is replaced.
 const SLOW_FOR: u64 = 16;
 /// Slow round trips after which a connection is replaced. TCP needs ten seconds to recover from an early loss, and a
 /// new connection ten round trips.
 const SLOW_ROUNDS: u32 = 4;
-/// Pause of a yielding response before it looks again whether the path is needed, if the round trip is unknown.
+/// Pause of a yielding response between two checks, if the round trip is unknown.
 const STILL: Duration = Duration::from_millis(50);
 
-/// One request in flight, and the bytes still expected; counted until it is dropped.
+/// One request in flight, and its expected bytes; counted until it is dropped.
 pub(super) struct InFlight {
     pub(super) host: Rc<Host>,
     urgency: Cell<Urgency>,
-    /// The user whose demand it is.
+    /// User of the demand.
     user: Cell<User>,
-    /// Bytes still expected.
+    /// Number of bytes still expected.
     coming: Cell<u64>,
     stream_rate: Cell<StreamRate>,
     /// Consecutive slow round trips.
     slow_rounds: Cell<u32>,
-    /// Bytes that the host counts for it.
+    /// Number of bytes that the host counts for the request.
     counted: Cell<u64>,
-    /// Whether the host counts it as a large prefetch.
+    /// True if the host counts the response as a large prefetch.
     large: Cell<bool>,
     /// Time until which received bytes had been queued locally and don't measure the path.
     stale_until: Cell<Option<Instant>>,
@@ -75,7 +75,7 @@ impl InFlight {
         self.urgency.get()
     }
 
-    /// Counts a prefetch that became a demand as one.
+    /// Counts a prefetch as a demand after it became one.
     fn follow(&self, fetch: &Fetch) {
         if self.urgency.get() == Urgency::Prefetch && fetch.priority.urgency() == Urgency::Demand {
             self.urgency.set(Urgency::Demand);
@@ -103,14 +103,14 @@ impl InFlight {
         }
     }
 
-    /// Notes the connection, which delivered so many bytes in its last round trip.
+    /// Records the connection, which delivered so many bytes in its last round trip.
     pub(super) fn goes_over(&self, brought: u64) {
         self.stream_rate.set(StreamRate::after(brought));
         self.slow_rounds.set(0);
         self.expect(self.coming.get());
     }
 
-    /// Returns the bytes its connection delivers in a round trip.
+    /// Returns the bytes that the connection delivers in a round trip.
     pub(super) fn in_a_round(&self) -> u64 {
         self.stream_rate.get().in_a_round()
     }
@@ -128,7 +128,7 @@ impl InFlight {
         }
     }
 
-    /// Notes received bytes; other requests may start now.
+    /// Records received bytes; other requests may start now.
     pub(super) fn received(&self, bytes: u64) {
         let now = Instant::now();
         if self.stale_until.get().is_none_or(|until| until < now) {
@@ -150,7 +150,7 @@ impl InFlight {
         }
     }
 
-    /// Marks progress of its object and of the queues that wait for its place.
+    /// Records progress of the object and of the queues that wait for its place.
     pub(super) fn came_further(&self, fetch: &Fetch) {
         fetch.progress.mark();
         self.host.progress.mark();
@@ -159,12 +159,12 @@ impl InFlight {
         }
     }
 
-    /// Returns whether the rest would be faster over another connection, because it was slow for a while.
+    /// Returns true if the rest would be faster over another connection, because this one was slow for a while.
     pub(super) fn is_stuck(&self) -> bool {
         self.slow_rounds.get() >= SLOW_ROUNDS
     }
 
-    /// Returns whether it is slow, and for long, while the path isn't full.
+    /// Returns true if the connection is slow for a longer time while the path isn't full.
     fn is_slow(&self) -> bool {
         let (stream_rate, holds) = (self.stream_rate.get(), self.host.path.borrow().budget());
         let brings = stream_rate.in_a_round();
@@ -175,8 +175,8 @@ impl InFlight {
             && self.host.coming.get() < holds / 2
     }
 
-    /// Pauses a large prefetch while demands take at least half of the path; returns whether it paused. Demands that
-    /// take less, since TCP starts slowly and is slow after a loss, would leave the path empty.
+    /// Pauses a large prefetch while demands take at least half of the path; returns true if it paused. Demands
+    /// that take less, since TCP starts slowly and is slow after a loss, would leave the path empty.
     pub(super) async fn give_way(&self, fetch: &Fetch) -> bool {
         let mut stood = false;
         loop {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_prefetch_stands_still_while_a_demand_fills_the_path() {
+    fn a_large_prefetch_pauses_while_a_demand_fills_the_path() {
         let host = host();
         let prefetch = InFlight::take(host.clone(), &Priority::new(Urgency::Prefetch), 8 * MIB);
         let small = InFlight::take(host.clone(), &Priority::new(Urgency::Prefetch), MIB / 2);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn few_large_answers_are_prefetched_at_once() {
+    fn few_large_responses_are_prefetched_at_once() {
         let host = host();
         let mut turns: Vec<InFlight> = Vec::new();
         while host.may_prefetch_large(8 * MIB) {

@@ -79,7 +79,7 @@ fn read(root: &Path, links: &Arc<Links>, fetch: &Fetch) -> Result<Stored, Cause>
     }
 }
 
-/// Reads to the end, however long the file said it was; returns its length.
+/// Reads to the end, whatever length the file system reported; returns the length.
 fn pieces(
     mut file: File,
     limit: u64,

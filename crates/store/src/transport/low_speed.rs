@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// A transfer has a fair part if it delivers at least one in this many of an equal share.
+/// Divisor of an equal share of the rate: a transfer that delivers at least this part has a fair rate.
 const FAIR_PART: u64 = 4;
-/// Windows in which a transfer may be too slow while the server sends others.
+/// Number of periods in which a transfer may be too slow while the server sends others.
 const SLOW_WINDOWS: u32 = 3;
-/// The least time for which bytes are counted: a single one that comes at once is no progress.
+/// Minimum time for which bytes are counted: a single one that comes at once is no progress.
 const COUNTED: Duration = Duration::from_secs(1);
 
 /// Bytes and requests of a server in total.
@@ -19,21 +19,21 @@ const COUNTED: Duration = Duration::from_secs(1);
 pub(super) struct ServerTotals {
     /// Received bytes of bodies.
     pub(super) bytes: u64,
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub(super) active: u64,
 }
 
-/// Watches that a transfer brings enough bytes in each window of time.
+/// Checks that a transfer delivers enough bytes in each period.
 pub(super) struct LowSpeedMeter {
     low_speed: u64,
     window: Duration,
-    /// The window that is going on, and the time since the last progress.
+    /// Current period, and the time since the last progress.
     now: Count,
     unmarked: Count,
     slow: u32,
 }
 
-/// Bytes since a moment.
+/// Bytes since a point in time.
 struct Count {
     since: Instant,
     bytes: u64,
@@ -50,7 +50,7 @@ impl Count {
         totals.bytes.saturating_sub(self.totals)
     }
 
-    /// Returns whether this is a fair part at `speed` bytes a second.
+    /// Returns true if this is a fair part at `speed` bytes a second.
     fn is_fair(&self, speed: u64, totals: ServerTotals) -> bool {
         let wanted = (speed as f64 * self.since.elapsed().max(COUNTED).as_secs_f64()) as u64;
         let of_totals = self.of_totals(totals);
@@ -64,7 +64,7 @@ impl LowSpeedMeter {
         Self { low_speed, window, now: Count::start(totals), unmarked: Count::start(totals), slow: 0 }
     }
 
-    /// Counts received bytes; returns whether they are progress.
+    /// Counts received bytes; returns true if they are progress.
     pub(super) fn add(&mut self, bytes: u64, totals: ServerTotals) -> bool {
         self.now.bytes += bytes;
         self.unmarked.bytes += bytes;
@@ -80,8 +80,8 @@ impl LowSpeedMeter {
         self.now.since + self.window
     }
 
-    /// Begins the next window if this one is over; returns false if too few bytes came in it and in those before. If
-    /// another route is left to try (`replaceable`), bytes of other transfers don't count.
+    /// Begins the next period if this one is over; returns false if the transfer is too slow. If another route
+    /// is left to try (`replaceable`), bytes of other transfers don't count.
     pub(super) fn fast_enough(&mut self, totals: ServerTotals, replaceable: bool) -> bool {
         if Instant::now() < self.deadline() {
             return true;
@@ -94,13 +94,14 @@ impl LowSpeedMeter {
         enough || (sends_others && self.slow < SLOW_WINDOWS)
     }
 
-    /// Begins a new window, after a pause that was our own.
+    /// Begins a new period, after a pause that this process caused.
     pub(super) fn restart(&mut self, totals: ServerTotals) {
         self.now = Count::start(totals);
     }
 }
 
-/// Returns whether a transfer that began at `since` with `bytes` so far is as fast as can be expected of its server.
+/// Returns true if a transfer that began at `since` with `bytes` so far is as fast as can be expected of its
+/// server.
 pub(super) fn is_fair_at(
     speed: u64,
     (since, bytes, before): (Instant, u64, u64),

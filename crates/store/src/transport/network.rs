@@ -29,9 +29,9 @@ use crate::priority::Urgency;
 use crate::servers::Dns;
 use crate::transport::source::{Fetch, Stored};
 
-/// The network's thread.
+/// Handle of the network thread.
 pub(crate) struct Network {
-    /// Taken when the network ends, which ends the thread.
+    /// Sender of commands, taken at the end, which ends the thread.
     commands: Mutex<Option<UnboundedSender<Command>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     requests: AtomicU64,
@@ -43,7 +43,7 @@ enum Command {
     Raised(Arc<Site>, u64),
     /// A further user waits for this request to this server.
     Joined(Arc<Site>, u64, User),
-    /// Queued requests of this route take another.
+    /// Queued requests of this route must take another one.
     Requeue(Arc<Site>),
     Resolve(String, Dns, OnResolved),
     Later(Duration, Box<dyn FnOnce() + Send>),
@@ -52,7 +52,7 @@ enum Command {
 type OnResolved = Box<dyn FnOnce(Result<Resolved, Cause>) + Send>;
 
 impl Network {
-    /// Starts the thread.
+    /// Starts the network thread.
     pub(crate) fn start(options: HttpOptions, budget: Arc<MemoryBudget>) -> io::Result<Arc<Self>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -98,7 +98,7 @@ impl Network {
         self.command(Command::Later(pause, Box::new(then)));
     }
 
-    /// Answers requests that are queued for a site and not sent yet with [`Cause::RouteDown`].
+    /// Completes requests that are queued for a site and not sent yet with [`Cause::RouteDown`].
     pub(crate) fn requeue(&self, site: Arc<Site>) {
         self.command(Command::Requeue(site));
     }

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use crate::destinations::Destinations;
 
-/// Connections and deadlines.
+/// Options of connections and deadlines.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// Requests, and connections, to one server at most. A quarter of them is for demands only.
+    /// Maximum number of requests and connections to one server; a quarter of them is for demands only.
     pub connections_near: usize,
-    /// The same for a server that is far away: each waits longer, and hides that of the others.
+    /// Maximum number of requests and connections to a server that is far away.
     pub connections_far: usize,
-    /// Round trip from which a server counts as far.
+    /// Minimum round-trip time of a server that counts as far.
     pub far: Duration,
-    /// Connections to a far server that are opened in advance.
+    /// Number of connections to a far server that are opened in advance.
     pub spare: usize,
-    /// Round trip from which a demanded object is fetched in pieces over several connections.
+    /// Minimum round-trip time for fetching a demanded object in pieces over several connections.
     pub pieces: Duration,
-    /// Objects in one request at most, where the server offers that; 0 for none.
+    /// Maximum number of objects in one request, if the server offers batches; 0 for no batches.
     pub batch: usize,
     /// Timeout for resolving a name and, again, for connecting.
     pub connect: Duration,
@@ -25,15 +25,15 @@ pub struct HttpOptions {
     pub first_byte: Duration,
     /// Time without a response after which a request counts as stalled; at least some round trips.
     pub stall: Duration,
-    /// Fewest bytes a second…
+    /// Minimum rate in bytes a second
     pub low_speed: u64,
-    /// …over this time.
+    /// Period of the low-speed limit.
     pub low_speed_window: Duration,
-    /// Timeout for the smallest whole response if another route is left to try…
+    /// Timeout for the smallest whole response if another route is left to try.
     pub attempt: Duration,
-    /// …and longer for larger ones: a second for each so many bytes.
+    /// Bytes for which the deadline of an attempt is extended by one second.
     pub attempt_speed: u64,
-    /// Which addresses are connected to.
+    /// Addresses that may be connected to.
     pub destinations: Destinations,
     /// Keep-alive of idle connections, if the server doesn't state one.
     pub idle: Duration,

@@ -9,22 +9,22 @@ use tokio::time::Instant;
 
 /// Budget in bytes while the path is unknown, and at least as long as delivery still grows.
 const FIRST: u64 = 256 << 10;
-/// Below this requests cost more than what they bring.
+/// Minimum budget in bytes: with less, requests cost more than they bring.
 const LEAST: u64 = 32 << 10;
-/// Beyond the path's capacity, this part of a round trip…
+/// Divisor of the round trip that limits queueing beyond the path's capacity
 const QUEUE_PART: u32 = 4;
-/// …or this long, if that is more: on a short path the time to pass a packet between threads counts.
+/// Minimum queueing time: on a short path the time to pass a packet between threads counts.
 const QUEUE_LEAST: Duration = Duration::from_micros(500);
-/// The shortest time over which delivery is measured; a shorter one measures the kernel's clock.
+/// Minimum time over which delivery is measured; a shorter one measures the kernel's clock.
 const ROUND_LEAST: Duration = Duration::from_millis(4);
 /// Full rounds without growth that end the fast growth at the start.
 const FLAT_ROUNDS: u32 = 3;
-/// Full rounds over which the fastest delivery is remembered.
+/// Number of full rounds over which the fastest delivery is remembered.
 const RATES_KEPT: usize = 10;
-/// Time for which a minimum counts, once or twice.
+/// Time after which a minimum is renewed.
 const LEAST_FOR: Duration = Duration::from_secs(30);
 
-/// Estimate of one path.
+/// Estimate of rate and round trip of one path.
 #[derive(Debug)]
 pub(super) struct PathEstimate {
     /// Time to connect.
@@ -34,16 +34,16 @@ pub(super) struct PathEstimate {
     round: Option<Round>,
     /// Bytes a second in the last rounds.
     rates: VecDeque<f64>,
-    /// Rounds without growth; the beginning is over after [`FLAT_ROUNDS`].
+    /// Number of rounds without growth; the start phase ends after [`FLAT_ROUNDS`].
     flat: u32,
 }
 
-/// Bytes delivered since a moment.
+/// Bytes delivered since a point in time.
 #[derive(Debug)]
 struct Round {
     began: Instant,
     bytes: u64,
-    /// Whether more would have been requested, had the budget allowed.
+    /// True if more would have been requested with a larger budget.
     full: bool,
 }
 
@@ -58,7 +58,7 @@ impl PathEstimate {
         }
     }
 
-    /// Notes that a connection was made.
+    /// Records the time of a handshake.
     pub(super) fn connected(&mut self, took: Duration, now: Instant) {
         self.handshake.note(took, now);
     }
@@ -79,7 +79,7 @@ impl PathEstimate {
         self.best_rate() as u64
     }
 
-    /// Notes received bytes.
+    /// Records received bytes.
     pub(super) fn delivered(&mut self, bytes: u64, now: Instant) {
         let round = self.round.get_or_insert(Round { began: now, bytes: 0, full: false });
         round.bytes += bytes;
@@ -91,19 +91,19 @@ impl PathEstimate {
         }
     }
 
-    /// Notes that the budget held a request back.
+    /// Records that the budget held a request back.
     pub(super) fn is_full(&mut self) {
         if let Some(round) = &mut self.round {
             round.full = true;
         }
     }
 
-    /// Notes that nothing is on the path; the idle time is not measured.
+    /// Records that the path is idle; the idle time is not measured.
     pub(super) fn idle(&mut self) {
         self.round = None;
     }
 
-    /// Returns how many bytes may be on the path before another prefetch is sent.
+    /// Returns the maximum number of bytes in flight for sending another prefetch.
     pub(super) fn budget(&self) -> u64 {
         let starting = self.is_starting();
         let Some(round_trip) = self.round_trip() else { return FIRST };
@@ -166,9 +166,9 @@ impl Least {
 mod tests {
     use super::*;
 
-    /// Simulates a link with one queue, on which a request for `object` bytes is made whenever the budget allows it.
-    /// Returns the final path, the used part of the link's time, and the longest wait of a byte in the queue in the
-    /// second half.
+    /// Simulates a link with one queue, on which a request for `object` bytes is sent whenever the budget
+    /// allows it. Returns the final path, the used part of the link's time, and the longest wait of a byte in
+    /// the queue in the second half.
     fn simulate(rate: f64, round_trip: Duration, object: u64, rounds: u32) -> (PathEstimate, f64, Duration) {
         let start = Instant::now();
         let mut path = PathEstimate::new();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_filled_and_hardly_more() {
+    fn a_path_is_filled_with_little_queueing() {
         let paths = [(35e6, 84), (116e6, 14), (117e6, 2), (1.25e9, 1), (0.5e6, 40)];
         for (rate, millis) in paths {
             let round_trip = Duration::from_millis(millis);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_rounds_without_need_say_nothing() {
+    fn rounds_without_enough_requests_do_not_lower_the_estimate() {
         let start = Instant::now();
         let mut path = PathEstimate::new();
         path.answered(Duration::from_millis(10), start);

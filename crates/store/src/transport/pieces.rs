@@ -1,4 +1,4 @@
-//! One demanded object over several connections, where the path to the server is long.
+//! Fetches one demanded object over several connections, if the path to the server is long.
 //!
 //! TCP sends ten segments in the first round trip and twice as much in each further one, so that an object of a few
 //! megabytes takes eight round trips while the link is nearly empty, and many more after a loss. In pieces over
@@ -26,7 +26,7 @@ use crate::error::Cause;
 use crate::priority::{Priority, Urgency};
 use crate::transport::source::{Fetch, MEMORY_MAX, Stored};
 
-/// Requests for one object at once.
+/// Maximum number of concurrent requests for one object.
 const PIECES_MAX: u64 = 32;
 
 /// Division of an object into pieces.
@@ -38,7 +38,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Plans at most `most` requests for so many bytes; `None` where one is as good.
+    /// Plans at most `most` requests for so many bytes; `None` if one request is as good.
     fn of(bytes: u64, most: u64) -> Option<Self> {
         let count = bytes.div_ceil(FIRST_ROUND).min(PIECES_MAX).min(most);
         // Rounded up: a rest of a few bytes would cost another round trip.
@@ -67,7 +67,7 @@ impl Host {
     }
 }
 
-/// Fetches it in pieces; all at once where that doesn't work.
+/// Fetches the object in pieces, or as a whole if the server doesn't support pieces.
 pub(super) async fn fetch(
     site: &Arc<Site>,
     fetch: &Fetch,
@@ -123,7 +123,7 @@ async fn in_pieces(
     Ok(stored)
 }
 
-/// Asks for a piece. Its turn begins with the call.
+/// Requests a piece. Its place in the queue dates from this call.
 fn get(
     site: Arc<Site>,
     fetch: &Fetch,
@@ -146,11 +146,11 @@ fn get(
 /// Received pieces of an object.
 #[derive(Default)]
 struct Object {
-    /// Known from the first answer on.
+    /// Length of the object, known from the first response on.
     len: Option<u64>,
-    /// Bytes requested so far.
+    /// Number of bytes requested so far.
     asked: u64,
-    /// Its beginning.
+    /// Receiver of the first piece.
     receiver: Option<Receiver>,
     /// Received pieces with a gap before them.
     later: BTreeMap<u64, Stored>,
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_covers_what_is_expected() {
+    fn a_plan_covers_the_expected_size() {
         assert_eq!(Plan::of(FIRST_ROUND, 48), None);
         assert_eq!(Plan::of(1 << 20, 1), None);
         assert_eq!(Plan::of(1 << 20, 0), None);

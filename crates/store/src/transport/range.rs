@@ -1,4 +1,4 @@
-//! Ranges of files: request fields, and checks of responses.
+//! Formats range requests, and checks their responses.
 
 use hyper::header::{self, HeaderName};
 use hyper::{Response, StatusCode};
@@ -14,7 +14,7 @@ pub(super) fn range(fetch: &Fetch, from: u64) -> Option<String> {
     }
 }
 
-/// Returns the value of `If-Range` for the known version; without a match the server sends the whole file.
+/// Returns the value of `If-Range` for the known version; if it doesn't match, the server sends the whole file.
 pub(super) fn if_range(fetch: &Fetch) -> Option<&str> {
     match fetch.whole.as_deref()?.version.as_ref()? {
         Validator::Tag(text) | Validator::Time(text) => Some(text),
@@ -75,8 +75,8 @@ fn is_wanted<T>(response: &Response<T>, fetch: &Fetch, begin: u64) -> Result<(),
     Ok(())
 }
 
-/// Returns whether a response is of the known version. One without a validator is trusted where the request named the
-/// version.
+/// Returns true if a response is of the known version. One without a validator is trusted where the request
+/// named the version.
 fn is_of<T>(response: &Response<T>, fetch: &Fetch) -> bool {
     let Some(known) = fetch.whole.as_deref() else { return true };
     let len = span(response).and_then(|span| span.len);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_another_version_is_no_answer() {
+    fn a_part_of_another_version_is_rejected() {
         let known = of(Some(Validator::Tag("\"a\"".into())));
         assert_eq!(if_range(&known), Some("\"a\""));
         let outcome = |status, fields: &[(&str, &str)]| skipped(&answer(status, fields), &known, 0);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_everything_is_a_whole_file() {
+    fn a_range_of_the_whole_file_is_a_whole_file() {
         let plain = Fetch::new("a", "a", 100);
         let sent = |range: &str| skipped(&answer(206, &[("content-range", range)]), &plain, 0);
         assert!(matches!(sent("bytes 0-99/100"), Some(Ok(0))));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_what_tells_bytes_apart() {
+    fn the_validator_distinguishes_versions() {
         let told = |fields: &[(&str, &str)]| {
             let range = ("content-range", "bytes 0-0/5");
             whole(&answer(206, &[&[range], fields].concat())).and_then(|whole| whole.version)

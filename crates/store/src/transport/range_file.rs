@@ -35,7 +35,7 @@ impl RangeFile {
         Ok(Self::known(source, path, what, whole))
     }
 
-    /// Makes a file whose length and version are known; sends no request.
+    /// Creates a file whose length and version are known; sends no request.
     pub fn known(source: Arc<dyn Source>, path: &str, what: impl Into<Arc<str>>, whole: FileVersion) -> Self {
         let progress = Progress::default();
         Self { source, path: path.to_owned(), what: what.into(), whole: Arc::new(whole), progress }
@@ -51,8 +51,8 @@ impl RangeFile {
         self.progress.last()
     }
 
-    /// Reads a part, which must be within the file. A part that fails the check counts as damaged in transit, and is
-    /// requested again. Blocks, at most as long as the source retries.
+    /// Reads a part, which must be within the file. A part that fails the check counts as damaged in transit,
+    /// and is requested again. Blocks, at most as long as the source retries.
     pub fn read(&self, part: Range<u64>, check: Option<Check>) -> Result<Vec<u8>, StoreError> {
         let len = part.end.saturating_sub(part.start);
         let whole = Some(self.whole.clone());

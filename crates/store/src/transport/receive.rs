@@ -7,12 +7,12 @@ use crate::error::Cause;
 use crate::memory_budget::Share;
 use crate::transport::source::{MEMORY_MAX, Spool, SpoolFile, Stored, spooling_failed};
 
-/// Memory is taken in such steps where the server announces no length, or a larger one.
+/// Step in bytes by which a buffer grows if the server announces no length, or a larger one.
 const STEP: usize = 64 << 10;
-/// Bytes collected before they are written to a spool file at once.
+/// Number of bytes collected for one write to a spool file.
 const BATCH: usize = 1 << 20;
 
-/// Collects one body.
+/// Receiver of one body.
 pub(super) struct Receiver {
     limit: u64,
     step: usize,
@@ -24,7 +24,7 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    /// Makes a receiver for a body of at most `limit` bytes; `announced` is the server's length.
+    /// Creates a receiver for a body of at most `limit` bytes; `announced` is the length that the server sent.
     pub(super) fn new(
         limit: u64,
         announced: Option<u64>,
@@ -40,7 +40,7 @@ impl Receiver {
         self.len
     }
 
-    /// Takes the next bytes.
+    /// Stores the next bytes.
     pub(super) async fn take(&mut self, bytes: &[u8]) -> Result<(), Cause> {
         self.len += bytes.len() as u64;
         if self.len > self.limit {
@@ -56,7 +56,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Grows the memory that a body in memory takes, or turns to a file.
+    /// Grows the buffer of a body in memory, or switches to a spool file.
     fn make_room(&mut self, more: usize) -> Result<(), Cause> {
         let room = self.bytes.capacity() - self.bytes.len();
         if room >= more {

@@ -7,12 +7,12 @@ use hyper::{Response, StatusCode, header};
 
 use crate::error::Cause;
 
-/// Longest address of a redirect, and longest demand for a token.
+/// Maximum length of a redirect's address, and of a token challenge.
 const LOCATION_MAX: usize = 2000;
-/// Most characters of a proxy's error text.
+/// Maximum number of characters of a proxy's error text.
 const SAID_MAX: usize = 200;
 
-/// Returns the failure that the status of a response stands for.
+/// Returns the failure for an error status of a response.
 pub(super) fn check_status(response: &Response<Incoming>) -> Result<(), Cause> {
     let status = response.status();
     if status == StatusCode::OK {
@@ -58,7 +58,7 @@ pub(super) fn retry_after(response: &Response<Incoming>) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Returns how long the server keeps the idle connection, less a second for the transit of its close.
+/// Returns the time for which the server keeps the idle connection, less a second for the transit of its close.
 pub(super) fn kept<T>(response: &Response<T>) -> Option<Duration> {
     let value = response.headers().get("keep-alive")?.to_str().ok()?;
     let timeout = value.split(',').find_map(|part| part.trim().strip_prefix("timeout="))?;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_says_that_an_error_is_its_own() {
+    fn an_error_of_a_proxy_is_recognised() {
         let said = |name: &str, value: &str| {
             said_by_proxy(&Response::builder().header(name, value).body(()).unwrap())
         };

@@ -1,4 +1,4 @@
-//! One repository on one server, reached on one route.
+//! Represents one repository on one server, reached over one route.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -24,11 +24,11 @@ pub(crate) struct Site {
     pub(super) capabilities: Capabilities,
 }
 
-/// A proxy.
+/// A proxy on the route.
 #[derive(Clone, Debug)]
 pub(crate) struct Via {
     pub(crate) address: SocketAddr,
-    /// The name that it has to prove with TLS, if that is spoken to it.
+    /// Name that the proxy must prove with TLS, if it is used over TLS.
     pub(crate) tls: Option<Arc<str>>,
     /// The user name and password that it is sent.
     pub(crate) login: Option<Login>,
@@ -59,7 +59,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// Returns the limits through a proxy, or without one.
+    /// Returns the timeouts through a proxy, or without one.
     pub(crate) fn new(options: &HttpOptions, timings: &Timings, through_proxy: bool) -> Self {
         let usual = Self {
             connect: options.connect,

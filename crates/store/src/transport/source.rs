@@ -23,9 +23,9 @@ use crate::priority::{Priority, Urgency};
 use crate::progress::Progress;
 use crate::transport::status::NetworkStatus;
 
-/// A place that has stored objects.
+/// A source of stored objects.
 pub trait Source: Send + Sync {
-    /// Gets stored bytes; never blocks.
+    /// Requests stored bytes without blocking.
     fn fetch(&self, fetch: Fetch, done: Callback<Stored>);
 
     /// Returns the place for messages, for example its URL.
@@ -54,9 +54,9 @@ pub enum Validator {
 /// Length and version of a whole file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileVersion {
-    /// Its length.
+    /// Length of the file in bytes.
     pub len: u64,
-    /// Its validator; none if the server sends none.
+    /// Validator of the version; none if the server sends none.
     pub version: Option<Validator>,
 }
 
@@ -70,13 +70,13 @@ pub struct Fetch {
     pub path: String,
     /// Description for messages.
     pub what: Arc<str>,
-    /// The object, if it is stored at the path of its name.
+    /// Name of the object, if it is stored at the path of its name.
     pub object: Option<ObjectName>,
-    /// The hash the bytes must have, if it is known.
+    /// Hash that the bytes must have, if it is known.
     pub expect: Option<ContentHash>,
     /// Check of bytes that have no hash; a failure counts as damage in transit.
     pub check: Option<Check>,
-    /// The part of the file that is wanted; `None` for all of it.
+    /// Requested part of the file; `None` for all of it.
     pub part: Option<Range<u64>>,
     /// Length and version of the file that a part is of; a response of another version is refused.
     pub whole: Option<Arc<FileVersion>>,
@@ -86,26 +86,26 @@ pub struct Fetch {
     pub fields: Option<Arc<[(String, String)]>>,
     /// Form to send (POST); `None` for GET.
     pub form: Option<Arc<str>>,
-    /// The most bytes accepted.
+    /// Maximum number of accepted bytes.
     pub limit: u64,
     /// Plain size, if known.
     pub plain_size: Option<u64>,
     /// Whether to bypass caches (`no-cache`).
     pub fresh: bool,
-    /// Routes to skip, because their responses turned out to be no good.
+    /// Number of routes to skip, because their responses were invalid.
     pub detour: usize,
     /// Priority of the request.
     pub priority: Priority,
-    /// Progress of its bytes.
+    /// Progress of the fetch.
     pub progress: Progress,
-    /// Whether another route is left to try, so that a slow one is given up.
+    /// True if another route is left to try, so that a slow one may be abandoned.
     pub replaceable: bool,
     /// Spool for bytes that exceed memory. Without it everything up to `limit` is kept in memory.
     pub spool: Option<Arc<dyn Spool>>,
 }
 
 impl Fetch {
-    /// Makes a demand for a file of at most `limit` bytes without a hash.
+    /// Creates a demand for a file of at most `limit` bytes without a hash.
     pub fn new(path: impl Into<String>, what: impl Into<Arc<str>>, limit: u64) -> Self {
         Self {
             path: path.into(),
@@ -136,13 +136,13 @@ impl Fetch {
 
 /// Storage for bodies that are too large for memory.
 pub trait Spool: Send + Sync {
-    /// Makes an empty unnamed file.
+    /// Creates an empty unnamed file.
     fn file(&self) -> io::Result<File>;
 
-    /// Appends.
+    /// Appends bytes.
     fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns the account that the bytes of a file are reserved in before they are written; none if they are
+    /// Returns the account that reserves the bytes of a file before they are written; none if they are
     /// unbounded.
     fn account(&self) -> Option<Box<dyn SpoolAccount>> {
         None
@@ -154,7 +154,7 @@ pub trait SpoolAccount: Send + Sync {
     /// Reserves room for further bytes; may wait for an eviction.
     fn grow(&mut self, bytes: u64) -> Result<(), Cause>;
 
-    /// Gives bytes back that the file takes no more.
+    /// Releases bytes that the file no longer needs.
     fn shrink(&mut self, bytes: u64);
 }
 
@@ -188,7 +188,7 @@ impl SpoolFile {
         Ok(piece)
     }
 
-    /// Gives the disk space of a range back; a file system without holes keeps it until the file is closed.
+    /// Frees the disk space of a range; without support for holes the space is freed when the file is closed.
     fn free(&mut self, at: u64, len: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         if let Some(account) = &mut self.account
@@ -203,7 +203,7 @@ pub(crate) fn spooling_failed(source: io::Error) -> Cause {
     Cause::Disk { doing: "spooling to", path: "the cache folder".into(), source }
 }
 
-/// Objects up to this many stored bytes are kept in memory while they are fetched and verified.
+/// Maximum stored size of objects that are kept in memory while they are fetched and verified.
 pub const MEMORY_MAX: u64 = 32 << 20;
 
 /// Stored bytes of an object. They are unverified until [`Stored::verify`].
@@ -219,21 +219,21 @@ enum Body {
     Spooled { file: SpoolFile, len: u64 },
 }
 
-/// Bytes read at once when a spooled body is gone through.
+/// Number of bytes in one read of a spooled body.
 const PIECE: usize = 1 << 20;
 
 impl Stored {
-    /// Bytes in memory.
+    /// Creates a body from bytes in memory.
     pub fn in_memory(bytes: Vec<u8>) -> Self {
         Self { body: Body::Memory { bytes, _share: None }, verified: None, whole: None }
     }
 
-    /// Bytes in memory, with the share of the memory budget that they take.
+    /// Creates a body from bytes in memory and their share of the memory budget.
     pub(crate) fn in_shared_memory(bytes: Vec<u8>, share: Option<Share>) -> Self {
         Self { body: Body::Memory { bytes, _share: share }, verified: None, whole: None }
     }
 
-    /// Makes the first `len` bytes of a spooled file.
+    /// Creates a body from the first `len` bytes of a spooled file.
     pub(crate) fn spooled(file: SpoolFile, len: u64) -> Self {
         Self { body: Body::Spooled { file, len }, verified: None, whole: None }
     }
@@ -256,7 +256,7 @@ impl Stored {
         }
     }
 
-    /// Returns whether there are no bytes.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -289,7 +289,7 @@ impl Stored {
         Box::new(Reading { stored: self, at: 0 })
     }
 
-    /// Hands all bytes to `take`, piece by piece.
+    /// Passes all bytes to `take`, piece by piece.
     pub(crate) fn pieces<E: From<io::Error>>(
         &self,
         mut take: impl FnMut(&[u8]) -> Result<(), E>,
@@ -334,7 +334,7 @@ impl Stored {
         self.verified.as_ref() == Some(hash)
     }
 
-    /// Compares the hash of the bytes with the expected one; the only way to verified bytes. Marks `progress`
+    /// Compares the hash of the bytes with the expected one: the only way to verified bytes. Marks `progress`
     /// meanwhile, because a large object takes long.
     pub(crate) fn verify(mut self, expected: &ContentHash, progress: &Progress) -> Result<Self, Cause> {
         if self.is_verified_as(expected) {
@@ -365,7 +365,7 @@ impl Stored {
     }
 }
 
-/// Stored bytes that are read one after the other.
+/// Reader of stored bytes.
 struct Reading {
     stored: Stored,
     at: u64,
@@ -391,7 +391,7 @@ impl io::Read for Reading {
 }
 
 impl Stored {
-    /// Has the bytes of something small without a hash looked at.
+    /// Passes the bytes of something small without a hash to a check.
     pub(crate) fn look_at(self, check: &Check) -> Result<Self, Cause> {
         if let Body::Memory { bytes, .. } = &self.body {
             check(bytes)?;

@@ -1,4 +1,4 @@
-//! Streams of server-sent events, kept open.
+//! Listens to streams of server-sent events, and reconnects.
 //!
 //! An event is a hint that any server may have made up: the client then asks the repository itself. So nothing here
 //! can do harm, and failures cost a connection attempt now and then.
@@ -33,13 +33,14 @@ use events::Events;
 
 /// The pause after a stream that broke off; it doubles with each that brought nothing.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause.
+/// Maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(120);
-/// The pause where there is no such stream.
+/// Pause if the server has no such stream.
 const ABSENT: Duration = Duration::from_secs(3600);
-/// A stream that lasted so long did work.
+/// Minimum duration of a stream that counts as a success.
 const LASTED: Duration = Duration::from_secs(30);
-/// Most events and most bytes a second; publishers send fewer. Faster events wait, in the end at the server.
+/// Maximum number of events in a second, and bytes; publishers send fewer. Faster events wait, in the end at
+/// the server.
 const EVENTS_MAX: u32 = 4;
 const BYTES_MAX: usize = 128 << 10;
 /// Timeout for a name, a connection, and the start of a response.
@@ -51,7 +52,7 @@ pub type EventHandler = Arc<dyn Fn(&[u8]) + Send + Sync>;
 /// Options of a stream.
 #[derive(Clone, Debug)]
 pub struct SseOptions {
-    /// The stream: an `http://` or `https://` URL.
+    /// URL of the stream, `http://` or `https://`.
     pub url: String,
     /// Body of the request.
     pub body: String,
@@ -66,24 +67,24 @@ pub struct SseOptions {
 pub struct SseStatus {
     /// Whether a stream is open now.
     pub connected: bool,
-    /// Events received.
+    /// Number of events received.
     pub events: u64,
     /// Failure of the last stream or connection.
     pub failure: Option<String>,
 }
 
-/// Listens until it is dropped.
+/// A listener, which stops on drop.
 #[derive(Debug)]
 pub struct SseListener {
     url: String,
     status: Arc<Mutex<SseStatus>>,
-    /// Its receivers learn of the drop.
+    /// Sender whose drop ends the tasks.
     _stop: watch::Sender<()>,
 }
 
 /// End of a stream.
 enum End {
-    /// There is none.
+    /// The server has no such stream.
     Absent(String),
     Broken(String),
 }
@@ -246,7 +247,7 @@ impl EventRateLimit {
         Self { begun: Instant::now(), events: 0, bytes: 0 }
     }
 
-    /// Waits until another event may be heard.
+    /// Waits until another event may be processed.
     async fn event(&mut self) {
         self.events += 1;
         if self.events > EVENTS_MAX {
@@ -277,7 +278,7 @@ fn spread(pause: Duration) -> Duration {
     pause / 2 + pause.mul_f64(random as f64 / 2048.0)
 }
 
-/// Checks that this is a stream of events.
+/// Checks that the response is a stream of events.
 fn check(response: &Response<Incoming>) -> Result<(), End> {
     let status = response.status();
     if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
@@ -306,9 +307,9 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A server that sends events without end: the excess waits at the server.
+    /// The excess of an endless series of events waits at the server.
     #[test]
-    fn a_flood_of_events_waits_at_the_server() {
+    fn excess_events_wait_at_the_server() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/repo/.esker/revisions", listener.local_addr().unwrap());
         let server = std::thread::spawn(move || {

@@ -5,24 +5,24 @@ use std::time::Duration;
 /// Requests of a repository to its servers, and the state of the path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkStatus {
-    /// Requests sent.
+    /// Number of requests sent.
     pub requests: u64,
-    /// Connections opened for them.
+    /// Number of connections opened.
     pub connections: u64,
     /// Bytes of answers, without their headers.
     pub received_bytes: u64,
     /// Least recent round trip, in microseconds; 0 before there was a connection.
     pub round_trip_us: u64,
-    /// The fastest delivery lately.
+    /// Maximum recent delivery rate.
     pub bytes_per_second: u64,
-    /// Requests at once up to which prefetches are started.
+    /// Limit of concurrent requests for starting prefetches.
     pub window: u64,
     /// Servers and proxies.
     pub route: RouteStatus,
 }
 
 impl NetworkStatus {
-    /// Returns the least recent round trip, if there was one.
+    /// Returns the minimum recent round trip, if there was one.
     pub fn round_trip(&self) -> Option<Duration> {
         (self.round_trip_us > 0).then(|| Duration::from_micros(self.round_trip_us))
     }
@@ -31,17 +31,17 @@ impl NetworkStatus {
 /// Servers and proxies of a repository, and their failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteStatus {
-    /// The servers.
+    /// Servers of the repository.
     pub servers: Vec<Reach>,
     /// The proxies, group by group; `DIRECT` for none.
     pub proxies: Vec<Vec<Reach>>,
-    /// Times a server was marked down.
+    /// Number of times that a server was marked down.
     pub server_failovers: u64,
-    /// Times a proxy was marked down.
+    /// Number of times that a proxy was marked down.
     pub proxy_failovers: u64,
-    /// Times a server or proxy was found to work again.
+    /// Number of times that a server or proxy recovered.
     pub recoveries: u64,
-    /// Attempts beyond the first of a request.
+    /// Number of attempts beyond the first of a request.
     pub retries: u64,
     /// The last failure of an attempt: seconds since 1970, and the text.
     pub last_error: Option<(u64, String)>,
@@ -50,14 +50,14 @@ pub struct RouteStatus {
 /// A server or a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// Its URL.
+    /// URL of the server or proxy.
     pub name: String,
-    /// Whether requests use it.
+    /// True if requests use it.
     pub active: bool,
-    /// Whether it is marked down.
+    /// True if it is marked down.
     pub out: bool,
-    /// Time of its failure, in seconds since 1970.
+    /// Time of the failure, in seconds since 1970.
     pub since: Option<u64>,
-    /// Text of its failure.
+    /// Text of the failure.
     pub why: Option<String>,
 }

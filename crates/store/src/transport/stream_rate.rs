@@ -1,4 +1,4 @@
-//! Rate of one response, by round trips.
+//! Measures the rate of one response by round trips.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use tokio::time::Instant;
 /// Bytes of a new connection in its first round trip: ten segments (RFC 6928).
 pub(super) const FIRST_ROUND: u64 = 14_600;
 
-/// Bytes that a connection delivers in a round trip: twice as much in each until a loss or a full path, and from then
-/// on hardly more than before.
+/// Bytes that a connection delivers in a round trip: twice as much in each until a loss or a full path, and
+/// hardly more from then on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamRate {
     began: Option<Instant>,
-    /// Bytes of the current round trip, and of the one before.
+    /// Bytes of the current round trip, and of the previous one.
     now: u64,
     last: u64,
     grows: bool,
 }
 
 impl StreamRate {
-    /// Makes the rate of a connection that delivered `last` bytes in its last round trip.
+    /// Returns the rate of a connection that delivered `last` bytes in its last round trip.
     pub(super) fn after(last: u64) -> Self {
         Self { began: None, now: 0, last, grows: true }
     }
@@ -29,18 +29,18 @@ impl StreamRate {
         self.last.max(self.now)
     }
 
-    /// Returns whether the last round brought hardly more than the one before.
+    /// Returns true if the last round brought hardly more than the previous one.
     pub(super) fn is_steady(&self) -> bool {
         !self.grows
     }
 
-    /// Returns the bytes of its response that can be on the path at once. Counted whole, a large object on a new
+    /// Returns the bytes of the response that can be in flight at once. Counted whole, a large object on a new
     /// connection would keep other requests from using the free capacity.
     pub(super) fn on_path(&self) -> u64 {
         FIRST_ROUND.max(self.in_a_round() * if self.grows { 2 } else { 1 })
     }
 
-    /// Notes received bytes on a path with this round trip, if known; returns whether a round trip ended.
+    /// Records received bytes on a path with this round trip, if known; returns true if a round trip ended.
     pub(super) fn came(&mut self, bytes: u64, round_trip: Option<Duration>, now: Instant) -> bool {
         self.now = self.now.saturating_add(bytes);
         let began = *self.began.get_or_insert(now);
@@ -63,7 +63,7 @@ mod tests {
     const ROUND: Duration = Duration::from_millis(80);
 
     #[test]
-    fn what_doubles_is_expected_to_double_and_what_does_not_is_not() {
+    fn only_a_growing_rate_is_expected_to_double() {
         let mut now = Instant::now();
         let mut stream_rate = StreamRate::after(0);
         assert_eq!(stream_rate.on_path(), FIRST_ROUND);

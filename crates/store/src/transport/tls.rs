@@ -18,7 +18,7 @@ use tokio_rustls::client::TlsStream;
 use crate::error::Cause;
 use crate::servers::Authorities;
 
-/// Authorities are read again after so long, as systems renew them under a mount that lasts for months.
+/// Interval for reading authorities again, as systems renew them during mounts that last for months.
 const READ_AGAIN: Duration = Duration::from_secs(3600);
 
 /// ALPN name of HTTP/2.
@@ -41,29 +41,29 @@ struct Known {
     since: Instant,
 }
 
-/// Failure of TLS.
+/// A failure of TLS.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsProblem {
-    /// Its certificate has no trusted issuer.
+    /// The certificate has no trusted issuer.
     #[error("its certificate is signed by no authority that is known here")]
     UnknownIssuer,
-    /// Its time is over.
+    /// The certificate expired at this time.
     #[error("its certificate expired at {0}")]
     Expired(UnixTime),
-    /// It is not valid yet.
+    /// The certificate is valid from this time on.
     #[error("its certificate is not valid before {0}")]
     NotYetValid(UnixTime),
-    /// Its certificate is for another name.
+    /// The certificate is for another name.
     #[error("its certificate is for {0}")]
     OtherName(String),
-    /// It is one to sign others with.
+    /// The certificate is one for signing others.
     #[error("its certificate is that of an authority and not of a server, as `openssl req -x509` makes them")]
     OfAuthority,
-    /// There are no trusted authorities.
+    /// No authorities are trusted.
     #[error("no certificate authorities are known here: {0}")]
     NoAuthorities(String),
-    /// Something else.
+    /// Another failure.
     #[error("{0}")]
     Other(String),
 }

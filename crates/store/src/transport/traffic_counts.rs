@@ -29,7 +29,7 @@ impl TrafficCounts {
         self.received.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Notes how the path is now.
+    /// Records the current state of the path.
     pub(super) fn path(&self, round_trip: Duration, rate: u64, window: usize) {
         self.round_trip_us
             .store(u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);

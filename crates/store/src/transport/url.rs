@@ -1,4 +1,4 @@
-//! The address of a repository.
+//! Parses the address of a repository.
 
 use std::fmt::{self, Write as _};
 
@@ -7,13 +7,13 @@ use crate::error::{Cause, StoreError};
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
-/// An `http://` or `https://` URL, taken apart.
+/// A parsed `http://` or `https://` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BaseUrl {
     /// Name or address, without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// Whether it is `https://`.
+    /// True for `https://`.
     pub(crate) tls: bool,
     /// The path without a slash at its end.
     path: String,
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn good_addresses() {
+    fn valid_addresses_are_parsed() {
         for (url, shown, host, port) in [
             ("http://a.example/cvmfs/x.example/", "http://a.example/cvmfs/x.example", "a.example", 80),
             ("http://127.0.0.1:8000/x", "http://127.0.0.1:8000/x", "127.0.0.1", 8000),
@@ -127,7 +127,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_answered(rest in "\\PC*") {
+        fn any_text_is_parsed_or_refused(rest in "\\PC*") {
             for url in [rest.clone(), format!("https://{rest}"), format!("http://[{rest}")] {
                 if let Ok(base) = BaseUrl::parse(&url) {
                     let again = BaseUrl::parse(&base.to_string()).unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_addresses() {
+    fn invalid_addresses_are_refused() {
         for url in [
             "",
             "ftp://x",

@@ -1,4 +1,4 @@
-//! The number of requests in flight of each user.
+//! Divides the requests in flight among users.
 //!
 //! A server gets a bounded number of requests, started in the order of the
 //! [`FairQueue`](super::fair_queue::FairQueue). Requests take long over a slow link, so a user who comes later would wait
@@ -16,21 +16,21 @@ use tokio::time::Instant;
 
 use super::fair_queue::User;
 
-/// Time for which a user counts as present after a demand: the next one may follow at once.
+/// Time for which a user counts as present after a demand, since the next one may follow at once.
 const PRESENT: Duration = Duration::from_millis(100);
 /// Rate in bytes a second below which a path is slow.
 const SLOW: f64 = (16 << 20) as f64;
 /// Time over which the rate is measured.
 const COUNTED: Duration = Duration::from_millis(100);
 
-/// Demands by user.
+/// Demands of each user.
 #[derive(Debug, Default)]
 pub(super) struct Users(HashMap<User, UnderWay>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct UnderWay {
     count: usize,
-    /// End of the last one.
+    /// End of the last demand.
     ended: Option<Instant>,
 }
 
@@ -45,7 +45,7 @@ impl UnderWay {
 pub(super) struct Throughput {
     since: Option<Instant>,
     bytes: u64,
-    /// Bytes a second.
+    /// Rate in bytes a second.
     rate: Option<f64>,
 }
 
@@ -59,7 +59,7 @@ impl Throughput {
         }
     }
 
-    /// Notes that nothing is in flight.
+    /// Records that no request is in flight.
     pub(super) fn idle(&mut self) {
         (self.since, self.bytes) = (None, 0);
     }
@@ -73,11 +73,11 @@ impl Throughput {
 /// Input for the decision about the next place.
 pub(super) struct Places<'a> {
     users: &'a Users,
-    /// Places in use, and for all.
+    /// Places in use by the user, and by all.
     busy: usize,
     most: usize,
     is_narrow: bool,
-    /// Users with demands in flight or queued, or recently, with the number in flight, plus one if more are queued.
+    /// Users with current or recent demands, with the number in flight, plus one if more are queued.
     present: HashMap<User, usize>,
 }
 
@@ -100,8 +100,7 @@ impl Users {
         self.0.get(&user).map_or(0, |under_way| under_way.count)
     }
 
-    /// Returns the places at a server with at most `most` requests, `busy` of them in flight, and queued demands of
-    /// these users.
+    /// Returns the places of a user at a server with at most `most` requests, `busy` of them in flight.
     pub(super) fn places(
         &self,
         (busy, most, is_narrow): (usize, usize, bool),
@@ -137,7 +136,7 @@ impl Places<'_> {
             }
     }
 
-    /// Returns whether it is this user's turn on a narrow path.
+    /// Returns true if it is this user's turn on a narrow path.
     fn is_due(&self, user: User, mine: usize) -> bool {
         let least = self.present.iter().filter(|(other, _)| **other != user).map(|(_, count)| *count).min();
         least.is_none_or(|least| mine < least.max(1))
@@ -152,7 +151,7 @@ mod tests {
     const NARROW: bool = true;
     const WIDE: bool = false;
 
-    /// Makes users with so many demands in flight.
+    /// Creates users with so many demands in flight.
     fn users(counts: &[(User, usize)]) -> Users {
         let mut users = Users::default();
         for (user, count) in counts {
@@ -161,7 +160,7 @@ mod tests {
         users
     }
 
-    /// Returns whether a user may start another request beside waiting users.
+    /// Returns true if a user may start another request beside waiting users.
     fn may(busy: usize, others: u32, mine: usize) -> bool {
         let users = users(&[(ME, mine)]);
         let queued = (0..others).map(|other| Some(100 + other)).chain([ME]);

@@ -1,4 +1,4 @@
-//! The source that lets no damaged object through.
+//! Rejects damaged objects.
 
 use std::sync::Arc;
 

@@ -82,7 +82,7 @@ fn a_pin_change_waiting_for_the_disk_blocks_nothing() {
 }
 
 #[test]
-fn no_more_is_pinned_than_leaves_room_to_read() {
+fn pins_leave_room_for_other_objects() {
     let rig = Rig::with(engine(), CacheOptions { quota: 16 * UNIT, ..roomy() });
     let objects: Vec<_> = (0..16).map(object).map(|object| pair(&object)).collect();
     rig.cache.pin("first", objects[..8].to_vec()).unwrap();
@@ -110,7 +110,7 @@ fn a_damaged_list_of_pins_is_put_aside() {
 }
 
 #[test]
-fn objects_in_use_stay() {
+fn objects_in_use_are_not_evicted_on_request() {
     let rig = Rig::new();
     let kept = object(1);
     let store = rig.store(Shelf::new(&[&kept]));
@@ -122,7 +122,7 @@ fn objects_in_use_stay() {
 }
 
 #[test]
-fn a_check_names_every_damage_and_nothing_damaged_is_given_out() {
+fn a_check_reports_all_damage_and_damaged_objects_are_not_served() {
     let objects: Vec<_> = (0..5).map(object).collect();
     let shelf = Shelf::new(&objects.iter().collect::<Vec<_>>());
     let rig = Rig::new();

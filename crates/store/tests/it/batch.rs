@@ -64,11 +64,11 @@ impl Stand {
     fn warm_all(&self) -> usize {
         let rule = self.mirror.fault(|_| true, Fault::Delay(Duration::from_secs(60)));
         let (sender, outcomes) = channel();
-        let errand = CancelToken::new();
+        let token = CancelToken::new();
         for object in &self.objects {
             let sender = sender.clone();
             let done = Callback::new(move |warmed| sender.send(warmed).unwrap());
-            self.store.warm(object.wanted.clone(), &errand, done);
+            self.store.warm(object.wanted.clone(), &token, done);
         }
         drop(sender);
         rule.wait_for_hits(1);
@@ -114,7 +114,7 @@ fn small_prefetches_share_requests(engine: Engine) {
 }
 
 #[test]
-fn batches_are_asked_only_of_direct_servers_that_offer_them() {
+fn batches_are_requested_only_from_direct_servers_that_offer_them() {
     for fields in
         [&[][..], &[(HEADER, "0")], &[(HEADER, "64"), ("Via", "1.1 squid")], &[(HEADER, "64"), ("Age", "5")]]
     {
@@ -127,7 +127,7 @@ fn batches_are_asked_only_of_direct_servers_that_offer_them() {
 
 /// A proxy that answers with a page, a server that took the offer back, an answer that is cut or has more.
 #[test]
-fn a_server_without_batches_is_asked_one_by_one() {
+fn a_server_without_batches_gets_single_requests() {
     let spoilt: [fn(Vec<u8>) -> Vec<u8>; 4] = [
         |_| b"<html>welcome</html>".to_vec(),
         |mut bytes| {
@@ -159,7 +159,7 @@ fn a_server_without_batches_is_asked_one_by_one() {
 
 /// One damaged object of a batch is one failed prefetch; the others are there.
 #[test]
-fn each_object_of_a_batch_is_verified_by_itself() {
+fn each_object_of_a_batch_is_verified_alone() {
     let stand = Stand::new(&[(HEADER, "64")]);
     stand.answer(|mut bytes| {
         // Behind the frame's first length.

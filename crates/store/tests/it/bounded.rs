@@ -166,7 +166,7 @@ impl Rig {
     fn check(&self) {
         assert!(self.peak() <= HARD + UNKEPT, "{} bytes were on the disk at once", self.peak());
         self.cache.settle();
-        // Whoever asked is told before the last file of a failed attempt is closed.
+        // The caller gets the error before the last file of a failed attempt is closed.
         let now = || (taken(&self.folder.path().join("cache")), self.cache.status().used);
         let is_closed = until(PATIENCE, || {
             let (left, used) = now();
@@ -212,7 +212,7 @@ fn oversized_decompression_is_refused_before_writing() {
 }
 
 #[test]
-fn absurd_sizes_are_refused_without_asking() {
+fn excessive_sizes_are_refused_without_a_request() {
     for size in [1 << 40, 1 << 63, u64::MAX] {
         let mut object = zlib(&noise(1, 1000));
         (object.wanted.size, object.wanted.limit) = (Some(size), size);
@@ -239,7 +239,7 @@ fn a_response_is_bounded_while_it_arrives() {
 
 /// An object that fits beside its stored bytes in no way is kept all the same: the ones make room for the others.
 #[test]
-fn an_object_of_the_whole_quota_takes_the_place_of_its_stored_bytes() {
+fn an_object_as_large_as_the_quota_replaces_its_spooled_bytes() {
     let object = as_is(&noise(7, usize::try_from(QUOTA).unwrap()));
     let rig = Rig::new(engine_with(|options| options.memory = 0));
     let (mirror, _folder) = serve(std::slice::from_ref(&object));

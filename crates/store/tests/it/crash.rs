@@ -161,28 +161,28 @@ fn fail_everywhere_on(begun: Begun, errno: i32, ever: bool) {
 }
 
 #[test]
-fn an_input_output_error_once_at_every_operation() {
+fn one_io_error_at_any_operation_is_survived() {
     fail_everywhere(5, false);
 }
 
 #[test]
-fn input_output_errors_from_every_operation_on() {
+fn io_errors_from_any_operation_on_are_survived() {
     fail_everywhere(5, true);
 }
 
 #[test]
-fn a_full_disk_once_at_every_operation() {
+fn a_disk_full_at_any_one_operation_is_survived() {
     fail_everywhere(28, false);
 }
 
 #[test]
-fn a_full_disk_from_every_operation_on() {
+fn a_disk_full_from_any_operation_on_is_survived() {
     fail_everywhere(28, true);
 }
 
 /// Loses the power before every change in turn, and in a third of the cases once more during the restart.
 #[test]
-fn power_loss_at_every_change() {
+fn a_power_loss_at_any_change_is_survived() {
     Begun::BOTH.into_iter().for_each(power_loss_at_every_change_on);
 }
 

@@ -61,7 +61,7 @@ fn asks_past_caches(stand: &Stand) -> bool {
 }
 
 #[test]
-fn a_flipped_byte() {
+fn a_flipped_byte_is_detected() {
     for at in [0, 25_000, u64::MAX] {
         let stand = Stand::new();
         let error = stand.refused(Fault::FlipByte(at));
@@ -73,7 +73,7 @@ fn a_flipped_byte() {
 
 /// A damaged answer is asked for once more, past the caches on the way, and that may be all it takes.
 #[test]
-fn a_flipped_byte_once_is_healed() {
+fn a_byte_flipped_once_is_fetched_again() {
     let stand = Stand::new();
     let store = stand.rig.open(&stand.mirror.url("repo"));
     let rule = stand.mirror.fault_times(1, |_| true, Fault::FlipByte(100));
@@ -83,7 +83,7 @@ fn a_flipped_byte_once_is_healed() {
 }
 
 #[test]
-fn truncated_as_if_that_were_all() {
+fn a_truncated_object_is_detected() {
     for keep in [0, 1, 49_000] {
         let error = Stand::new().refused(Fault::Truncate(keep));
         assert!(matches!(error.cause(), Cause::Corrupt { len, .. } if *len == keep), "{error}");
@@ -91,7 +91,7 @@ fn truncated_as_if_that_were_all() {
 }
 
 #[test]
-fn cut_off() {
+fn a_broken_connection_is_an_error() {
     for after in [0, 1, 49_000] {
         let stand = Stand::new();
         let error = stand.refused(Fault::CloseAfter(after));
@@ -102,7 +102,7 @@ fn cut_off() {
 }
 
 #[test]
-fn cut_off_once_is_healed() {
+fn a_connection_broken_once_is_retried() {
     let stand = Stand::new();
     let store = stand.rig.open(&stand.mirror.url("repo"));
     let rule = stand.mirror.fault_times(1, |_| true, Fault::CloseAfter(100));
@@ -111,7 +111,7 @@ fn cut_off_once_is_healed() {
 }
 
 #[test]
-fn swapped_for_another_object() {
+fn another_object_in_its_place_is_detected() {
     let stand = Stand::new();
     let other = zlib(b"another object, in order by itself");
     stand.mirror.put("/repo/other", other.stored.clone());
@@ -124,7 +124,7 @@ fn swapped_for_another_object() {
 }
 
 #[test]
-fn missing() {
+fn a_missing_object_is_an_error() {
     let stand = Stand::new();
     let error = stand.refused(Fault::Missing);
     assert!(matches!(error.cause(), Cause::Missing { status } if status.contains("404")), "{error}");
@@ -134,14 +134,14 @@ fn missing() {
 }
 
 #[test]
-fn a_web_page_instead() {
+fn a_web_page_in_place_of_an_object_is_detected() {
     let error = Stand::new().refused(Fault::Html);
     assert!(matches!(error.cause(), Cause::Corrupt { html: true, .. }), "{error}");
     assert!(error.to_string().contains("HTML"), "{error}");
 }
 
 #[test]
-fn server_errors() {
+fn errors_of_the_server_are_reported() {
     for (status, attempts) in [(500, 2), (503, 2), (429, 2), (403, 1), (400, 1)] {
         let stand = Stand::new();
         let error = stand.refused(Fault::Status(status));
@@ -151,7 +151,7 @@ fn server_errors() {
 }
 
 #[test]
-fn a_server_with_a_long_retry_after_is_not_asked_again() {
+fn a_long_requested_pause_is_an_error() {
     let stand = Stand::new();
     let error = stand.refused(Fault::RetryAfter(3600));
     assert!(
@@ -163,7 +163,7 @@ fn a_server_with_a_long_retry_after_is_not_asked_again() {
 }
 
 #[test]
-fn a_server_is_asked_again_after_the_time_it_wants() {
+fn a_requested_pause_comes_before_the_retry() {
     let stand = Stand::new();
     let error = stand.refused(Fault::RetryAfter(1));
     assert!(matches!(error.cause(), Cause::Overloaded { .. }), "{error}");
@@ -173,13 +173,13 @@ fn a_server_is_asked_again_after_the_time_it_wants() {
 }
 
 #[test]
-fn redirects_are_named_not_followed() {
+fn redirects_are_reported_and_not_followed() {
     let error = Stand::new().refused(Fault::Status(302));
     assert!(matches!(error.cause(), Cause::Redirected { .. }), "{error}");
 }
 
 #[test]
-fn larger_than_it_may_be() {
+fn an_object_above_its_limit_is_rejected() {
     // 4 KiB and an eighth more than the plain size may come; this is more.
     let stand = Stand::new();
     let error = stand.refused(Fault::Content(noise(9, 70_000)));
@@ -189,7 +189,7 @@ fn larger_than_it_may_be() {
 
 /// The hash is right, but the catalog tells another size.
 #[test]
-fn of_another_size_than_the_catalog_says() {
+fn an_object_whose_size_differs_from_the_catalog_is_rejected() {
     for object in [zlib(&noise(4, 10_000)), as_is(&noise(4, 10_000))] {
         for claimed in [9_999, 10_001] {
             let stand = Stand::with(Rig::new(), object.clone());
@@ -214,7 +214,7 @@ fn of_another_size_than_the_catalog_says() {
 
 /// The hash is right, but what was published is no zlib stream.
 #[test]
-fn undecodable() {
+fn an_object_that_does_not_decompress_is_rejected() {
     let mut object = as_is(&noise(8, 1000));
     object.wanted.compression = esker_format::compress::Compression::Zlib;
     let stand = Stand::with(Rig::new(), object);
@@ -226,7 +226,7 @@ fn undecodable() {
 
 /// A small object that claims nothing and unpacks to more than it may.
 #[test]
-fn a_bomb() {
+fn a_decompression_bomb_is_rejected() {
     let object = zlib(&vec![0; 80 << 20]);
     let stand = Stand::with(Rig::new(), object);
     let store = stand.rig.open(&stand.mirror.url("repo"));
@@ -239,7 +239,7 @@ fn a_bomb() {
 }
 
 #[test]
-fn slower_than_the_limit() {
+fn a_response_below_the_low_speed_limit_is_an_error() {
     let stand = Stand::hasty();
     let error = stand.refused(Fault::Slow(1000));
     assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::Transfer, .. }), "{error}");
@@ -247,20 +247,20 @@ fn slower_than_the_limit() {
 }
 
 #[test]
-fn stalled_in_the_middle() {
+fn a_response_that_stalls_is_an_error() {
     let error = Stand::hasty().refused(Fault::StallAfter(1000));
     assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::Transfer, .. }), "{error}");
 }
 
 #[test]
-fn never_answered() {
+fn a_server_that_never_replies_is_an_error() {
     let error = Stand::hasty().refused(Fault::NoAnswer);
     assert!(matches!(error.cause(), Cause::TimedOut { phase: Phase::FirstByte, .. }), "{error}");
 }
 
 /// A server that keeps just above the low-speed limit is left where there is another, and borne where there is none.
 #[test]
-fn longer_than_the_whole_may_take() {
+fn a_response_that_exceeds_the_deadline_is_an_error() {
     let engine = || {
         engine_with(|options| {
             options.http.attempt = Duration::from_secs(1);
@@ -287,7 +287,7 @@ fn longer_than_the_whole_may_take() {
 }
 
 #[test]
-fn nobody_there() {
+fn a_refused_connection_is_an_error() {
     let stand = Stand::new();
     let store = stand.rig.open(&stand.mirror.url("repo"));
     let port = stand.mirror.port();

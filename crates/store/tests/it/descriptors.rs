@@ -24,7 +24,7 @@ fn really_open(rig: &Rig) -> usize {
 }
 
 #[test]
-fn idle_files_make_way() {
+fn idle_files_are_closed_for_new_ones() {
     let (rig, objects, shelf) = rig(4);
     let store = rig.store(shelf);
     for _ in 0..3 {

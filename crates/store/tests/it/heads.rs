@@ -32,7 +32,7 @@ struct Site {
     clock: Arc<AtomicI64>,
 }
 
-/// A keeper, with the cache it takes certificates from.
+/// A head keeper, with the cache it takes certificates from.
 struct Seat {
     keeper: HeadKeeper,
     _cache: Cache,
@@ -65,7 +65,7 @@ impl Site {
         self.seat_on(Arc::new(RealDisk::PRIVATE), self.folder.path(), options)
     }
 
-    /// A keeper as a new process would have it.
+    /// A head keeper as a new process would create it.
     fn seat_on(&self, disk: Arc<dyn Disk>, heads: &Path, options: HeadOptions) -> Seat {
         let engine = engine();
         let cache_folder = tempfile::tempdir().unwrap();
@@ -125,7 +125,7 @@ fn trust_error(error: &StoreError) -> &TrustError {
 }
 
 #[test]
-fn every_fixture_is_believed() {
+fn the_head_of_every_fixture_is_accepted() {
     for fixture in fixture::ALL {
         let repository = fixture.unpack();
         let mirror = Mirror::serve(repository.document_root());
@@ -189,7 +189,7 @@ fn an_older_head_is_never_applied() {
 
 /// The same revision number with an earlier date, or a lower number with a later one: both are older.
 #[test]
-fn older_by_one_of_revision_and_date() {
+fn a_head_older_by_revision_or_date_is_refused() {
     let site = Site::new();
     let seat = site.seat();
     seat.start().unwrap();
@@ -209,7 +209,7 @@ fn older_by_one_of_revision_and_date() {
 ///
 /// > V9: A whitelist older than the last accepted one is never believed again, and another root catalog for an accepted revision is refused as an attack.
 #[test]
-fn an_older_whitelist_is_never_believed_again() {
+fn an_older_whitelist_is_refused() {
     let site = Site::new();
     let keys = FULL.keys();
     let whitelist = |created: &str| {
@@ -318,7 +318,7 @@ fn without_a_server_a_start_goes_on_with_the_saved_head_up_to_an_age() {
 
 /// A server that confirms the head makes it young again, for starts without a network later.
 #[test]
-fn confirmation_renews_the_age() {
+fn a_confirmed_head_has_a_new_age() {
     let site = Site::new();
     let seat = site.seat();
     seat.start().unwrap();
@@ -333,7 +333,7 @@ fn confirmation_renews_the_age() {
 
 /// Expiry counts when a head is accepted. A running mount goes on; a start with the server in reach fails.
 #[test]
-fn an_expired_whitelist() {
+fn an_expired_whitelist_is_refused() {
     let site = Site::new();
     let seat = site.seat();
     seat.start().unwrap();
@@ -385,7 +385,7 @@ fn a_saved_head_is_not_used_under_another_key() {
 
 /// The page of a captive portal is no network; a well-formed head that fails verification is an attack.
 #[test]
-fn a_captive_portal_is_like_no_network() {
+fn a_captive_portal_counts_as_an_unreachable_server() {
     let site = Site::new();
     site.seat().start().unwrap();
     let rule = site.fault(".cvmfspublished", Fault::Html);
@@ -425,7 +425,7 @@ fn damaged_files_of_a_head_are_refused_each_in_its_own_words() {
 }
 
 #[test]
-fn a_manifest_damaged_once_on_the_way_is_asked_for_again() {
+fn a_manifest_damaged_once_in_transit_is_fetched_again() {
     let site = Site::new();
     let rule = site.mirror.fault_times(1, |path| path.ends_with("published"), Fault::FlipByte(u64::MAX));
     assert!(site.seat().start().unwrap().offline.is_none());
@@ -449,7 +449,7 @@ fn a_damaged_saved_head_is_not_used() {
 
 /// Two mounts share a cache folder; the one that lags behind does not put the older head back.
 #[test]
-fn two_mounts_save_the_newest() {
+fn two_mounts_save_the_newest_head() {
     let site = Site::new();
     site.publish("v2");
     let (first, second) = (site.seat(), site.seat());

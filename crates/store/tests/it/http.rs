@@ -160,11 +160,11 @@ fn prefetches_are_held_back_from_a_server_in_trouble() {
     let rig = Rig::with(at_most(16), roomy());
     let store = rig.open(&mirror.url("repo"));
     let (sender, answers) = mpsc::channel();
-    let errand = CancelToken::new();
+    let token = CancelToken::new();
     for object in &objects[..40] {
         let sender = sender.clone();
         let done = Callback::new(move |warmed| sender.send(warmed).unwrap());
-        store.warm(object.wanted.clone(), &errand, done);
+        store.warm(object.wanted.clone(), &token, done);
     }
     assert!(answers.recv().unwrap().is_err());
     rule.assert_hit();
@@ -240,7 +240,7 @@ fn a_thousand_waiting_reads_do_not_delay_others() {
 }
 
 #[test]
-fn a_name_that_nobody_knows() {
+fn an_unknown_name_is_an_error() {
     let engine = engine_with(|options| options.retry.attempts = 1);
     let rig = Rig::with(engine, roomy());
     // Reserved never to exist (RFC 6761); with or without a name server this can't be resolved.

@@ -83,7 +83,7 @@ fn made_and_large() -> Vec<Made> {
 }
 
 #[test]
-fn a_cache_of_the_reference_spares_the_network() {
+fn a_cache_of_the_reference_is_read_without_the_network() {
     let objects = made_and_large();
     let folder = stock_cache(&objects);
     let rig = Rig::with(engine(), over(folder.path(), LowerForm::Adopted));
@@ -109,9 +109,9 @@ fn prefetch_uses_the_lower_caches() {
     let rig = Rig::with(engine(), over(folder.path(), LowerForm::Adopted));
     let shelf = Shelf::new(&[]);
     let store = rig.store(shelf.clone());
-    let errand = CancelToken::new();
+    let token = CancelToken::new();
     for object in &objects {
-        let warmed = esker_store::Callback::wait(|done| store.warm(object.wanted.clone(), &errand, done));
+        let warmed = esker_store::Callback::wait(|done| store.warm(object.wanted.clone(), &token, done));
         assert_eq!(warmed.unwrap(), Warmed::Here);
         assert!(store.cached(&object.wanted).is_some());
     }
@@ -123,7 +123,7 @@ type Spoil = (&'static str, fn(&Path));
 
 /// Every way in which a file of an adopted folder may not be what its name says.
 #[test]
-fn no_wrong_file_in_a_lower_cache_becomes_a_wrong_byte() {
+fn wrong_files_in_a_lower_cache_are_never_served() {
     let small = made();
     let spoil: [Spoil; 7] = [
         ("another byte", |path| {
@@ -192,7 +192,7 @@ fn a_folder_that_others_may_write_to_is_refused_by_name() {
 
 /// An own cache has digests, which prove nothing against malice: it must be its owner's alone.
 #[test]
-fn a_cache_of_our_own_is_adopted_if_only_its_owner_may_write_to_it() {
+fn a_cache_of_esker_is_adopted_if_only_its_owner_may_write_to_it() {
     let objects = made_and_large();
     let first = Rig::new();
     let shelf = Shelf::new(&objects.iter().collect::<Vec<_>>());
@@ -231,7 +231,7 @@ fn a_cache_of_our_own_is_adopted_if_only_its_owner_may_write_to_it() {
     assert!(matches!(refused.cause(), Cause::NotPrivate { .. }), "{refused}");
 }
 
-/// Whoever waited would wait for ever: nothing looks after what lies on the desk any more.
+/// Requests that wait would wait for ever: no watchdog looks after them any more.
 #[test]
 fn requests_waiting_for_a_lower_folder_finish_when_the_cache_closes() {
     let objects: Vec<_> = (0..40).map(|seed| stock(&text(seed, 300_000))).collect();

@@ -26,7 +26,7 @@ fn tell(names: &NameServer, addresses: &[Ipv4Addr]) {
 }
 
 /// Proxies that listen at one port of several loopback addresses can't be had from a mirror, so one address is good and
-/// nobody listens at the others.
+/// no process listens at the others.
 fn servers(name_server: &NameServer, proxy: &Mirror) -> Servers {
     let mut servers = Servers::direct("http://origin.invalid/repo");
     servers.proxies = Proxies::parse(&format!("http://proxy.site.test:{}", proxy.port()), None).unwrap();
@@ -55,7 +55,7 @@ fn each_address_of_a_name_is_a_proxy() {
 }
 
 #[test]
-fn a_name_is_looked_up_again_when_its_time_is_over() {
+fn a_name_is_resolved_again_after_its_ttl() {
     let objects = objects(200);
     let (proxy, _folder) = serve(&objects);
     let names = start(3600, &[[127, 0, 0, 2].into()]);
@@ -87,7 +87,7 @@ fn no_more_addresses_are_used_than_allowed() {
 }
 
 #[test]
-fn addresses_of_the_preferred_kind_are_used() {
+fn addresses_of_the_preferred_family_are_used() {
     let objects = objects(1);
     let (proxy, _folder) = serve(&objects);
     let names = start(60, &[Ipv4Addr::LOCALHOST]);
@@ -108,7 +108,7 @@ fn addresses_of_the_preferred_kind_are_used() {
 }
 
 #[test]
-fn a_silent_name_server_is_asked_so_often_and_for_so_long() {
+fn queries_to_a_silent_name_server_are_limited() {
     let objects = objects(1);
     let (proxy, _folder) = serve(&objects);
     let mut asked = Vec::new();

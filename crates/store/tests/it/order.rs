@@ -56,7 +56,7 @@ fn active(source: &Arc<dyn Source>) -> Option<usize> {
 }
 
 #[test]
-fn servers_and_fallback_proxies_are_used_as_the_geo_api_has_them() {
+fn servers_and_fallback_proxies_are_used_in_the_order_of_the_geo_api() {
     let objects = objects(4);
     let mut net = three(&objects, Order::Geo);
     (net.servers.geo_name, net.servers.most) = (Some("here".into()), 2);
@@ -67,7 +67,7 @@ fn servers_and_fallback_proxies_are_used_as_the_geo_api_has_them() {
     assert_eq!(active(&source), Some(2));
     net.read(&source, &objects[1]);
     assert_eq!(net.mirrors[2].count(|path| path.contains("/data/")), 1);
-    // Two at most: the third of the order is nobody's last resort.
+    // Two at most: the third of the order is never tried.
     net.mirrors[2].leave();
     net.mirrors[0].leave();
     assert!(bytes(&net.rig.store(source), &objects[2].wanted).is_err());
@@ -111,7 +111,7 @@ fn a_silent_or_broken_geo_api_changes_and_delays_nothing() {
         let name = name.map(|request| request.path.split('/').nth(5).unwrap_or_default().to_owned());
         assert!(name.is_some_and(|name| name.len() == 32), "a name of its own for each who asks directly");
     }
-    // Silence: everything is read before anybody gave up waiting for the answer. The question is put
+    // Silence: everything is read before the wait for the answer times out. The query is sent
     // beside the reads and may reach its server after the last of them.
     let mut net = three(&objects, Order::Geo);
     net.servers.timings.direct = Some(PATIENCE);
@@ -129,7 +129,7 @@ fn a_silent_or_broken_geo_api_changes_and_delays_nothing() {
 }
 
 #[test]
-fn the_server_that_answers_soonest_is_used() {
+fn the_fastest_server_is_used() {
     let objects = objects(200);
     let net = three(&objects, Order::RoundTrip);
     for (mirror, millis) in net.mirrors.iter().zip([300, 0, 300]) {
@@ -202,7 +202,7 @@ fn failover_indefinitely_repeats_until_the_deadline() {
 }
 
 #[test]
-fn a_silent_proxy_or_server_is_waited_for_as_long_as_configured() {
+fn timeouts_of_silent_proxies_and_servers_are_those_configured() {
     let objects = objects(1);
     let mut net = three(&objects, Order::Given);
     net.servers.urls.truncate(1);
@@ -224,7 +224,7 @@ fn a_silent_proxy_or_server_is_waited_for_as_long_as_configured() {
 }
 
 #[test]
-fn a_broken_connection_is_repeated_so_often_and_after_such_pauses() {
+fn a_broken_connection_is_retried_as_configured() {
     let objects = objects(2);
     for retries in [0, 3] {
         let mut net = three(&objects, Order::Given);

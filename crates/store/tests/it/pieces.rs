@@ -65,7 +65,7 @@ fn path_of(object: &Made) -> String {
 
 /// Of every length around those at which something changes, and of more and fewer bytes than are expected of them.
 #[test]
-fn objects_of_all_lengths_come_whole() {
+fn objects_of_all_lengths_are_fetched_in_pieces_completely() {
     let lens = [0, 1, 14_599, 14_600, 14_601, 29_200, 36_500, 36_501, 100_000, LARGE, 1 << 20, 3 << 20];
     let mut objects: Vec<Made> = (1..).zip(lens).map(|(seed, len)| as_is(&noise(seed, len))).collect();
     objects.extend((100..).zip(lens).map(|(seed, len)| zlib(&noise(seed, len))));
@@ -91,7 +91,7 @@ fn objects_of_all_lengths_come_whole() {
 
 /// Near servers, those behind a proxy, those that don't say that they send parts.
 #[test]
-fn near_or_proxied_servers_are_not_asked_for_pieces() {
+fn pieces_are_not_requested_from_near_or_proxied_servers() {
     for fields in [("Via", "1.1 squid"), ("Age", "5")] {
         let stand = Stand::of_one(&[fields]);
         assert_eq!(bytes(&stand.store, &stand.objects[0].wanted).unwrap(), stand.objects[0].plain);
@@ -104,7 +104,7 @@ fn near_or_proxied_servers_are_not_asked_for_pieces() {
 }
 
 #[test]
-fn a_prefetch_comes_over_one_connection() {
+fn a_prefetch_uses_one_connection() {
     let stand = Stand::of_one(&[]);
     let (sender, outcome) = channel();
     let done = Callback::new(move |warmed| sender.send(warmed).unwrap());
@@ -162,7 +162,7 @@ fn a_file_damaged_in_pieces_is_fetched_again_whole() {
 }
 
 #[test]
-fn a_missing_object_is_missing_in_pieces_too() {
+fn a_missing_object_in_pieces_is_reported_as_missing() {
     let stand = Stand::of_one(&[]);
     let path = path_of(&stand.objects[0]);
     let rule = stand.mirror.fault(move |asked| asked.ends_with(&path), Fault::Missing);

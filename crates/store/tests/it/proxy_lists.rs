@@ -114,7 +114,7 @@ fn serve(folder: &TempDir, objects: &[Made], address: SocketAddr) -> Mirror {
     mirror
 }
 
-/// A port at which nobody listens on any of these addresses.
+/// A port at which no process listens on any of these addresses.
 fn free_port(addresses: &[Ipv4Addr]) -> u16 {
     loop {
         let first = TcpListener::bind((addresses[0], 0)).unwrap();
@@ -268,22 +268,22 @@ fn column(cell: impl Fn(&Row) -> &'static str, set_up: impl Fn(&mut Bench)) {
 }
 
 #[test]
-fn lists_whose_members_are_all_up() {
+fn a_list_whose_members_are_all_up_is_used_in_order() {
     column(|row| row.up, |_| {});
 }
 
 #[test]
-fn lists_whose_first_member_is_down() {
+fn another_member_replaces_a_first_member_that_is_down() {
     column(|row| row.first_down, |bench| bench.stop('P'));
 }
 
 #[test]
-fn lists_whose_first_group_is_down() {
+fn the_second_group_replaces_a_first_group_that_is_down() {
     column(|row| row.group_down, |bench| ['P', 'Q'].into_iter().for_each(|letter| bench.stop(letter)));
 }
 
 #[test]
-fn lists_whose_names_have_no_address() {
+fn names_without_an_address_are_skipped() {
     column(
         |row| row.unresolved,
         |bench| {
@@ -296,13 +296,13 @@ fn lists_whose_names_have_no_address() {
 
 /// A name server that never answers questions for version 6 changes nothing.
 #[test]
-fn lists_whose_names_are_answered_for_one_version_alone() {
+fn names_with_addresses_of_one_family_are_used() {
     column(|row| row.up, |bench| bench.names.tell_v6(None));
 }
 
 /// The first member takes requests and never answers: it is asked once, and what comes after it does the work.
 #[test]
-fn lists_whose_first_member_is_silent() {
+fn another_member_replaces_a_silent_first_member() {
     for row in ROWS {
         let bench = Bench::new();
         let rule = bench.proxies[0].2.as_ref().unwrap().fault(|_| true, Fault::NoAnswer);
@@ -327,7 +327,7 @@ fn lists_whose_first_member_is_silent() {
 
 /// Names are resolved late: requests wait for them, and nothing that comes later is asked meanwhile.
 #[test]
-fn lists_whose_names_are_resolved_late() {
+fn names_that_are_resolved_late_are_used() {
     for row in ROWS {
         let bench = Bench::new();
         bench.names.hold();
@@ -361,7 +361,7 @@ fn look(source: &dyn Source) {
 
 /// Addresses change while requests go on: their order stays.
 #[test]
-fn lists_whose_names_change() {
+fn changed_addresses_of_names_are_used() {
     for row in ROWS {
         let bench = Bench::new();
         let mut servers = bench.servers(row);
@@ -392,7 +392,7 @@ fn lists_whose_names_change() {
 
 /// What was down comes back: it is used again, and what was used instead is left.
 #[test]
-fn lists_whose_first_group_comes_back() {
+fn a_recovered_first_group_is_used_again() {
     for row in ROWS {
         let mut bench = Bench::new();
         let mut servers = bench.servers(row);
@@ -466,7 +466,7 @@ fn a_group_is_used_while_one_of_its_names_is_not_resolved() {
 
 /// A proxy that could not be resolved is used as soon as its name has an address.
 #[test]
-fn a_name_that_is_resolved_after_all_is_used_again() {
+fn a_name_that_is_resolved_later_is_used_again() {
     let bench = Bench::new();
     bench.names.tell(&name('p'), NameAnswer::Nowhere);
     let row = row("p;DIRECT", "", ["P"; 5]);

@@ -45,7 +45,7 @@ fn a_login_is_sent_to_the_proxy_only() {
     }
     let rig = Rig::new();
     let mut servers = Servers::direct(origin.url("repo"));
-    // Nobody listens there, so that the server is asked directly.
+    // No process listens there, so that requests go to the server directly.
     servers.proxies = Proxies::parse("http://me:secret@127.0.0.1:1;DIRECT", None).unwrap();
     bytes(&rig.store(connect(&rig.engine, servers).unwrap()), &objects[3].wanted).unwrap();
     let requests = origin.requests();
@@ -53,7 +53,7 @@ fn a_login_is_sent_to_the_proxy_only() {
 }
 
 #[test]
-fn a_proxy_passes_on_for_those_who_know_its_password() {
+fn a_proxy_requires_its_password() {
     let objects = objects(4);
     let folder = folder(&objects);
     let authority = Authority::new();

@@ -243,7 +243,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn eviction_does_what_the_model_says(ops in prop::collection::vec(op(), 1..120)) {
+    fn eviction_follows_the_model(ops in prop::collection::vec(op(), 1..120)) {
         run(&ops);
     }
 }
@@ -251,7 +251,7 @@ proptest! {
 /// With more held than the quota allows, objects are kept up to the hard limit, and above it served without
 /// being kept. When the holds end, the next miss makes room.
 #[test]
-fn over_the_quota_up_to_the_hard_limit() {
+fn objects_in_use_exceed_the_quota_up_to_the_hard_limit() {
     let options = CacheOptions {
         hard_limit: UNIT * 14,
         unkept_limit: UNIT * 3,
@@ -281,7 +281,7 @@ fn over_the_quota_up_to_the_hard_limit() {
 
 /// An object larger than the whole cache is served, not kept, and evicts no other.
 #[test]
-fn larger_than_the_cache() {
+fn an_object_larger_than_the_cache_is_refused() {
     let options = CacheOptions { hard_limit: UNIT * 12, ..CacheOptions { quota: UNIT * 10, ..roomy() } };
     for large in [object(1, 13), crate::rig::zlib(&vec![7; 65 << 20])] {
         let rig = Rig::with(engine(), options.clone());
@@ -296,7 +296,7 @@ fn larger_than_the_cache() {
 
 /// Several holders: an object is held if any of them holds it; one that is gone holds nothing.
 #[test]
-fn any_holder_counts() {
+fn an_object_held_by_any_holder_stays() {
     let rig = Rig::with(engine(), CacheOptions { quota: UNIT * 10, ..roomy() });
     let objects: Vec<_> = (0..14).map(|seed| object(seed, 1)).collect();
     let store = rig.store(Shelf::new(&objects.iter().collect::<Vec<_>>()));

@@ -67,7 +67,7 @@ fn every_object_of_every_fixture_reads_exactly_over_http_and_from_a_folder() {
 }
 
 #[test]
-fn reads_at_any_offset() {
+fn reads_at_any_offset_return_the_content() {
     let object = zlib(&noise(1, 100_000));
     let rig = Rig::new();
     let store = rig.store(Shelf::new(&[&object]));
@@ -81,7 +81,7 @@ fn reads_at_any_offset() {
 }
 
 #[test]
-fn nothing_is_an_object_too() {
+fn an_empty_object_is_served() {
     for object in [zlib(b""), as_is(b"")] {
         let rig = Rig::new();
         let store = rig.store(Shelf::new(&[&object]));

@@ -44,7 +44,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_clean_restart_knows_everything_at_once() {
+fn a_clean_restart_reads_all_objects_from_the_index() {
     let objects = objects();
     let folder = filled(&objects, true);
     let cache = Cache::open(&engine(), folder.path(), roomy()).unwrap();
@@ -78,7 +78,7 @@ fn an_unclean_restart_checks_before_the_first_use() {
 
 /// However large the cache is: what it has is read from the index, and no object is looked at.
 #[test]
-fn a_warm_restart_looks_at_no_object() {
+fn a_clean_restart_opens_no_object() {
     const ENTRIES: u64 = 100_000;
     let folder = tempfile::tempdir().unwrap();
     Cache::open(&engine(), folder.path(), roomy()).unwrap().close().unwrap();
@@ -105,7 +105,7 @@ fn a_warm_restart_looks_at_no_object() {
 
 /// Entries that were not yet checked stay so over a clean stop.
 #[test]
-fn a_clean_stop_does_not_vouch_for_what_was_never_checked() {
+fn unchecked_objects_stay_unchecked_after_a_clean_stop() {
     let objects = objects();
     let folder = filled(&objects, false);
     let cache = Cache::open(&engine(), folder.path(), roomy()).unwrap();
@@ -153,7 +153,7 @@ fn damaged_files_are_fetched_again_after_an_unclean_stop() {
     assert!(status.damaged > 10, "the others were too short to be listed");
 }
 
-/// Somebody emptied the folder while the cache was closed, or while it is open.
+/// The folder is emptied while the cache is closed, or while it is open.
 #[test]
 fn vanished_files_are_fetched_again() {
     let objects = objects();
@@ -173,7 +173,7 @@ fn vanished_files_are_fetched_again() {
     assert!(failure.contains("objects/") && failure.contains("No such file"), "{failure}");
 }
 
-/// A file that nobody listed lies where an object is to be.
+/// A file that is not in the index has the name of an object.
 #[test]
 fn a_wrong_file_under_an_object_name_is_replaced() {
     let objects = objects();
@@ -202,7 +202,7 @@ fn a_wrong_file_under_an_object_name_is_replaced() {
 }
 
 #[test]
-fn leftovers_are_removed() {
+fn unfinished_files_are_removed_at_start() {
     let folder = filled(&objects(), false);
     fs::write(folder.path().join("txn/17"), b"half").unwrap();
     fs::write(folder.path().join("heads/.new-1-x.head"), b"half").unwrap();
@@ -216,7 +216,7 @@ fn leftovers_are_removed() {
 }
 
 #[test]
-fn one_writer() {
+fn a_cache_has_one_writer() {
     let folder = tempfile::tempdir().unwrap();
     let first = Cache::open(&engine(), folder.path(), roomy()).unwrap();
     let error = Cache::open(&engine(), folder.path(), roomy()).err().unwrap();

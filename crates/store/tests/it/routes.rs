@@ -72,7 +72,7 @@ fn nobody() -> String {
 }
 
 #[test]
-fn a_server_that_fails_is_left_for_the_next() {
+fn the_next_server_replaces_a_failed_one() {
     let faults = [
         Fault::Status(500),
         Fault::Status(429),
@@ -182,7 +182,7 @@ fn shared_proxies_each_serve_their_own_objects() {
 }
 
 #[test]
-fn a_proxys_own_error_is_told_from_the_servers() {
+fn errors_of_a_proxy_are_distinguished_from_those_of_the_server() {
     let objects = objects(1);
     let (mut net, mirrors) = Net::of(&objects, 1);
     net.servers.urls = vec!["http://origin.invalid/repo".to_owned()];
@@ -221,7 +221,7 @@ fn a_thousand_requests_to_a_silent_server_fail_over_together() {
 }
 
 #[test]
-fn redirects_are_followed_where_that_is_allowed() {
+fn redirects_are_followed_if_configured() {
     let objects = objects(2);
     let (mut net, mirrors) = Net::of(&objects, 1);
     net.servers.urls = vec![mirrors[0].url("elsewhere")];

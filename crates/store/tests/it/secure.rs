@@ -45,7 +45,7 @@ fn refused(servers: &Servers, object: &Made) -> (TlsProblem, String) {
 }
 
 #[test]
-fn a_server_is_read_from_over_https() {
+fn objects_are_fetched_over_https() {
     let objects = objects(3);
     let folder = folder(&objects);
     let authority = Authority::new();
@@ -107,7 +107,7 @@ fn an_unauthenticated_server_is_refused_with_a_reason() {
 }
 
 #[test]
-fn a_server_that_proves_nothing_is_left_for_one_that_does() {
+fn an_authenticated_server_replaces_one_without_a_valid_certificate() {
     let objects = objects(2);
     let folder = folder(&objects);
     let (authority, other) = (Authority::new(), Authority::new());
@@ -168,7 +168,7 @@ fn proxies_tunnel_tls_and_authenticate() {
 }
 
 #[test]
-fn http2_is_spoken_where_it_is_wanted_and_offered() {
+fn http2_is_used_if_enabled_and_offered() {
     let objects = objects(40);
     let folder = folder(&objects);
     let authority = Authority::new();
@@ -212,7 +212,7 @@ fn http2_is_spoken_where_it_is_wanted_and_offered() {
 }
 
 #[test]
-fn a_server_that_fails_over_http2_is_left_for_another() {
+fn another_server_replaces_one_that_fails_over_http2() {
     let objects = objects(24);
     let authority = Authority::new();
     let (certificate, key) = authority.sign("IP:127.0.0.1", 1);

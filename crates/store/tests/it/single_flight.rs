@@ -63,7 +63,7 @@ fn a_demand_raises_the_prefetch_it_joins() {
 
 /// Two repositories share a cache; one lacks the object. Who joined its fetch is not failed with it.
 #[test]
-fn a_failure_of_one_repository_is_not_another_ones() {
+fn a_failure_of_one_repository_does_not_affect_another() {
     let object = zlib(&noise(2, 5000));
     let (without, with) = (Shelf::new(&[]), Shelf::new(&[&object]));
     without.hold();
@@ -88,7 +88,7 @@ fn a_failure_of_one_repository_is_not_another_ones() {
 
 /// A request with the true size does not fail because another one names a wrong size.
 #[test]
-fn a_wrong_size_of_the_leader_is_not_the_joiners() {
+fn a_wrong_size_in_the_first_request_fails_only_that_request() {
     let object = zlib(&noise(2, 5000));
     let shelf = Shelf::new(&[&object]);
     shelf.hold();

@@ -104,7 +104,7 @@ fn all_read(outcomes: &[Outcome]) {
 
 /// > P12: While bytes of the object that a request waits for keep arriving, or bytes of the queue that it stands in, the request does not fail, however long it takes.
 #[test]
-fn an_object_that_takes_longer_than_all_deadlines_comes() {
+fn an_object_may_take_longer_than_all_deadlines() {
     let object = sized(1, 1, 4 << 20);
     let (mirror, _folder) = serve(&object);
     mirror.narrow(1 << 20);
@@ -144,7 +144,7 @@ fn readers_of_a_server_that_answers_one_after_the_other_are_all_served() {
 
 /// > P13: A server that sends an object slower than the low-speed limit (1 KiB a second, or what `CVMFS_LOW_SPEED_LIMIT` says) makes no progress: it is left for another way after ten seconds, or the time-out of its kind, and fails a read that has no other at its deadline.
 #[test]
-fn a_trickling_server_is_left_and_blocks_nothing() {
+fn another_server_replaces_a_trickling_one() {
     let objects = sized(300, 1, 64 << 10);
     let ((hostile, _one), (good, _two)) = (serve(&objects), serve(&objects));
     let trickle = hostile.fault(|_| true, Fault::Slow(10));
@@ -166,7 +166,7 @@ fn a_trickling_server_is_left_and_blocks_nothing() {
 
 /// > P15: Objects that a server withholds keep no request from the other objects of that server.
 #[test]
-fn good_objects_pass_those_that_a_server_withholds() {
+fn withheld_objects_do_not_delay_others() {
     let (bad, good) = (sized(1000, 600, 100), sized(2000, 4, 1000));
     let (mirror, _folder) = serve(&[bad.clone(), good.clone()].concat());
     let names: Vec<String> = good.iter().map(|object| object.wanted.name.path()).collect();
@@ -222,7 +222,7 @@ fn flooded(mirror: &Mirror, rig: &Rig, flood: &[Made]) -> Objects {
 
 /// > P14: However many reads of one user wait for a server, another user's reads of objects that the server sends end within twice the time they take alone and the time that one object of the first takes among the others.
 #[test]
-fn a_users_small_reads_pass_another_users_flood() {
+fn one_users_many_reads_do_not_delay_another_users_small_reads() {
     const SPEED: u64 = 2 << 20;
     const LARGE: usize = 128 << 10;
     let (small, flood) = (sized(3000, 40, 64 << 10), sized(4000, 420, LARGE));
@@ -252,7 +252,7 @@ fn a_users_small_reads_pass_another_users_flood() {
 
 /// The same where the objects of the flood never come.
 #[test]
-fn a_users_reads_pass_another_users_reads_of_what_is_withheld() {
+fn one_users_reads_of_withheld_objects_do_not_delay_another_user() {
     let (small, flood) = (sized(5000, 8, 1000), sized(6000, 420, 1000));
     let (mirror, _folder) = serve(&[small.clone(), flood.clone()].concat());
     let names: Vec<String> = small.iter().map(|object| object.wanted.name.path()).collect();
@@ -267,7 +267,7 @@ fn a_users_reads_pass_another_users_reads_of_what_is_withheld() {
 
 /// An object of a flood that another user waits for, too, has that user's share.
 #[test]
-fn an_object_that_another_user_waits_for_leaves_the_flood() {
+fn an_object_of_a_long_queue_is_advanced_for_another_user() {
     let flood = sized(7000, 200, 128 << 10);
     let (mirror, _folder) = serve(&flood);
     mirror.narrow(4 << 20);

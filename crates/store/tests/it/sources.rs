@@ -24,7 +24,7 @@ fn fetch(source: &dyn Source, fetch: Fetch) -> Result<Stored, StoreError> {
 }
 
 #[test]
-fn gives_the_bytes_of_a_file() {
+fn a_source_returns_the_bytes_of_a_file() {
     with_each(|source, folder| {
         for len in [0, 1, 70_000] {
             let content = noise(1, len);
@@ -37,7 +37,7 @@ fn gives_the_bytes_of_a_file() {
 }
 
 #[test]
-fn says_what_is_missing_and_where() {
+fn a_missing_file_is_reported_with_its_location() {
     with_each(|source, _| {
         let error = fetch(source, Fetch::new("no/such", "the thing", 10)).map(|_| ()).unwrap_err();
         assert!(matches!(error.cause(), Cause::Missing { .. }), "{error}");
@@ -47,7 +47,7 @@ fn says_what_is_missing_and_where() {
 }
 
 #[test]
-fn takes_no_more_than_the_limit() {
+fn a_source_returns_no_more_than_the_limit() {
     with_each(|source, folder| {
         fs::write(folder.join("file"), noise(1, 1000)).unwrap();
         assert!(fetch(source, Fetch::new("file", "a file", 1000)).is_ok());
@@ -57,7 +57,7 @@ fn takes_no_more_than_the_limit() {
 }
 
 #[test]
-fn lets_nothing_through_that_has_another_hash() {
+fn bytes_with_another_hash_are_rejected() {
     with_each(|source, folder| {
         let object = zlib(&noise(2, 5000));
         let mut damaged = object.stored.clone();
@@ -102,7 +102,7 @@ fn a_damaged_local_repository_is_refused() {
 }
 
 #[test]
-fn addresses_that_make_no_sense_are_refused_with_a_reason() {
+fn invalid_addresses_are_refused_with_a_reason() {
     let engine = engine();
     for (url, reason) in [
         ("https://user@server/repo", "user names"),

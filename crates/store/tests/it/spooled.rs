@@ -12,7 +12,7 @@ use crate::rig::{Made, Shelf, as_is, bytes, engine, engine_with, get, noise, roo
 /// Without any memory budget every body is spooled; a disk that is full at one operation, whichever, costs no
 /// read.
 #[test]
-fn a_full_disk_once_at_every_operation_of_spooled_objects() {
+fn a_disk_full_at_any_operation_of_a_spooled_object_is_survived() {
     // Nothing may lie in memory, so everything goes through the disk.
     let engine = engine_with(|options| options.memory = 0);
     let folder = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ fn of_unstated_size(mut object: Made) -> Made {
 
 /// An object that takes more room than it took on its way.
 #[test]
-fn a_full_disk_makes_room_for_all_of_a_large_object() {
+fn a_full_disk_evicts_objects_for_a_whole_large_object() {
     let stated = zlib(&vec![7; 70 << 20]);
     let unstated = of_unstated_size(zlib(&vec![8; 40 << 20]));
     for object in [stated, unstated] {

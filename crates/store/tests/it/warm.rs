@@ -1,4 +1,4 @@
-//! Bringing objects into the cache before anybody needs them.
+//! Fetching objects into the cache before a read needs them.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -8,28 +8,24 @@ use esker_testkit::mirror::Fault;
 
 use crate::rig::{Made, Rig, Shelf, bytes, engine, engine_with, get, noise, objects, roomy, serve, zlib};
 
-fn warm(
-    store: &dyn ObjectStore,
-    object: &Made,
-    errand: &CancelToken,
-) -> Receiver<Result<Warmed, StoreError>> {
+fn warm(store: &dyn ObjectStore, object: &Made, token: &CancelToken) -> Receiver<Result<Warmed, StoreError>> {
     let (sender, receiver) = channel();
     let done = Callback::new(move |outcome| {
         let _ = sender.send(outcome);
     });
-    store.warm(object.wanted.clone(), errand, done);
+    store.warm(object.wanted.clone(), token, done);
     receiver
 }
 
 #[test]
-fn a_warmed_object_is_there_and_not_open() {
+fn a_prefetched_object_is_cached_and_closed() {
     let objects = objects(2);
     let shelf = Shelf::new(&[&objects[0], &objects[1]]);
     let rig = Rig::new();
     let store = rig.store(shelf.clone());
-    let errand = CancelToken::new();
+    let token = CancelToken::new();
     let stored = objects[0].stored.len() as u64;
-    let outcome = |object| warm(&store, object, &errand).recv().unwrap().unwrap();
+    let outcome = |object| warm(&store, object, &token).recv().unwrap().unwrap();
     assert_eq!(outcome(&objects[0]), Warmed::Fetched(stored));
     assert_eq!(outcome(&objects[0]), Warmed::Here);
     assert_eq!(store.status().cache.descriptors, 0);
@@ -136,7 +132,7 @@ fn a_failed_prefetch_is_not_repeated() {
 
 /// A full cache serves what is demanded without keeping it; there is nothing to serve for a prefetch.
 #[test]
-fn a_prefetch_that_can_not_be_kept_is_no_use() {
+fn a_prefetch_without_room_in_the_cache_is_dropped() {
     let objects = objects(2);
     let shelf = Shelf::new(&[&objects[0], &objects[1]]);
     let options =
@@ -158,12 +154,12 @@ fn the_queue_is_bounded() {
     shelf.hold();
     let rig = Rig::new();
     let store = rig.store(shelf.clone());
-    let errand = CancelToken::new();
+    let token = CancelToken::new();
     let mut object = zlib(b"x");
     let mut outcomes = Vec::new();
     for number in 0..=MOST {
         object.wanted.name.hash = zlib(&number.to_le_bytes()).wanted.name.hash;
-        outcomes.push(warm(&store, &object, &errand));
+        outcomes.push(warm(&store, &object, &token));
     }
     let refused = outcomes.pop().unwrap().recv().unwrap().unwrap_err();
     assert!(matches!(refused.cause(), Cause::QueueFull { limit: MOST }), "{refused}");

@@ -1,4 +1,4 @@
-//! Prints which tests a run skipped: `esker-skipped REPORT ROOT`.
+//! Prints the tests that a run skipped: `esker-skipped REPORT ROOT`.
 //!
 //! REPORT is the file that [`esker_testkit::skips`] wrote, ROOT the source tree. A promise is listed if all tests that
 //! quote it were skipped.

@@ -1,5 +1,4 @@
-//! Bundles: a specification beside each trigger, a flag on each file that has one, and in those that the publisher
-//! made nothing but files of the revision.
+//! Checks bundles: specifications beside triggers, flags, and listed files.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +45,7 @@ pub(super) fn siblings<'r>(
     made
 }
 
-/// Parses a specification that the publisher made; its paths are looked up once the whole tree is known.
+/// Parses a specification that the publisher made; its paths are checked once the whole tree is known.
 pub(super) fn content(path: &[u8], text: &[u8], findings: &mut Findings) {
     let bad = |why: &str| format!("bundle {:?}: {why}", lossy(path));
     let Ok(spec) = serde_json::from_slice::<Value>(text) else {

@@ -1,4 +1,4 @@
-//! Catalogs, row by row.
+//! Checks catalogs row by row.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +66,7 @@ fn key_of(path: &[u8]) -> [i64; 2] {
     [half(0), half(8)]
 }
 
-/// A catalog that waits to be judged, as its parent describes it.
+/// A catalog to check, as its parent describes it.
 struct Waiting {
     mountpoint: Vec<u8>,
     hash: String,
@@ -78,7 +78,7 @@ struct Waiting {
 struct Judge<'c> {
     objects: &'c Objects,
     findings: &'c mut Findings,
-    /// For each catalog: the counts of its own rows, and the counts that it states for its subtree.
+    /// Counts of each catalog's own rows, and the counts that the catalog states for its subtree.
     counted: BTreeMap<Vec<u8>, (Counts, Counts)>,
 }
 

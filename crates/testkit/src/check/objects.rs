@@ -1,4 +1,4 @@
-//! Objects, each read once and held against its name.
+//! Reads each object once and compares it with its name.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

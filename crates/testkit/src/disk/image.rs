@@ -14,7 +14,7 @@ pub(super) struct Image {
     root: PathBuf,
     next_file: u64,
     files: HashMap<u64, Content>,
-    /// Live names; folders have no number.
+    /// Live names with the number of their file; folders have none.
     live: BTreeMap<PathBuf, u64>,
     durable: BTreeMap<PathBuf, u64>,
     durable_folders: BTreeSet<PathBuf>,
@@ -34,7 +34,7 @@ enum Change {
 struct Content {
     inode: u64,
     synced: Vec<u8>,
-    /// True if it was written to since.
+    /// True if the file was written since the last sync.
     dirty: bool,
     /// The content of a file that has lost its last live name.
     kept: Option<Vec<u8>>,
@@ -103,7 +103,7 @@ impl Image {
         self.add(path, Content { link: Some(target.to_owned()), ..Content::default() });
     }
 
-    /// Notes that a file was written to. One without a name is gone after a crash, whatever it held.
+    /// Records a write to a file. An unnamed file is lost in a crash.
     pub(super) fn written(&mut self, file: &File) {
         let inode = file.metadata().unwrap().ino();
         let live = |content: &&mut Content| content.inode == inode && content.kept.is_none();
@@ -165,7 +165,7 @@ impl Image {
         self.sync_names(None);
     }
 
-    /// Builds the folder that is left after a power loss now.
+    /// Builds the folder that would remain after a power loss now.
     pub(super) fn after(&self, loss: Loss) -> tempfile::TempDir {
         let mut random = match loss {
             Loss::Some(seed) => Some(StdRng::seed_from_u64(seed)),

@@ -1,4 +1,4 @@
-//! A disk with so much room.
+//! Simulates a disk of limited size.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,15 +12,15 @@ use esker_store::{Disk, FileFacts, RealDisk};
 /// `ENOSPC`.
 const FULL: i32 = 28;
 
-/// A real folder that is full after a number of bytes, on a file system on which a file begins with a name. A file
-/// without a name takes room only while it is written.
+/// A real folder that is full after a number of bytes. A file without a name takes room only while it is
+/// written.
 pub struct SmallDisk {
     inner: RealDisk,
     free: Mutex<u64>,
 }
 
 impl SmallDisk {
-    /// Makes a disk with `free` bytes.
+    /// Creates a disk with `free` bytes.
     pub fn new(free: u64) -> Self {
         Self { inner: RealDisk::PRIVATE, free: Mutex::new(free) }
     }

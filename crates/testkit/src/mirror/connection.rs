@@ -1,4 +1,4 @@
-//! Answering on one connection.
+//! Serves one connection.
 
 use std::io::{self, BufReader, Write};
 use std::net::TcpStream;
@@ -37,7 +37,7 @@ struct Response {
     status: u16,
     headers: String,
     body: Vec<u8>,
-    /// A `HEAD` request gets the headers of the body only.
+    /// True for a `HEAD` request, which gets the headers only.
     without_body: bool,
 }
 
@@ -106,7 +106,7 @@ impl Response {
         response
     }
 
-    /// Sends it as the fault requires and returns whether the connection can go on.
+    /// Sends the response as the fault requires; returns true if the connection can continue.
     fn send(&self, to: &mut TcpStream, rule: Option<&Rule>, link: &Link) -> io::Result<bool> {
         let fault = rule.map(Rule::fault);
         if let (Some(rule), Some(Fault::NoAnswer)) = (rule, fault) {

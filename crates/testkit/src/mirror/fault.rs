@@ -1,4 +1,4 @@
-//! Ways to misbehave, and when.
+//! Faults of responses, and the conditions for them.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 /// Fault of a response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Fault {
-    /// Answers with this status and a short text.
+    /// Replies with this status and a short text.
     Status(u16),
     /// Answers with status 503 and a Retry-After of this many seconds.
     RetryAfter(u64),
     /// Answers with status 302 and points to this address.
     Redirect(String),
-    /// Answers 404 although the file is there.
+    /// Replies 404 although the file exists.
     Missing,
     /// Answers 200 with a web page, as login portals do.
     Html,
     /// Flips all bits of one byte (counted modulo the length).
     FlipByte(u64),
-    /// Sends only this many bytes and claims that this is all.
+    /// Sends only this many bytes, and announces this length.
     Truncate(u64),
-    /// Announces everything and closes the connection after this many bytes of it.
+    /// Announces the full length and closes the connection after this many bytes.
     CloseAfter(u64),
-    /// Announces everything and falls silent after this many bytes of it.
+    /// Announces the full length and stalls after this many bytes.
     StallAfter(u64),
-    /// Takes the request and never answers.
+    /// Reads the request and never replies.
     NoAnswer,
     /// Waits before the first byte.
     Delay(Duration),
@@ -32,7 +32,7 @@ pub enum Fault {
     Slow(u64),
     /// Serves the file at another path.
     Swap(String),
-    /// Serves these bytes.
+    /// Serves these bytes instead.
     Content(Vec<u8>),
     /// Serves the whole file, also if the request has a range.
     Whole,
@@ -70,7 +70,7 @@ impl std::fmt::Debug for State {
 }
 
 impl Rule {
-    /// Returns how many requests were struck.
+    /// Returns the number of requests that the fault affected.
     pub fn hits(&self) -> u64 {
         self.progress().hits
     }
@@ -102,7 +102,7 @@ impl Rule {
         self.state.changed.notify_all();
     }
 
-    /// Returns the fault that a struck request suffers.
+    /// Returns the fault that applies to a request.
     pub(crate) fn fault(&self) -> &Fault {
         &self.state.fault
     }

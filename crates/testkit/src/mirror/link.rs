@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes sent at once.
+/// Number of bytes in one send.
 const PIECE: usize = 16 << 10;
 
 /// Bandwidth of the mirror for all bodies together.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     speed: Mutex<Speed>,
-    /// Held while a response is sent, by a mirror that sends one after the other.
+    /// Lock that a mirror holds while it sends a response, if it sends one at a time.
     turn: Mutex<()>,
     /// Bytes of bodies that were sent.
     sent: AtomicU64,

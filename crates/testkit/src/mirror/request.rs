@@ -33,7 +33,7 @@ impl Request {
         self.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
     }
 
-    /// Reads the next request, or `None` once the client has hung up.
+    /// Reads the next request, or `None` once the client has disconnected.
     pub(crate) fn read(from: &mut BufReader<TcpStream>) -> io::Result<Option<Request>> {
         let mut head = from.by_ref().take(HEAD_BYTES_MAX);
         let mut line = String::new();

@@ -69,7 +69,7 @@ fn mirror() -> (tempfile::TempDir, Mirror) {
 }
 
 #[test]
-fn serves_files_ranges_and_heads_on_one_connection() {
+fn a_mirror_serves_files_ranges_and_heads_on_one_connection() {
     let (_folder, mirror) = mirror();
     let mut client = Client::new(&mirror);
     assert_eq!(client.get("/file").body, FILE);
@@ -118,7 +118,7 @@ fn faults_damage_the_requested_number_of_replies() {
 }
 
 #[test]
-fn breaks_and_holds_connections() {
+fn a_mirror_breaks_and_holds_connections() {
     let (_folder, mirror) = mirror();
     mirror.fault_times(1, |path| path == "/file", Fault::CloseAfter(4));
     let answer = Client::new(&mirror).get("/file");

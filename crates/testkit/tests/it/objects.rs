@@ -89,7 +89,7 @@ fn damaged_objects_of_every_kind_are_refused_with_their_own_error() {
 }
 
 #[test]
-fn a_bomb_is_a_whole_stream_of_zeros() {
+fn a_decompression_bomb_is_a_complete_stream_of_zeros() {
     let stored = object::bomb(3);
     let plain = object::inflate(&stored);
     assert_eq!(plain.len() as u64, 3 * object::BOMB_UNIT);

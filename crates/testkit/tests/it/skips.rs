@@ -12,7 +12,7 @@ const ASKED: &str = "ESKER_TEST_SKIP";
 
 /// Reports the skip in its environment; without one, the test is empty.
 #[test]
-fn entry() {
+fn a_requested_skip_is_reported() {
     match std::env::var(ASKED).as_deref() {
         Ok("whole") => skip!("this machine\nhas no {}", "such thing"),
         Ok("part") => skip_part!("only root does it"),
@@ -23,7 +23,7 @@ fn entry() {
 
 fn run(skip: &str, report: &Path, forbidden: &str) -> Output {
     Command::new(std::env::current_exe().expect("this binary"))
-        .args(["--exact", "skips::entry", "--nocapture"])
+        .args(["--exact", "skips::a_requested_skip_is_reported", "--nocapture"])
         .env(ASKED, skip)
         .env(skips::FILE, report)
         .env(skips::FORBIDDEN, forbidden)
@@ -46,9 +46,9 @@ fn a_skip_is_a_line_of_the_report_and_of_the_output() {
     let report = folder.path().join("skips");
     assert_eq!(summary(&report), "none skipped\n");
     for (skip, line) in [
-        ("whole", "esker-testkit::skips::entry: this machine has no such thing\n"),
-        ("part", "esker-testkit::skips::entry (in part): only root does it\n"),
-        ("optional", "esker-testkit::skips::entry (in part): a part\n"),
+        ("whole", "esker-testkit::skips::a_requested_skip_is_reported: this machine has no such thing\n"),
+        ("part", "esker-testkit::skips::a_requested_skip_is_reported (in part): only root does it\n"),
+        ("optional", "esker-testkit::skips::a_requested_skip_is_reported (in part): a part\n"),
     ] {
         fs::write(&report, "").expect("a report");
         for _ in 0..2 {
@@ -78,7 +78,7 @@ const SOURCE: &str = "
 %%%
 %%% > A2: Two.
 #[test]
-fn first() {
+fn the_first_test_passes() {
     another();
 }
 
@@ -86,7 +86,7 @@ fn first() {
 %%% > A2: Two.
 #[test]
 #[cfg(unix)]
-fn second() {}
+fn the_second_test_passes() {}
 
     %%% > A3: Three.
     fn on_kernels(kernel: KernelMask) {
@@ -98,18 +98,21 @@ fn a_promise_is_not_proven_if_all_its_tests_are_skipped() {
     let source = SOURCE.replace('%', "/");
     let tests = tests("crates/store/tests/it/module.rs".as_ref(), &source);
     let names: Vec<(&str, usize)> = tests.iter().map(|test| (test.name.as_str(), test.line)).collect();
-    assert_eq!(names, [("first", 5), ("second", 12), ("on_kernels", 17)]);
+    assert_eq!(names, [("the_first_test_passes", 5), ("the_second_test_passes", 12), ("on_kernels", 17)]);
     let open = |report: &[&str]| not_proven(&tests, &report.join("\n")).into_iter().collect::<Vec<_>>();
-    let (first, second) = ("esker-store::module::first: x: y", "esker-store::module::second: x");
+    let (first, second) = (
+        "esker-store::module::the_first_test_passes: x: y",
+        "esker-store::module::the_second_test_passes: x",
+    );
     assert_eq!(open(&[]), [""; 0]);
     assert_eq!(open(&[first]), ["A1"]);
     assert_eq!(open(&[second]), [""; 0]);
     assert_eq!(open(&[first, second]), ["A1", "A2"]);
     assert_eq!(open(&["esker-store::module::on_kernels::linux_4_18: x"]), ["A3"]);
     for other in [
-        "esker-store::module::first (in part): x",
-        "esker-fuse::module::first: x",
-        "esker-store::x::first: x",
+        "esker-store::module::the_first_test_passes (in part): x",
+        "esker-fuse::module::the_first_test_passes: x",
+        "esker-store::x::the_first_test_passes: x",
     ] {
         assert_eq!(open(&[other]), [""; 0], "{other}");
     }

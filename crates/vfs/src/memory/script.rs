@@ -1,4 +1,4 @@
-//! Script that makes a [`super::MemoryTree`] slow, or makes it fail or panic.
+//! Script that makes calls of a [`super::MemoryTree`] slow, failing or panicking.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,7 +34,7 @@ pub enum Action {
     Fail(ErrorKind),
     /// The call panics.
     Panic,
-    /// The call blocks its thread, as on a hung disk, until [`Script::clear`]; then it is answered.
+    /// The call blocks its thread, as on a hung disk, until [`Script::clear`]; then it completes.
     Hang,
 }
 
@@ -68,7 +68,7 @@ enum Arrivals {
 }
 
 impl Script {
-    /// Simulates that bytes for parked calls arrive continuously, or no longer.
+    /// Simulates a continuous arrival of bytes for parked calls, or ends it.
     pub fn keep_arriving(&self, arriving: bool) {
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         *arrivals = if arriving { Arrivals::Now } else { Arrivals::Until(Instant::now()) };

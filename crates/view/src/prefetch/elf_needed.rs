@@ -1,4 +1,4 @@
-//! Finds the libraries that another one needs.
+//! Finds the libraries that a library needs.
 
 use std::sync::Arc;
 

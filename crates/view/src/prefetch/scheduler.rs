@@ -36,7 +36,7 @@ use super::{Cluster, Event, FirstRead, Miss, Outcome, Prefetch, ReadSource};
 const UNDER_WAY_MAX: usize = 256;
 /// Maximum plain bytes of outstanding requests, so that few large ones don't delay many small ones.
 const UNDER_WAY_BYTES: u64 = 256 << 20;
-/// The same for requests of idle time: later requests must not find the path full.
+/// Maximum plain bytes of outstanding idle-time requests: later requests must not find the path full.
 const REST_BYTES: u64 = 32 << 20;
 /// Maximum number of queued high-confidence objects, and of low-confidence ones, of which the least likely are
 /// dropped.
@@ -64,7 +64,7 @@ pub(super) struct Scheduler {
     pub(super) folder_cache: FolderCache,
     pub(super) neighbours: Neighbours,
     readers: Readers,
-    /// The same for objects in the cache that are read from its disk; reset now and then.
+    /// Neighbours of objects that are read from the cache's disk; reset at intervals.
     cached_neighbours: Neighbours,
     cached_readers: Readers,
     cached_since: Instant,

@@ -22,18 +22,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Opens a view; returns the paths of prefetched objects once they have arrived.
 fn open(site: &Site, prefetch: bool) -> (Arc<View>, Receiver<String>) {
     let (warmed, seen) = channel();
-    let warm = move |inner: &dyn ObjectStore,
-                     wanted: ObjectRequest,
-                     errand: &CancelToken,
-                     done: Callback<Warmed>| {
-        let (warmed, what) = (warmed.clone(), wanted.what.clone());
-        let tell = Callback::new(move |outcome| {
-            done.give(outcome);
-            // The test may have dropped the receiver.
-            let _ = warmed.send(what);
-        });
-        inner.warm(wanted, errand, tell);
-    };
+    let warm =
+        move |inner: &dyn ObjectStore, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>| {
+            let (warmed, what) = (warmed.clone(), wanted.what.clone());
+            let tell = Callback::new(move |outcome| {
+                done.give(outcome);
+                // The test may have dropped the receiver.
+                let _ = warmed.send(what);
+            });
+            inner.warm(wanted, token, tell);
+        };
     (watched::open(site, prefetch, warm), seen)
 }
 
@@ -42,7 +40,7 @@ fn read(view: &View, path: &str) {
     read_all(view, &found);
 }
 
-/// > A3: Without anybody's word, the small files of its kind near a file that had to be waited for are brought into the cache; listing and looking up bring nothing.
+/// > A3: Without a bundle or recorded sequence, the small files of its kind near a file that had to be waited for are brought into the cache; listing and looking up bring nothing.
 #[test]
 fn the_neighbours_of_a_missed_file_are_prefetched() {
     let site = Site::of(FULL);
@@ -174,18 +172,16 @@ fn a_module_read_while_it_is_queued_is_evaluated() {
         inner.get(wanted, Callback::new(tell));
     };
     let held: Mutex<Vec<Callback<Warmed>>> = Mutex::default();
-    let warm = move |inner: &dyn ObjectStore,
-                     wanted: ObjectRequest,
-                     errand: &CancelToken,
-                     done: Callback<Warmed>| {
-        let what = wanted.what.clone();
-        if what.starts_with("/many/") {
-            held.lock().unwrap().push(done);
-        } else {
-            inner.warm(wanted, errand, done);
-        }
-        let _ = reported.send(what);
-    };
+    let warm =
+        move |inner: &dyn ObjectStore, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>| {
+            let what = wanted.what.clone();
+            if what.starts_with("/many/") {
+                held.lock().unwrap().push(done);
+            } else {
+                inner.warm(wanted, token, done);
+            }
+            let _ = reported.send(what);
+        };
     let view = watched::between(&site, get, warm);
     read(&view, "/many/0.x");
     asked.iter().take(UNDER_WAY as usize).for_each(drop);

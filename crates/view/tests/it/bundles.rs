@@ -64,11 +64,11 @@ impl Made {
     ///
     /// If `pretend` is set, the store reports all content of the files named so as fetched, and fetches nothing.
     fn publish(self, pretend: bool) -> (Site, Arc<View>, Receiver<String>) {
-        self.publish_to(move |inner, wanted, errand, done| {
+        self.publish_to(move |inner, wanted, token, done| {
             if pretend && wanted.what.contains("/lie") {
                 done.ok(Warmed::Fetched(1));
             } else {
-                inner.warm(wanted, errand, done);
+                inner.warm(wanted, token, done);
             }
         })
     }
@@ -76,14 +76,14 @@ impl Made {
     /// Does the same with a store that completes the fetch of a specification when the test does.
     fn publish_late(self) -> (Site, Arc<View>, Receiver<String>, Receiver<Late>) {
         let (late, held) = channel();
-        let (site, view, asked) = self.publish_to(move |inner, wanted, errand, done| {
+        let (site, view, asked) = self.publish_to(move |inner, wanted, token, done| {
             if wanted.what.contains("/.cvmfsbundle-") {
                 let late = late.clone();
                 // The test may have dropped the receiver.
                 let hold = move |outcome| drop(late.send((done, outcome)));
-                inner.warm(wanted, errand, Callback::new(hold));
+                inner.warm(wanted, token, Callback::new(hold));
             } else {
-                inner.warm(wanted, errand, done);
+                inner.warm(wanted, token, done);
             }
         });
         (site, view, asked, held)
@@ -98,10 +98,10 @@ impl Made {
         let (reported, asked) = channel();
         let warm = move |inner: &dyn ObjectStore,
                          wanted: ObjectRequest,
-                         errand: &CancelToken,
+                         token: &CancelToken,
                          done: Callback<Warmed>| {
             let what = wanted.what.clone();
-            warm(inner, wanted, errand, done);
+            warm(inner, wanted, token, done);
             // The test may have dropped the receiver.
             let _ = reported.send(what);
         };
@@ -284,18 +284,16 @@ fn a_bundle_is_fetched_after_an_outage() {
     };
     let (reported, asked) = channel();
     let is_away = Arc::clone(&away);
-    let warm = move |inner: &dyn ObjectStore,
-                     wanted: ObjectRequest,
-                     errand: &CancelToken,
-                     done: Callback<Warmed>| {
-        let what = wanted.what.clone();
-        if is_away.load(Ordering::SeqCst) {
-            drop(done)
-        } else {
-            inner.warm(wanted, errand, done)
-        }
-        let _ = reported.send(what);
-    };
+    let warm =
+        move |inner: &dyn ObjectStore, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>| {
+            let what = wanted.what.clone();
+            if is_away.load(Ordering::SeqCst) {
+                drop(done)
+            } else {
+                inner.warm(wanted, token, done)
+            }
+            let _ = reported.send(what);
+        };
     let view = watched::between(&site, get, warm);
     let found = view.find(b"/trigger", LastLink::Keep).unwrap();
     away.store(true, Ordering::SeqCst);
@@ -313,13 +311,13 @@ fn a_trigger_in_a_bundle_fetches_its_own_bundle() {
     made.announce("a.one", r#""/b.two""#, "");
     made.announce("b.two", r#""/wanted.y""#, "");
     let (reported, came) = channel();
-    let (_site, view, asked) = made.publish_to(move |inner, wanted, errand, done| {
+    let (_site, view, asked) = made.publish_to(move |inner, wanted, token, done| {
         let (reported, what) = (reported.clone(), wanted.what.clone());
         let tell = move |outcome| {
             done.give(outcome);
             let _ = reported.send(what);
         };
-        inner.warm(wanted, errand, Callback::new(tell));
+        inner.warm(wanted, token, Callback::new(tell));
     });
     read(&view, "/a.one");
     while came.recv_timeout(PATIENCE).expect("it comes") != "/b.two" {}

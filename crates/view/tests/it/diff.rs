@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use esker_testkit::fixture::FULL;
-use esker_vfs::{Change, Found, Kind, NodeKey};
+use esker_vfs::{Change, Kind, NodeKey, NodeWithAttr};
 use esker_view::{LastLink, View};
 use proptest::prelude::*;
 
@@ -184,14 +184,14 @@ fn is_directory(model: &Model, path: &str) -> bool {
 }
 
 /// Returns all entries, hidden ones too.
-fn everything(view: &View) -> BTreeMap<String, Found> {
+fn everything(view: &View) -> BTreeMap<String, NodeWithAttr> {
     let find = |path: String| Some((path.clone(), view.find(path.as_bytes(), LastLink::Keep).ok()?));
     [String::new()].into_iter().chain(universe()).filter_map(find).collect()
 }
 
 fn expected(
-    before: &BTreeMap<String, Found>,
-    after: &BTreeMap<String, Found>,
+    before: &BTreeMap<String, NodeWithAttr>,
+    after: &BTreeMap<String, NodeWithAttr>,
     old: &Model,
     new: &Model,
 ) -> BTreeSet<String> {
@@ -203,7 +203,7 @@ fn expected(
     };
     for path in universe() {
         let (parent, name) = path.rsplit_once('/').unwrap();
-        let node = |found: &BTreeMap<String, Found>| found.get(&path).map(|found| found.node.key);
+        let node = |found: &BTreeMap<String, NodeWithAttr>| found.get(&path).map(|found| found.node.key);
         let hidden = old.hidden.contains(&path) != new.hidden.contains(&path);
         if node(before) != node(after) {
             let name = name.as_bytes().into();

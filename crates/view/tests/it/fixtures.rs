@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use esker_testkit::fixture::{ALL, Fixture, TAGS};
 use esker_testkit::listing::Entry;
 use esker_testkit::object::sha256;
-use esker_vfs::{Found, Kind, Tree};
+use esker_vfs::{Kind, NodeWithAttr, Tree};
 use esker_view::{LastLink, Pin, View};
 
 use crate::support::Site;
 
 /// Returns all entries by path, from listings and their attributes.
-pub(crate) fn walk(view: &View) -> BTreeMap<Vec<u8>, Found> {
+pub(crate) fn walk(view: &View) -> BTreeMap<Vec<u8>, NodeWithAttr> {
     let mut found = BTreeMap::from([(b"/".to_vec(), view.root())]);
     let mut waiting = vec![(Vec::new(), view.root())];
     while let Some((path, dir)) = waiting.pop() {
         for entry in view.names(&dir.node).unwrap().iter() {
             let child = [&path[..], b"/", &entry.name].concat();
-            let entry = Found { node: entry.node, attr: entry.attr };
+            let entry = NodeWithAttr { node: entry.node, attr: entry.attr };
             if entry.node.kind == Kind::Directory {
                 waiting.push((child.clone(), entry));
             }
@@ -27,7 +27,7 @@ pub(crate) fn walk(view: &View) -> BTreeMap<Vec<u8>, Found> {
     found
 }
 
-pub(crate) fn read_all(view: &View, found: &Found) -> Vec<u8> {
+pub(crate) fn read_all(view: &View, found: &NodeWithAttr) -> Vec<u8> {
     let mut content = Vec::new();
     loop {
         // A prime size, so that reads straddle chunks.
@@ -39,7 +39,7 @@ pub(crate) fn read_all(view: &View, found: &Found) -> Vec<u8> {
     }
 }
 
-fn compare(view: &View, found: &Found, expected: &Entry) {
+fn compare(view: &View, found: &NodeWithAttr, expected: &Entry) {
     let path = String::from_utf8_lossy(&expected.path).into_owned();
     let attr = &found.attr;
     let mtime = attr.mtime.secs * 1_000_000_000 + i64::from(attr.mtime.nanos);

@@ -9,7 +9,7 @@ use esker_testkit::contents::Contents;
 use esker_testkit::fixture::{ALL, FULL, TAGS};
 use esker_testkit::object::sha256;
 use esker_testkit::waiting::until;
-use esker_vfs::{Change, Cookie, ErrorKind, Found, Kind, Reply, Tree, Watcher};
+use esker_vfs::{Change, Cookie, ErrorKind, Kind, NodeWithAttr, Reply, Tree, Watcher};
 use esker_view::{LastLink, Pin, Refreshed, View, ViewOptions};
 
 use crate::fixtures::{check_all, read_all, walk};
@@ -34,7 +34,7 @@ fn each_revision_is_shown_while_files_of_older_ones_are_read() {
         // The published head is the newest; a client that never saw it accepts the older ones before it.
         site.publish("v1");
         let view = site.following();
-        let mut opened: Vec<(Found, String)> = Vec::new();
+        let mut opened: Vec<(NodeWithAttr, String)> = Vec::new();
         for tag in TAGS {
             site.publish(tag);
             view.refresh().unwrap();
@@ -163,7 +163,7 @@ fn watchers_are_notified_after_the_last_answer_from_the_old_revision() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let root = view.root().node;
-            let slow = Reply::new(move |answer: Result<Found, _>| {
+            let slow = Reply::new(move |answer: Result<NodeWithAttr, _>| {
                 answering_sender.send(answer.unwrap().node).unwrap();
                 wait.recv().unwrap();
             });
@@ -230,7 +230,8 @@ fn directories_keep_their_numbers_and_files_only_while_their_content_stays() {
     new.publish(&site.repository);
     view.refresh().unwrap();
     let after = walk(&view);
-    let number = |found: &BTreeMap<Vec<u8>, Found>, path: &[u8]| (found[path].node.key, found[path].attr.ino);
+    let number =
+        |found: &BTreeMap<Vec<u8>, NodeWithAttr>, path: &[u8]| (found[path].node.key, found[path].attr.ino);
     for same in [&b"/"[..], b"/d", b"/d/same"] {
         assert_eq!(number(&before, same), number(&after, same));
     }
@@ -240,14 +241,14 @@ fn directories_keep_their_numbers_and_files_only_while_their_content_stays() {
         before[&b"/d/other"[..]].node.ino,
         "equal content, two paths"
     );
-    let attributes = |found: &Found| Reply::wait(|reply| view.attributes(&found.node, reply));
+    let attributes = |found: &NodeWithAttr| Reply::wait(|reply| view.attributes(&found.node, reply));
     assert_eq!(attributes(&before[&b"/d/same"[..]]).unwrap(), after[&b"/d/same"[..]].attr);
     assert_eq!(attributes(&before[&b"/d"[..]]).unwrap().permissions, 0o700);
     assert_eq!(attributes(&before[&b"/d/other"[..]]).unwrap_err().kind, ErrorKind::Stale);
 }
 
 #[test]
-fn another_process_gives_the_same_numbers() {
+fn another_process_returns_the_same_inode_numbers() {
     let numbers = || {
         let site = Site::of(FULL);
         let view = site.pinned(Pin::Tag("v2".into())).unwrap();

@@ -98,8 +98,8 @@ impl ObjectStore for Gate {
         }
     }
 
-    fn warm(&self, wanted: ObjectRequest, errand: &CancelToken, done: Callback<Warmed>) {
-        self.inner.warm(wanted, errand, done);
+    fn warm(&self, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>) {
+        self.inner.warm(wanted, token, done);
     }
 
     fn cached(&self, wanted: &ObjectRequest) -> Option<Handle> {

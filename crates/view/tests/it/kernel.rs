@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use esker_vfs::{Attr, Change, ErrorKind, Found, Kind, Node, NodeKey, Reply, Tree, Watcher};
+use esker_vfs::{Attr, Change, ErrorKind, Kind, Node, NodeKey, NodeWithAttr, Reply, Tree, Watcher};
 use esker_view::View;
 use parking_lot::Mutex;
 
@@ -54,7 +54,7 @@ impl Kernel {
         let kernel = Arc::clone(self);
         Reply::wait(|reply: Reply<Option<Node>>| {
             // A mount writes the answer to the kernel before it returns from the reply.
-            let remember = Reply::new(move |answer: Result<Found, _>| {
+            let remember = Reply::new(move |answer: Result<NodeWithAttr, _>| {
                 let answer = match answer {
                     Ok(found) => Ok(Some(found)),
                     Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
@@ -118,7 +118,7 @@ impl Kernel {
         }
     }
 
-    fn check_attr(&self, path: &str, found: &Found) {
+    fn check_attr(&self, path: &str, found: &NodeWithAttr) {
         if let Some(attr) = self.memory.lock().attrs.get(&found.node.key) {
             assert_eq!(*attr, found.attr, "attributes of `{path}`");
         }

@@ -131,20 +131,18 @@ fn with_server(
         if is_away.load(Ordering::SeqCst) { drop(done) } else { inner.get(wanted, done) }
     };
     let is_away = Arc::clone(away);
-    let warm = move |inner: &dyn ObjectStore,
-                     wanted: ObjectRequest,
-                     errand: &CancelToken,
-                     done: Callback<Warmed>| {
-        let number = stored.iter().position(|hash| hash == wanted.name.hash.digest());
-        let asked = number.map(|at| at as u64).ok_or_else(|| wanted.what.clone());
-        if is_away.load(Ordering::SeqCst) {
-            drop(done)
-        } else {
-            inner.warm(wanted, errand, done)
-        }
-        // The test may have dropped the receiver.
-        let _ = reported.send(asked);
-    };
+    let warm =
+        move |inner: &dyn ObjectStore, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>| {
+            let number = stored.iter().position(|hash| hash == wanted.name.hash.digest());
+            let asked = number.map(|at| at as u64).ok_or_else(|| wanted.what.clone());
+            if is_away.load(Ordering::SeqCst) {
+                drop(done)
+            } else {
+                inner.warm(wanted, token, done)
+            }
+            // The test may have dropped the receiver.
+            let _ = reported.send(asked);
+        };
     let view = watched::between(&site, get, warm);
     let go = |path: &str, offset: u64| {
         let found = view.find(path.as_bytes(), LastLink::Keep).unwrap();
@@ -163,7 +161,7 @@ fn until(asked: &Receiver<Result<u64, String>>, wanted: &[u64]) -> BTreeSet<u64>
     seen
 }
 
-/// > A5: Of a large library or executable in use, what its loader reads is brought into the cache, then all else that it maps and that no bundle tells about; what it never maps is not, unless somebody reads there.
+/// > A5: Of a large library or executable in use, what its loader reads is brought into the cache, then all else that it maps and that no bundle tells about; what it never maps is not, unless a program reads it.
 #[test]
 fn loader_chunks_are_fetched_first_then_mapped_ones_and_no_others() {
     first_read(&library(), |asked, go| {

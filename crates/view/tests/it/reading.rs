@@ -111,7 +111,7 @@ fn open_over_a_change(work: impl FnOnce(&View, &Node, &Receiver<String>)) {
         }
         inner.get(wanted, done);
     };
-    let view = watched::between(&site, get, |inner, wanted, errand, done| inner.warm(wanted, errand, done));
+    let view = watched::between(&site, get, |inner, wanted, token, done| inner.warm(wanted, token, done));
     let found = view.find(b"/n/data", LastLink::Keep).unwrap();
     publish(false);
     assert!(view.refresh().unwrap().changed);

@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use esker_testkit::fixture::{FULL, Fixture, SHAKE};
-use esker_vfs::{Cookie, ErrorKind, Found, Kind, PAYLOAD_LEN, Payload, Reply, Tree};
+use esker_vfs::{Cookie, ErrorKind, Kind, NodeWithAttr, PAYLOAD_LEN, Payload, Reply, Tree};
 use esker_view::{LastLink, Pin, View};
 
 use crate::fixtures::{read_all, walk};
 use crate::support::Site;
 
-type Entries = BTreeMap<Vec<u8>, Found>;
+type Entries = BTreeMap<Vec<u8>, NodeWithAttr>;
 
 fn pinned(site: &Site, tag: &str) -> Arc<View> {
     site.pinned(Pin::Tag(tag.to_owned())).unwrap()
@@ -66,7 +66,7 @@ fn check_some(fixture: Fixture) {
 }
 
 #[test]
-fn a_new_process_serves_the_nodes_of_the_one_before() {
+fn a_new_process_serves_the_nodes_of_its_predecessor() {
     check_some(FULL);
     check_some(SHAKE);
 }

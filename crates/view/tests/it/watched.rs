@@ -56,15 +56,13 @@ fn just_get(inner: &dyn ObjectStore, wanted: ObjectRequest, done: Callback<Handl
 /// Opens a view that reports everything it prefetches or reads ahead from the cache's disk.
 pub(crate) fn view_reporting_to(site: &Site, options: ViewOptions, ahead: &Sender<String>) -> Arc<View> {
     let reported = ahead.clone();
-    let warm = move |inner: &dyn ObjectStore,
-                     wanted: ObjectRequest,
-                     errand: &CancelToken,
-                     done: Callback<Warmed>| {
-        let what = wanted.what.clone();
-        inner.warm(wanted, errand, done);
-        // The test may have dropped the receiver.
-        let _ = reported.send(format!("fetch {what}"));
-    };
+    let warm =
+        move |inner: &dyn ObjectStore, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>| {
+            let what = wanted.what.clone();
+            inner.warm(wanted, token, done);
+            // The test may have dropped the receiver.
+            let _ = reported.send(format!("fetch {what}"));
+        };
     let read_ahead = Some(ahead.clone());
     let inner = Arc::clone(&site.store);
     let store = Watched { inner, get: Box::new(just_get), warm: Box::new(warm), read_ahead };
@@ -76,8 +74,8 @@ impl ObjectStore for Watched {
         (self.get)(&*self.inner, wanted, done);
     }
 
-    fn warm(&self, wanted: ObjectRequest, errand: &CancelToken, done: Callback<Warmed>) {
-        (self.warm)(&*self.inner, wanted, errand, done);
+    fn warm(&self, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>) {
+        (self.warm)(&*self.inner, wanted, token, done);
     }
 
     fn read_ahead(&self, wanted: &ObjectRequest, range: Range<u64>) -> bool {

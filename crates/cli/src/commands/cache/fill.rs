@@ -67,7 +67,7 @@ pub(super) struct Telling {
     quiet: bool,
 }
 
-/// Objects that are fetched at once at most; the network's own window is narrower.
+/// Maximum number of objects in flight; the network's own window is narrower.
 const UNDER_WAY_MAX: usize = 512;
 
 /// Objects without duplicates, with their requests.
@@ -143,7 +143,7 @@ fn plain_len(wanted: &ObjectRequest) -> u64 {
 }
 
 impl Gathered {
-    /// Collects all objects at and below the requested path, and the catalogs on the way to it.
+    /// Collects all objects at and below the requested path, and the catalogs above it.
     fn below(browsed: &Browsed, meter: &mut ProgressMeter) -> Result<Self, Failure> {
         let mut gathered = Self::default();
         let walk = browsed.walk();
@@ -164,7 +164,7 @@ impl Gathered {
         Ok(gathered)
     }
 
-    /// Files by their paths; those that the revision has no more are left out.
+    /// Collects the objects of files by their paths; missing files are omitted.
     fn of_files<'p>(browsed: &Browsed, paths: impl Iterator<Item = &'p [u8]>) -> Result<Self, Failure> {
         let mut gathered = Self::default();
         let walk = browsed.walk();
@@ -197,7 +197,7 @@ impl Gathered {
         self.objects.values().map(plain_len).sum()
     }
 
-    /// Refuses a set that is larger than the cache, because it would evict its own beginning.
+    /// Refuses a set that is larger than the cache, because its end would evict its beginning.
     fn check_room(&self, browsed: &Browsed) -> Result<(), Failure> {
         let (bytes, quota) = (self.bytes(), browsed.store().room().quota);
         if quota == 0 || bytes <= quota {
@@ -210,7 +210,7 @@ impl Gathered {
 
     /// Fetches all objects into the cache; an object that could not be prefetched is requested like a read.
     fn fetch(self, browsed: &Browsed, meter: &mut ProgressMeter) -> Result<Filled, Failure> {
-        let (store, errand) = (browsed.store(), CancelToken::default());
+        let (store, token) = (browsed.store(), CancelToken::default());
         let mut filled = Filled { files: self.files, bytes: self.bytes(), ..Filled::default() };
         let (total, bytes_total) = (self.objects.len(), filled.bytes);
         let mut left = self.objects.into_values();
@@ -222,7 +222,7 @@ impl Gathered {
                 // The receiver outlives the senders.
                 let done = Callback::new(move |outcome| drop(answers.send((again, outcome))));
                 under_way += 1;
-                store.warm(wanted, &errand, done);
+                store.warm(wanted, &token, done);
             }
             if under_way == 0 {
                 return Ok(filled);

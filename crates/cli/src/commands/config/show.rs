@@ -14,11 +14,11 @@ use crate::settings::Settings;
 /// Example: esker config show sw.example.org --origin
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repository [default: settings common to all]
+    /// Repository [default: settings common to all repositories]
     #[arg(value_name = "NAME")]
     name: Option<String>,
 
-    /// Print the file and line that each value comes from
+    /// Print the file and line of each value
     #[arg(long)]
     origin: bool,
 

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long)]
     force: bool,
 
-    /// Compression of blocks: gzip, lz4, xz or zstd, with a level if wanted, like zstd:19
+    /// Compression of blocks: gzip, lz4, xz or zstd, optionally with a level, like zstd:19
     #[arg(long, value_name = "CODEC[:LEVEL]", default_value = "zstd", value_parser = compression)]
     codec: Compression,
 
@@ -83,7 +83,7 @@ pub(crate) struct Args {
     #[arg(long)]
     no_export: bool,
 
-    /// Pattern of entries to omit: one with a slash is a path from the top, another one a name at any depth
+    /// Pattern of entries to omit: with a slash it matches paths from the root, otherwise names at any depth
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
 
@@ -245,7 +245,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     print(&report?, args.json)
 }
 
-/// Returns the folder that a file is in.
+/// Returns the parent folder of a file.
 fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_options_are_read() {
+    fn values_of_options_are_parsed() {
         assert_eq!(compression("zstd:19"), Compression::new(CodecId::Zstd, Some(19)));
         assert_eq!(compression("xz"), Compression::new(CodecId::Xz, None));
         for (wrong, reason) in

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// One of the two sides.
+/// One of the two compared trees.
 enum Side {
     Image(Opened),
     Folder(PathBuf),
@@ -53,9 +53,9 @@ enum Side {
 struct Facts {
     kind: NodeKind,
     size: u64,
-    /// In an image.
+    /// Node of the entry, if the tree is an image.
     node: Option<Node>,
-    /// Facts that equal entries have in common, with their text.
+    /// Facts as text, by name, which equal entries have in common.
     texts: Vec<(&'static str, String)>,
 }
 
@@ -195,7 +195,7 @@ fn texts(
     texts
 }
 
-/// Two trees, and where differences go.
+/// Two compared trees, and the output for differences.
 struct Pair<'p> {
     a: Side,
     b: Side,

@@ -16,8 +16,8 @@ use crate::settings::Settings;
 
 /// Extracts an image, or a directory of it, to a folder.
 ///
-/// As root, entries keep their owners; otherwise the user owns all of them. No name and no link of the image leads out
-/// of the folder.
+/// If root extracts, entries keep their owners; otherwise the calling user owns them. Names and links of the
+/// image can't lead out of the folder.
 ///
 /// Example: esker image extract stack.sqfs unpacked
 #[derive(clap::Args, Debug)]

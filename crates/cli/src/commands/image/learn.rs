@@ -13,11 +13,11 @@ use crate::image::{self, ImageArgs, ImageNamed, brought};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Appends to an image which parts programs read when they start.
+/// Records in an image the parts that programs read when they start.
 ///
-/// Mount the image, start the programs that its users will start, unmount it, and run this command. The first start on
-/// another machine is then as fast as a second one. The data stands behind the image, where other readers ignore it;
-/// run `esker image digest` afterwards.
+/// Mount the image, start the programs that its users will start, unmount it, and run this command. The first
+/// start on another machine is then as fast as a second one. The data is appended to the image file, where other
+/// readers ignore it; run `esker image digest` afterwards.
 ///
 /// Example: esker image learn stack.sqfs
 #[derive(clap::Args, Debug)]

@@ -1,4 +1,4 @@
-//! `esker image ls` and `cat`, and how they open an image.
+//! Implements `esker image ls` and `cat`, and opens their image.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use crate::output::{Output, lossy};
 use crate::settings::Settings;
 use crate::walk::Walk;
 
-/// An image, wherever it is.
+/// Argument that names an image.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct NamedArgs {
     /// Image: a file, a URL, or a file of a repository as NAME:/path
@@ -37,7 +37,7 @@ pub(super) struct Opened {
 }
 
 impl NamedArgs {
-    /// Opens it as bytes.
+    /// Opens the image as a sequence of bytes.
     pub(super) fn bytes(&self, settings: &Settings) -> Result<Arc<dyn Image>, Failure> {
         let named = ImageNamed::required(&self.image, &self.how)?;
         let opened = named.open(&self.repository, settings)?;
@@ -113,8 +113,8 @@ pub(crate) fn cat(args: &CatArgs, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-/// The directories that were gone into. A damaged image may have one in itself, or in two others, so that going through
-/// all of it doesn't end.
+/// Directories visited so far: a damaged image may list a directory in itself, which would be an endless walk.
+/// A damaged image may have one in itself, or in two others, so that going through all of it doesn't end.
 #[derive(Default)]
 pub(super) struct Visited(HashSet<NodeKey>);
 

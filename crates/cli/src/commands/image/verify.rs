@@ -45,7 +45,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Bytes read at once.
+/// Number of bytes in one read.
 const PIECE: usize = 1 << 20;
 
 #[derive(Default)]
@@ -129,7 +129,7 @@ fn check_digests(
     Ok(list.blocks())
 }
 
-/// Reads all metadata; returns the files, each once.
+/// Reads all metadata; returns each file once.
 fn look_at_all(opened: &Opened, stop: &AtomicBool, findings: &Findings) -> Vec<(Node, u64, Vec<u8>)> {
     let walk = opened.walk();
     let mut files = Vec::new();

@@ -35,8 +35,8 @@ pub(super) struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// File of the repository whose read announces the reads after it, like a script; programs and packages are found
-    /// without this option
+    /// File whose read triggers the prefetch of the files read after it, like a script; programs and packages are
+    /// triggers without this option
     #[arg(long, value_name = "/PATH")]
     trigger: Vec<String>,
 
@@ -74,8 +74,8 @@ pub(super) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         view: ViewOptions { pin: Some(Pin::Head), ..view_options(settings) },
         session: session_options(&args.repository, None),
         // Reads that an overlay answers from the page cache would not be recorded.
-        shield: false,
-        // And what somebody else has read, neither.
+        overlay: false,
+        // Reads of other processes are not recorded either.
         replay: false,
         writable: None,
         environment: Vec::new(),

@@ -17,8 +17,12 @@ use crate::settings::Settings;
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Name of the repository
-    #[arg(value_name = "NAME")]
-    name: String,
+    #[arg(value_name = "NAME", required_unless_present = "timer")]
+    name: Option<String>,
+
+    /// Print a service and a timer of systemd that sign the whitelist each week, as a shell script that writes them
+    #[arg(long, conflicts_with_all = ["name", "dry_run", "json", "only_own", "master_key"])]
+    timer: bool,
 
     #[command(flatten)]
     place: PublisherArgs,
@@ -29,6 +33,10 @@ pub(super) struct Args {
     /// Master key [default: NAME.masterkey in the keys folder]
     #[arg(long, value_name = "FILE")]
     master_key: Option<PathBuf>,
+
+    /// Command that signs in place of the master key [default: the one in NAME.masterkey.signer, if there is no key]
+    #[arg(long, value_name = "CMD", conflicts_with = "master_key")]
+    master_signer: Option<String>,
 
     /// Days for which the whitelist is valid
     #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS, value_parser = super::whitelist_days())]
@@ -48,11 +56,20 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let Some(name) = args.name.as_deref().filter(|_| !args.timer) else {
+        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/esker"));
+        return super::timer::print(&program, args.whitelist_days, !settings.root);
+    };
     let interrupt = Interrupt::on_signals()?;
-    let place = args.place.place(&args.name, settings)?;
+    let mut place = args.place.place(name, settings)?;
+    place.keys = place.keys.with_master_signer(args.master_signer.clone());
     args.master_key.iter().filter(|key| is_exposed(key)).for_each(|key| warn_of_key(key));
-    let resign =
-        Resign { days: args.whitelist_days, master: args.master_key.clone(), only_own: args.only_own };
+    let resign = Resign {
+        days: args.whitelist_days,
+        master: args.master_key.clone(),
+        only_own: args.only_own,
+        drop: Vec::new(),
+    };
     let done = match args.dry_run {
         true => resign.dry_run(&place.root, &place.name, &place.keys, now()),
         false => args

@@ -1,4 +1,5 @@
-//! Mounts of other users: for root all that they report, and of root's mounts what every user may know.
+//! Lists the mounts of other users: all registered ones for root, and the public facts of root's mounts for
+//! others.
 
 use std::path::Path;
 use std::thread::{Scope, ScopedJoinHandle};
@@ -13,7 +14,7 @@ use serde_json::Value;
 use super::{Mount, PATIENCE, Shown};
 use crate::doctor::{Touch, Touched, touch};
 
-/// Mounts asked at the same time; of further ones only the registered facts are shown.
+/// Maximum number of concurrent status requests; further mounts are listed with their registered facts only.
 const ASKED_MAX: usize = 256;
 
 /// True if a user has registered the mount of this line.
@@ -22,7 +23,7 @@ pub(super) fn is_registered(line: &MountLine, registered: &[UserMount]) -> bool 
     registered.iter().any(is_it)
 }
 
-/// Asks the daemons of other users.
+/// Requests the status of other users' daemons.
 pub(super) fn ask_users<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     all: &'env [UserMount],

@@ -56,7 +56,7 @@ fn publish(site: &Site, reader: u32) {
 
 /// Access control lists are enforced where that is configured; otherwise the permissions alone count.
 #[test]
-fn access_control_lists_are_enforced_where_that_is_configured() {
+fn access_control_lists_are_enforced_if_configured() {
     for person in TestUser::all() {
         let (named, other) = (TestUser { uid: 4711, gid: 4711 }, TestUser { uid: 4712, gid: 4712 });
         let site = Site::new(person);

@@ -105,7 +105,7 @@ fn get_by(mounted: &Mounted<'_>, path: &Path, name: &str) -> Result<String, Errn
 
 /// Attributes are listed where that is configured, and answer to their names everywhere.
 #[test]
-fn attributes_are_listed_where_that_is_configured() {
+fn attributes_are_listed_where_configured() {
     let site = Site::new(TestUser::ordinary());
     for (lines, at_root, at_file) in [
         ("", true, false),

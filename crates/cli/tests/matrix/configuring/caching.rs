@@ -136,7 +136,7 @@ fn until_given(mounted: &Mounted<'_>, fetched: usize) {
 }
 
 #[test]
-fn named_caches_are_where_they_are_configured() {
+fn named_caches_are_in_their_configured_folders() {
     let site = Site::new(TestUser::ordinary());
     let base = site.world.path("home/caches");
     let at = base.display();

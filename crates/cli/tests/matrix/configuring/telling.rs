@@ -26,7 +26,7 @@ fn line(text: &str) -> (String, BTreeMap<String, f64>, u128) {
 }
 
 #[test]
-fn counters_are_sent_where_they_are_collected() {
+fn counters_are_sent_to_the_configured_collector() {
     for person in TestUser::all() {
         let site = Site::new(person);
         let collector = UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -122,7 +122,7 @@ fn fail_overs_are_written_to_the_system_log() {
 
 /// The same lines can go to a file in place of the system's log.
 #[test]
-fn lines_of_the_log_go_to_a_file_where_one_is_configured() {
+fn log_lines_are_written_to_the_configured_file() {
     let site = Site::new(TestUser::ordinary());
     let file = site.world.path("home/mounts.log");
     let mounted = site.mounts(&format!("CVMFS_USYSLOG={}\n", file.display()));

@@ -229,7 +229,7 @@ fn credentials_are_read_from_the_usual_files() {
 }
 
 #[test]
-fn a_password_stays_with_its_registry_and_out_of_messages() {
+fn a_password_is_sent_to_its_registry_only_and_never_shown() {
     let builder = Builder::new();
     let has = contents(&image());
     let proxy = Proxy::new(move |asked| {

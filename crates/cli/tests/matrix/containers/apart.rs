@@ -38,7 +38,7 @@ fn a_hostile_image_does_not_leave_through_the_processes_that_keep_it() {
                 call.args(options).arg("--").args(command).current_dir(site.home());
                 call
             };
-            // Another command of the image, so that there is a keeper that serves, and one that starts meanwhile.
+            // Another command of the image, so that one shared mount is in service while another starts.
             let mut other = call(&["sh", "-c", "echo here; read never"]);
             let mut other =
                 other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("running esker");

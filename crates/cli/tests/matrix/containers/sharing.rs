@@ -134,7 +134,7 @@ impl Images {
         Waiting::new(&mut self.run(&["sh", "-c", script]))
     }
 
-    fn keepers(&self) -> Vec<u32> {
+    fn mount_processes(&self) -> Vec<u32> {
         processes_naming("--keep=").into_iter().filter(|pid| self.is_of(*pid)).collect()
     }
 
@@ -146,7 +146,7 @@ impl Images {
     /// Asserts that no process, socket or log is left.
     #[track_caller]
     fn is_released(&self) {
-        let left = || (self.keepers(), fs::read_dir(self.world.path("run/esker")).is_ok());
+        let left = || (self.mount_processes(), fs::read_dir(self.world.path("run/esker")).is_ok());
         assert!(until(PATIENCE, || left() == (Vec::new(), false)), "left: {:?}", left());
     }
 }
@@ -166,7 +166,7 @@ fn commands_of_a_job_share_one_mount() {
     assert_eq!(devices.len(), 1, "one mount: {devices:?}");
     let spaces: BTreeSet<PathBuf> = others.iter().map(|waiting| namespace(waiting.child.id())).collect();
     assert_eq!(spaces, BTreeSet::from([namespace(first.child.id())]));
-    assert_eq!(images.keepers().len(), 1);
+    assert_eq!(images.mount_processes().len(), 1);
     first.end();
     assert_eq!(printed(&mut images.run(&["cat", "/made-for-this-test"])), "a system\n");
     others.into_iter().for_each(Waiting::end);
@@ -174,7 +174,7 @@ fn commands_of_a_job_share_one_mount() {
 
     // Killed, not asked.
     let waiting = images.waiting();
-    assert_eq!(images.keepers().len(), 1);
+    assert_eq!(images.mount_processes().len(), 1);
     drop(waiting);
     images.is_released();
 
@@ -191,9 +191,9 @@ fn commands_of_a_job_share_one_mount() {
     images.is_released();
 }
 
-/// All users see command lines: the keeper gets a proxy's password another way, and uses it.
+/// All users see command lines: the process of a shared mount gets a proxy's password another way, and uses it.
 #[test]
-fn a_keeper_shows_no_password_of_a_proxy() {
+fn a_shared_mount_shows_no_password_of_a_proxy() {
     let mut images = Images::new();
     let proxy = Mirror::serve(images.world.path("home"));
     let image = fs::read(&images.image).expect("the image");
@@ -205,8 +205,10 @@ fn a_keeper_shows_no_password_of_a_proxy() {
     let waiting = images.waiting();
     let another = images.waiting();
     assert_eq!(another.line, waiting.line, "one mount");
-    let [keeper] = images.keepers()[..] else { panic!("one keeper: {:?}", images.keepers()) };
-    let line = fs::read(format!("/proc/{keeper}/cmdline")).expect("its command line");
+    let [mount_process] = images.mount_processes()[..] else {
+        panic!("one mount process: {:?}", images.mount_processes())
+    };
+    let line = fs::read(format!("/proc/{mount_process}/cmdline")).expect("its command line");
     let line = String::from_utf8_lossy(&line);
     assert!(line.contains("http://me:***@127.0.0.1") && !line.contains("not-to-be-seen"), "{line}");
     let requests = proxy.requests();
@@ -220,11 +222,11 @@ fn a_keeper_shows_no_password_of_a_proxy() {
 
 /// A scheduler's signals to a whole job are for the command, which keeps its files until it ends.
 #[test]
-fn a_keeper_survives_signals_to_the_whole_job() {
+fn a_shared_mount_survives_signals_to_the_whole_job() {
     let images = Images::new();
     let waiting = images.waiting();
-    for keeper in images.keepers() {
-        let pid = Pid::from_raw(keeper.cast_signed()).expect("a process");
+    for mount_process in images.mount_processes() {
+        let pid = Pid::from_raw(mount_process.cast_signed()).expect("a process");
         for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
             kill_process(pid, signal).expect("sent");
         }
@@ -250,7 +252,7 @@ fn simultaneous_commands_share_one_mount() {
         let output = child.wait_with_output().expect("its end");
         assert_eq!(String::from_utf8_lossy(&output.stdout).trim_end(), holder.line);
     }
-    assert_eq!(images.keepers().len(), 1);
+    assert_eq!(images.mount_processes().len(), 1);
     holder.end();
     images.is_released();
 }
@@ -302,7 +304,7 @@ impl Drop for Job {
 
 /// > N8: Each job (control group; with Slurm each step) has a mount of its own, so a job that is killed as a whole takes nothing from another.
 #[test]
-fn a_killed_job_takes_nothing_from_another() {
+fn a_killed_job_does_not_affect_another() {
     let images = Images::new();
     let (Some(one), Some(two)) = (Job::new("one"), Job::new("two")) else {
         skip_optional!("control groups can't be made here");
@@ -313,10 +315,13 @@ fn a_killed_job_takes_nothing_from_another() {
     let first = one.start(&images, script);
     let mut second = two.start(&images, script);
     assert_ne!(first.line, second.line, "a mount for each");
-    assert_eq!(images.keepers().len(), 2);
+    assert_eq!(images.mount_processes().len(), 2);
     one.kill();
     drop(first);
-    assert!(until(PATIENCE, || images.keepers().len() <= 1), "the first job's keeper lives on");
+    assert!(
+        until(PATIENCE, || images.mount_processes().len() <= 1),
+        "the first job's mount process lives on"
+    );
     drop(second.child.stdin.take());
     let mut rest = String::new();
     second.child.stdout.as_mut().expect("its output").read_to_string(&mut rest).expect("the rest");
@@ -341,9 +346,9 @@ fn noise(seed: u32) -> String {
 }
 
 #[test]
-fn a_scout_prefetches_for_a_command_with_a_recorded_start() {
+fn a_replayer_prefetches_for_a_command_with_a_recorded_start() {
     if !TestUser::myself().is_root() {
-        skip!("only root sees what a keeper has read");
+        skip!("only root sees what a mount process has read");
     }
     let (all, _) = STARTS_WITH;
     let start = |root: &Rootfs| {
@@ -354,7 +359,7 @@ fn a_scout_prefetches_for_a_command_with_a_recorded_start() {
     is_gone_ahead_of(&Images::published(start), LETTERS.into());
 }
 
-/// Checks that a scout prefetches. `stored` is the least size of each file of the start.
+/// Checks that a replayer prefetches. `stored` is the least size of each file of the start.
 #[track_caller]
 fn is_gone_ahead_of(images: &Images, stored: u64) {
     let (all, known_by) = STARTS_WITH;
@@ -365,9 +370,9 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
     };
     // Returns the bytes read by the process that keeps the system, nearly all of them of the system.
     let has_read = || -> u64 {
-        let keepers = images.keepers();
-        let [keeper] = keepers[..] else { panic!("{keepers:?}") };
-        let counts = fs::read_to_string(format!("/proc/{keeper}/io")).expect("what it has read");
+        let mount_processes = images.mount_processes();
+        let [mount_process] = mount_processes[..] else { panic!("{mount_processes:?}") };
+        let counts = fs::read_to_string(format!("/proc/{mount_process}/io")).expect("what it has read");
         let line = counts.lines().find_map(|line| line.strip_prefix("rchar: ")).expect("a count");
         line.parse().expect("a number")
     };
@@ -378,7 +383,7 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
     let again = reads(known_by, &[]);
     // Some steps are kept back, to see whether the command comes by.
     let goes_ahead = until(PATIENCE, || has_read() >= stored * 9 / 10);
-    assert!(goes_ahead, "the scout did not read ahead: {} bytes", has_read());
+    assert!(goes_ahead, "the replayer did not read ahead: {} bytes", has_read());
     again.end();
     images.is_released();
 
@@ -415,8 +420,8 @@ fn a_folder_name_may_contain_separators_of_overlay_options() {
     assert_eq!(printed(&mut images.run_with(&["--writable-tmpfs"], &["sh", "-c", script])), "new\n");
 }
 
-/// A keeper finds the paths of the command's user, and another command that names the same image in another way finds
-/// the keeper.
+/// The process of a shared mount resolves paths as the command's user does, and a command that names the same image by
+/// another path joins the same mount.
 #[test]
 fn paths_are_those_of_the_directory_that_the_command_is_started_in() {
     let mut images = Images::published(|_| ());
@@ -426,7 +431,7 @@ fn paths_are_those_of_the_directory_that_the_command_is_started_in() {
     let key = format!("keys/{NAME}.pub");
     images.options = ["--public-key", &key, "--cache", "cache"].map(str::to_owned).into();
     let second = waiting(&images);
-    assert_eq!(images.keepers().len(), 1);
+    assert_eq!(images.mount_processes().len(), 1);
     first.end();
     second.end();
     images.is_released();

@@ -28,7 +28,7 @@ fn disk(client: &Client) -> Owned {
 
 /// > W6: A folder below the cache that does not answer delays a read by some seconds, once, and then the server is asked.
 #[test]
-fn a_hanging_lower_folder_is_given_up_for_the_server() {
+fn the_server_replaces_a_hanging_lower_folder() {
     let _pass = exclusive::among_others();
     let client = Client::apart();
     let origin = client.nginx("origin", Some(&client.storage()));
@@ -95,7 +95,7 @@ fn asked_meanwhile(client: &Client, mount: &Mount<'_>) -> [Duration; 5] {
 
 /// > W7: While the cache's disk does not answer, a read ends at its deadline, everything that needs no byte of it is answered, and a mount that needs it is refused; when it answers again all goes on by itself.
 #[test]
-fn a_cache_on_a_disk_that_hangs() {
+fn reads_continue_without_a_cache_on_a_hanging_disk() {
     let _pass = exclusive::among_others();
     let client = Client::apart();
     let origin = client.nginx("origin", Some(&client.storage()));

@@ -1,4 +1,4 @@
-//! Counting, adding and writing of a catalog's counters.
+//! Implements counting, adding and writing of a catalog's counters.
 
 use crate::catalog::{Counters, EntryKind, Flags, NestedCatalog, Statistics};
 

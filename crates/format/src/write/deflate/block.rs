@@ -14,7 +14,7 @@ const MATCH_LENS: usize = 256;
 const LEN_MAX: usize = 15;
 const LENGTHS_LEN_MAX: usize = 7;
 
-/// Types of blocks.
+/// Code of a stored block; the codes of other types follow.
 const STORED: u64 = 0;
 const FIXED: u64 = 1;
 const DYNAMIC: u64 = 2;
@@ -95,7 +95,7 @@ pub(super) struct Block {
     bits: Bits,
 }
 
-/// Bits that don't fill a byte yet.
+/// Bits that have not filled a byte yet.
 #[derive(Default)]
 struct Bits {
     bits: u64,

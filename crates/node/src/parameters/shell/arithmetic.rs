@@ -1,9 +1,9 @@
-//! `$((…))`: whole numbers and the operators of C, without assignments.
+//! Evaluates `$((…))`: integers and the operators of C, without assignments.
 
-/// Greatest nesting of terms.
+/// Maximum nesting of terms.
 const DEPTH_MAX: u32 = 40;
 
-/// Binary operators by how closely they bind, the loosest first. Those that begin like a shorter one stand before it.
+/// Binary operators by precedence, the lowest first. An operator stands before its own prefixes.
 const LEVELS: [&[&str]; 10] = [
     &["||"],
     &["&&"],
@@ -35,7 +35,7 @@ struct Term<'a> {
 }
 
 impl Term<'_> {
-    /// Takes a character if it is the next one and does not begin an operator of two.
+    /// Consumes a character if it is next and does not begin a two-character operator.
     fn take(&mut self, wanted: char) -> bool {
         self.rest = self.rest.trim_start();
         match self.rest.strip_prefix(wanted) {
@@ -70,7 +70,7 @@ impl Term<'_> {
         Some(if condition != 0 { first } else { second })
     }
 
-    /// Takes the next operator of this precedence, if there is one.
+    /// Consumes the next operator of this precedence, if there is one.
     fn operator(&mut self, level: usize) -> Option<&'static str> {
         self.rest = self.rest.trim_start();
         let found = LEVELS[level].iter().find(|operator| self.rest.starts_with(**operator))?;
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_have_the_values_a_shell_gives_them() {
+    fn terms_have_the_same_values_as_in_a_shell() {
         let variable = |name: &str| {
             Some(match name {
                 "MB" => "20".to_owned(),

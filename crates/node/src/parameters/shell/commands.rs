@@ -1,4 +1,4 @@
-//! The commands that a shell has built in, and functions.
+//! Implements the built-in commands of a shell, and functions.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::parameters::problem::ProblemKind;
 /// Folders of programs without a `PATH`.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The commands of this file, for `command -v`.
+/// Commands implemented in this file, for `command -v`.
 const BUILT_IN: [&str; 24] = [
     ":", ".", "[", "break", "cd", "command", "continue", "echo", "eval", "exit", "export", "false", "local",
     "printf", "pwd", "read", "readonly", "return", "set", "shift", "test", "true", "type", "unset",
@@ -87,7 +87,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Runs a program whose effect is known without executing it.
+    /// Emulates a program whose effect is known.
     fn program(&mut self, name: &str, arguments: &[String]) -> Ran {
         let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let ran = programs::run(self, name, &words).and_then(|outcome| {
@@ -301,7 +301,7 @@ impl Shell<'_> {
             .map(|folder| format!("{}/{name}", folder.trim_end_matches('/')))
     }
 
-    /// Returns the names that statements assign, as far as that is known without evaluating them.
+    /// Returns the names that statements assign, as far as this is known without evaluating them.
     pub(super) fn own_names(statements: &[Statement]) -> Vec<String> {
         let mut names = Vec::new();
         assigned(statements, &mut names);

@@ -10,7 +10,7 @@ type Tested = Result<bool, Wrong>;
 
 /// Reason why a test has no outcome.
 enum Wrong {
-    /// A shell would complain of a number or of the order of words, and go on as if the test had failed.
+    /// The arguments of `test` are invalid, which a shell reports before it continues with failure.
     Number,
     Obstacle(Obstacle),
 }
@@ -21,7 +21,7 @@ impl From<Obstacle> for Wrong {
     }
 }
 
-/// Greatest nesting of tests.
+/// Maximum nesting of tests.
 const DEPTH_MAX: u32 = 40;
 
 fn beyond(text: impl std::fmt::Display) -> Wrong {
@@ -38,7 +38,7 @@ fn outcome(tested: Tested) -> Result<Option<bool>, Obstacle> {
 }
 
 impl Shell<'_> {
-    /// Evaluates `test` with these arguments; `None` where a shell finds an illegal number.
+    /// Evaluates `test` with these arguments; `None` for an invalid number.
     pub(super) fn test(&self, words: &[String]) -> Result<Option<bool>, Obstacle> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         outcome(self.test_words(&words, 0))
@@ -130,7 +130,7 @@ impl Shell<'_> {
         Ok(outcome(tested)?.unwrap_or(false))
     }
 
-    /// Evaluates alternatives; `wanted` is false where the outcome is known and nothing must be evaluated any more.
+    /// Evaluates alternatives; `wanted` is false where the result is known and evaluation must stop.
     fn any(&mut self, rest: &mut &[Token], wanted: bool, depth: u32) -> Tested {
         let mut value = self.all(rest, wanted, depth)?;
         while let [Token::Or, next @ ..] = *rest {

@@ -1,4 +1,4 @@
-//! From words to text: variables, substitutions, fields.
+//! Expands words to text: variables, substitutions, fields.
 
 use super::pattern::Pattern;
 use super::syntax::{Change, Piece, Word};
@@ -7,7 +7,7 @@ use super::{Shell, VALUE_MAX, arithmetic};
 /// Reason why an expression has no value here.
 pub(super) struct Obstacle {
     pub(super) what: String,
-    /// The problem that was reported for it already.
+    /// Problem that was already reported for this cause.
     pub(super) cause: Option<usize>,
 }
 
@@ -23,7 +23,7 @@ pub(super) type Expanded<T> = Result<T, Obstacle>;
 pub(super) struct Fragment {
     text: String,
     quoted: bool,
-    /// A field ends behind it, as between the parameters of `"$@"`.
+    /// True if a field ends after the fragment, as between the parameters of `"$@"`.
     ends: bool,
 }
 
@@ -31,13 +31,13 @@ pub(super) struct Fragment {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tilde {
     Nowhere,
-    /// At the beginning.
+    /// At the beginning of a word.
     Word,
-    /// At the beginning and behind colons.
+    /// At the beginning of a value and after colons.
     Value,
 }
 
-/// A file name pattern looks into at most so many folders.
+/// Maximum number of folders that a file name pattern searches.
 const FOLDERS_MAX: usize = 100;
 
 impl Shell<'_> {
@@ -47,7 +47,7 @@ impl Shell<'_> {
         Ok(joined(&fragments))
     }
 
-    /// Returns a word as a pattern.
+    /// Converts a word to a pattern.
     pub(super) fn pattern_of(&mut self, word: &Word) -> Expanded<Pattern> {
         let fragments = self.fragments(word, Tilde::Nowhere)?;
         let parts: Vec<(String, bool)> = fragments.into_iter().map(|it| (it.text, it.quoted)).collect();
@@ -76,7 +76,7 @@ impl Shell<'_> {
         variable.and_then(|it| it.value.clone()).unwrap_or_else(|| " \t\n".to_owned())
     }
 
-    /// Adds the paths that a file name pattern fits; the pattern itself if there are none.
+    /// Adds the paths that match a file name pattern, or the pattern itself if none does.
     fn matching(&mut self, field: &[(String, bool)], fields: &mut Vec<String>) -> Expanded<()> {
         let mut parts: Vec<Vec<(String, bool)>> = vec![Vec::new()];
         for (text, quoted) in field {
@@ -178,7 +178,8 @@ impl Shell<'_> {
         Ok(fragments)
     }
 
-    /// Returns the word that replaces a parameter, if it does: for one without a value, or with one for `+`.
+    /// Returns the word that replaces a parameter, if it applies: `-` for one without a value, `+` for one with
+    /// a value.
     fn alternative<'w>(&self, name: &str, change: &'w Change) -> Expanded<Option<&'w Word>> {
         let Change::Otherwise { operator: operator @ ('-' | '+'), colon, word } = change else {
             return Ok(None);
@@ -187,7 +188,7 @@ impl Shell<'_> {
         Ok(Some(word).filter(|_| there == (*operator == '+')))
     }
 
-    /// Replaces `~` at the beginning and, in a value, behind colons.
+    /// Replaces `~` at the beginning and, in a value, after colons.
     fn with_homes(&self, text: &str, first: bool, tilde: Tilde) -> Expanded<String> {
         if !text.contains('~') {
             return Ok(text.to_owned());
@@ -246,7 +247,7 @@ impl Shell<'_> {
         })
     }
 
-    /// Returns the value of a variable or another parameter, if it has one.
+    /// Returns the value of a variable or special parameter, if it has one.
     pub(super) fn get(&self, name: &str) -> Expanded<Option<String>> {
         let argument = |number: usize| number.checked_sub(1).and_then(|at| self.arguments.get(at));
         match name {

@@ -1,4 +1,4 @@
-//! From words to statements.
+//! Parses words into statements.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str) -> (Vec<Statement>, Option<SyntaxError>) {
 }
 
 impl Reader {
-    /// Parses statements up to one of these words, which is not taken; up to the end of the text if there are none.
+    /// Parses statements up to one of these words, which is not consumed, or to the end of the text.
     pub(super) fn list(&mut self, ends: &[&str]) -> Parsed<Vec<Statement>> {
         let mut statements = Vec::new();
         while let Some(statement) = self.next_statement(ends)? {
@@ -80,7 +80,7 @@ impl Reader {
         Ok(Some(statement))
     }
 
-    /// Passes empty lines, comments, and here-documents.
+    /// Skips empty lines, comments, and here-documents.
     fn pass_lines(&mut self) -> Parsed<()> {
         loop {
             self.pass_blanks();
@@ -123,7 +123,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Returns the next plain word without taking it.
+    /// Returns the next plain word without consuming it.
     fn keyword(&mut self) -> Option<String> {
         let (at, line) = (self.at, self.line);
         let mut word = String::new();
@@ -496,7 +496,7 @@ pub(super) fn literal(word: &Word) -> Option<&str> {
     }
 }
 
-/// Returns the text of a word without expansions; with some, a text that is no special target.
+/// Returns the text of a word without expansions; for a word with expansions, a text that is no special target.
 fn plain_text(word: &Word) -> String {
     let text = word.iter().map(|piece| match piece {
         Piece::Text { text, .. } => text.as_str(),
@@ -505,7 +505,7 @@ fn plain_text(word: &Word) -> String {
     text.collect()
 }
 
-/// True if this can be the name of a variable.
+/// Returns true if the text is a valid variable name.
 pub(super) fn is_variable(name: &str) -> bool {
     name.starts_with(is_name_start) && name.chars().all(is_name)
 }

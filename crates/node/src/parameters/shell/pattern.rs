@@ -1,6 +1,6 @@
 //! Patterns of `case`, `[[`, `%` and `#`.
 
-/// A pattern: characters that stand for themselves, and wildcards.
+/// A pattern: literal characters and wildcards.
 pub(super) struct Pattern(Vec<Part>);
 
 enum Part {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_fit_as_in_a_shell() {
+    fn patterns_match_as_in_a_shell() {
         for (pattern, text) in
             [("*", ""), ("a*c", "abbc"), ("a*b*c", "aXbYc"), ("[a-c]?", "bz"), ("[!a]", "b")]
         {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn cutting_takes_little_or_much() {
+    fn cutting_removes_the_shortest_or_longest_match() {
         let cut = |pattern: &str, operator, longest| {
             Pattern::new(&[(pattern.to_owned(), false)]).cut("wn12.cluster.example.org", operator, longest)
         };

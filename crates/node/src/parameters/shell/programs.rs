@@ -30,7 +30,7 @@ impl Outcome {
 
 type Done = Expanded<Outcome>;
 
-/// Emulates a program. An obstacle names the unknown part.
+/// Emulates a program. An obstacle names the unsupported part.
 pub(super) fn run(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done {
     let plain = name.strip_prefix("/usr/bin/").or_else(|| name.strip_prefix("/bin/")).unwrap_or(name);
     match plain {
@@ -63,8 +63,8 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Parses arguments. `flags` are the known letters, those in `valued` have a value. Long options are given as
-    /// pairs of their name and the letter that they stand for.
+    /// Parses arguments. `flags` are the known letters; those in `valued` have a value. Long options are given
+    /// as pairs of their name and the letter that they stand for.
     fn parse(
         name: &str,
         arguments: &[&'a str],
@@ -113,8 +113,8 @@ impl<'a> Options<'a> {
         Ok(parsed)
     }
 
-    /// The expressions of `grep` or `sed`, each a value of `-e`, else the first operand, and the operands that are left. `None`
-    /// if there is no expression.
+    /// Returns the expressions of `grep` or `sed`, and the remaining operands. `None` if there is no
+    /// expression.
     fn expressions(&self) -> Option<(Vec<&'a str>, &[&'a str])> {
         let given = self.letters.iter().filter(|(letter, _)| *letter == 'e');
         let given: Vec<&str> = given.filter_map(|(_, value)| *value).collect();
@@ -134,8 +134,8 @@ impl<'a> Options<'a> {
     }
 }
 
-/// Returns the text of a program's operands, or of its input if there are none. The second is false where a file is
-/// missing.
+/// Returns the text of a program's operands, or of its input if there are none; the second value is false if a
+/// file is missing.
 fn contents(shell: &mut Shell<'_>, operands: &[&str]) -> Expanded<(Vec<(String, String)>, bool)> {
     let mut texts = Vec::new();
     let mut all = true;
@@ -155,7 +155,7 @@ fn contents(shell: &mut Shell<'_>, operands: &[&str]) -> Expanded<(Vec<(String, 
     Ok((texts, all))
 }
 
-/// Returns the texts joined to one.
+/// Returns all texts joined.
 fn content(shell: &mut Shell<'_>, operands: &[&str]) -> Expanded<(String, u8)> {
     let (texts, all) = contents(shell, operands)?;
     Ok((texts.into_iter().map(|(_, text)| text).collect(), u8::from(!all)))

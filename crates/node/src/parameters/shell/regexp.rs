@@ -9,28 +9,28 @@ use super::expand::{Expanded, Obstacle};
 
 /// Bytes of a compiled expression, and of the tables of its search.
 const SIZE_MAX: usize = 256 * 1024;
-/// Longest expression.
+/// Maximum length of an expression.
 const LENGTH_MAX: usize = 4096;
 
 /// Syntax of a regular expression.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Syntax {
-    /// `-E`.
+    /// `-E`: extended syntax.
     pub(super) extended: bool,
-    /// `-F`.
+    /// `-F`: fixed strings.
     pub(super) fixed: bool,
-    /// `-i`.
+    /// `-i`: ignore case.
     pub(super) any_case: bool,
-    /// `-w`.
+    /// `-w`: whole words.
     pub(super) words: bool,
-    /// `-x`.
+    /// `-x`: whole lines.
     pub(super) lines: bool,
 }
 
 /// A compiled search.
 pub(super) struct Search {
     regex: Regex,
-    /// Greatest cost of a byte of text, relative to reading it.
+    /// Maximum cost of a byte of text, relative to reading it.
     weight: usize,
 }
 
@@ -86,13 +86,13 @@ impl Search {
     }
 }
 
-/// From one syntax to the other.
+/// Translation from POSIX syntax to that of the regex library.
 struct Translation {
     chars: Vec<char>,
     at: usize,
     extended: bool,
     out: String,
-    /// Open groups.
+    /// Number of open groups.
     open: u32,
     /// The product of all repetitions: how much longer the expression is than it looks.
     repeats: usize,

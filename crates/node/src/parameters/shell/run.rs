@@ -11,7 +11,7 @@ use crate::parameters::problem::ProblemKind;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Status {
     Known(u8),
-    /// It was not run.
+    /// The command was not run.
     Unknown,
 }
 
@@ -23,15 +23,15 @@ impl Status {
 /// Reason why the following statements are not evaluated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stop {
-    /// `return`: the function or the sourced file ends.
+    /// `return`: ends the function or the sourced file.
     Return,
-    /// `exit`: the file, or the subshell, ends.
+    /// `exit`: ends the file or the subshell.
     Exit,
-    /// `break` out of so many loops.
+    /// `break` with the number of loops to leave.
     Break(u32),
-    /// `continue` with the loop that is so many levels up.
+    /// `continue` with the number of loops to leave before the next iteration.
     Continue(u32),
-    /// A bound was reached.
+    /// A limit was reached.
     Bound,
 }
 
@@ -94,7 +94,7 @@ impl Shell<'_> {
         Ok(status)
     }
 
-    /// Reports that a bound was reached.
+    /// Reports that a limit was reached.
     fn bound(&mut self) -> Stop {
         self.report(self.line, ProblemKind::Endless);
         self.tainted.get_or_insert(usize::MAX);
@@ -132,7 +132,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Evaluates something of which nothing is left behind it but its output and its status.
+    /// Evaluates a subshell, of which only output and status remain.
     fn subshell(&mut self, inner: impl FnOnce(&mut Self) -> Ran) -> Ran {
         if let Err(obstacle) = self.charge(self.held) {
             return Ok(self.left_out(obstacle, &[]));
@@ -220,7 +220,7 @@ impl Shell<'_> {
         outcome
     }
 
-    /// Evaluates something with redirections. An obstacle if one of them would have an effect.
+    /// Evaluates a command with redirections. Returns an obstacle if a redirection would have an effect.
     fn redirected(
         &mut self,
         redirections: &[Redirection],
@@ -277,7 +277,7 @@ impl Shell<'_> {
         self.not_evaluated(obstacle, self.line, names)
     }
 
-    /// Adds the names that depend on a command that was not run to its report.
+    /// Adds the names that depend on a skipped command to its report.
     fn depends(&mut self, statements: &[&[Statement]]) -> Status {
         let mut names = Vec::new();
         statements.iter().for_each(|statements| assigned(statements, &mut names));
@@ -378,7 +378,7 @@ impl Shell<'_> {
         }
     }
 
-    /// Runs one round of a loop; `None` if it was the last.
+    /// Runs one iteration of a loop; `None` after the last.
     fn round(&mut self, body: &[Statement]) -> Result<Option<Status>, Stop> {
         match self.statements(body) {
             Ok(status) => Ok(Some(status)),

@@ -13,7 +13,7 @@ pub(super) struct Statement {
 #[derive(Debug)]
 pub(super) enum What {
     Simple(Simple),
-    /// The first, and the others behind `&&` (true) or `||` (false).
+    /// A pipeline, and others after `&&` (true) or `||` (false).
     Chain(Box<Statement>, Vec<(bool, Statement)>),
     Not(Box<Statement>),
     /// `a | b | c`.
@@ -29,11 +29,11 @@ pub(super) enum What {
     },
     For {
         name: String,
-        /// `None` loops over the positional parameters.
+        /// Words to iterate over; `None` for the positional parameters.
         words: Option<Vec<Word>>,
         body: Vec<Statement>,
     },
-    /// `while`, or `until`.
+    /// `while` or `until`.
     Loop {
         until: bool,
         condition: Vec<Statement>,
@@ -49,7 +49,7 @@ pub(super) enum What {
     Subshell(Vec<Statement>),
     /// `[[ … ]]`.
     Condition(Vec<Token>),
-    /// Something a shell would do that is not done here.
+    /// A statement that Esker does not evaluate.
     Beyond {
         what: &'static str,
         inner: Vec<Statement>,
@@ -61,23 +61,23 @@ pub(super) enum What {
 pub(super) struct Simple {
     pub(super) assignments: Vec<Assignment>,
     pub(super) words: Vec<Word>,
-    /// The arguments of `export` and its like that are assignments.
+    /// Assignments among the arguments of `export` and similar commands.
     pub(super) declared: Vec<Assignment>,
     pub(super) redirections: Vec<Redirection>,
 }
 
-/// The redirections that have a meaning without a process.
+/// Redirections that matter without a process.
 #[derive(Debug)]
 pub(super) enum Redirection {
-    /// The output goes nowhere: `>/dev/null`, `>&2`.
+    /// Discards the output: `>/dev/null`, `>&2`.
     Discard,
-    /// It has no effect on the evaluation: `2>/dev/null`, `2>&1`.
+    /// Has no effect on the evaluation: `2>/dev/null`, `2>&1`.
     Harmless,
-    /// `<FILE`.
+    /// Reads input from a file: `<FILE`.
     Input(Word),
     /// `<<END` and `<<<WORD`; the text of a here-document is known once its lines are read.
     Text(Rc<OnceCell<Word>>),
-    /// A file would be written, or a descriptor used that is not one of the first three.
+    /// Writes a file, or uses a descriptor other than the first three.
     Beyond,
 }
 
@@ -85,7 +85,7 @@ pub(super) enum Redirection {
 pub(super) struct Assignment {
     pub(super) line: u32,
     pub(super) name: String,
-    /// `+=`.
+    /// True for `+=`.
     pub(super) append: bool,
     pub(super) value: Word,
 }
@@ -113,7 +113,7 @@ pub(super) enum Change {
         colon: bool,
         word: Word,
     },
-    /// `%` or `#`; doubled, as much as possible.
+    /// `%` or `#` with a pattern; doubled, for the longest match.
     Cut {
         operator: char,
         longest: bool,
@@ -131,7 +131,7 @@ pub(super) enum Token {
     Close,
 }
 
-/// Adds the names that these statements would set, wherever in them.
+/// Adds the names that these statements would set, at any depth.
 pub(super) fn assigned(statements: &[Statement], names: &mut Vec<String>) {
     for statement in statements {
         match &statement.what {

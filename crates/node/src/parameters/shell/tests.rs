@@ -35,7 +35,7 @@ fn value(text: &str) -> String {
 }
 
 #[test]
-fn words_expand() {
+fn words_are_expanded_as_in_a_shell() {
     for (text, expected) in [
         ("A=plain # comment", "plain"),
         ("A=a#b", "a#b"),
@@ -120,7 +120,7 @@ fn sed_completes_lines_before_more_output() {
 }
 
 #[test]
-fn blocks_choose() {
+fn conditions_and_loops_select_statements() {
     for (text, expected) in [
         ("if [ \"x$X\" = \"x\" ]; then A=1; fi", "1"),
         ("if [ -n \"$X\" ]; then A=1; elif test 2 -gt 1; then A=2; else A=3; fi", "2"),

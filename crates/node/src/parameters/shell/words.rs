@@ -1,12 +1,12 @@
-//! From characters to words: quotes, escapes, `$…`, continued lines, comments.
+//! Splits characters into words: quotes, escapes, `$…`, continued lines, comments.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
 
 use super::syntax::{Change, Piece, Statement, Word};
 
-/// Greatest nesting of quotes, expansions and blocks. A site's file needs three or four; each level costs some hundred
-/// bytes of stack.
+/// Maximum nesting of quotes, expansions and blocks. A site's file needs three or four; each level costs some
+/// hundred bytes of stack.
 const DEPTH_MAX: u32 = 40;
 
 /// Syntax error and its line.
@@ -22,16 +22,16 @@ pub(super) struct Reader {
     pub(super) at: usize,
     pub(super) line: u32,
     depth: u32,
-    /// The here-documents that follow the line that is read.
+    /// Here-documents that follow the current line.
     pub(super) documents: Vec<Document>,
 }
 
-/// A here-document whose lines are still to be read.
+/// A here-document whose lines are not read yet.
 pub(super) struct Document {
     pub(super) end: String,
     /// `<<-`: tabs at the beginning of its lines are removed.
     pub(super) strip: bool,
-    /// Its end is quoted, so that nothing in it is expanded.
+    /// True if the delimiter is quoted, so that the text is not expanded.
     pub(super) literal: bool,
     pub(super) text: Rc<OnceCell<Word>>,
 }
@@ -68,7 +68,7 @@ impl Reader {
         Self { chars: text.chars().collect(), at: 0, line, depth, documents: Vec::new() }
     }
 
-    /// Makes a reader of text that was found in this one.
+    /// Creates a reader for text found within this one.
     pub(super) fn inner(&self, text: &str, line: u32) -> Self {
         Self::new(text, line, self.depth)
     }
@@ -102,7 +102,7 @@ impl Reader {
         Some(c)
     }
 
-    /// Returns the next character, over the ends of continued lines.
+    /// Returns the next character, across continued lines.
     pub(super) fn peek(&mut self) -> Option<char> {
         while self.raw() == Some('\\') && self.chars.get(self.at + 1) == Some(&'\n') {
             self.at += 2;
@@ -116,7 +116,7 @@ impl Reader {
         self.take_raw()
     }
 
-    /// Takes `text` if it is next.
+    /// Consumes `text` if it is next.
     pub(super) fn take_text(&mut self, text: &str) -> bool {
         let (at, line) = (self.at, self.line);
         for wanted in text.chars() {
@@ -136,7 +136,7 @@ impl Reader {
         seen
     }
 
-    /// Passes blanks and a comment, up to the end of the line.
+    /// Skips blanks and a comment, up to the end of the line.
     pub(super) fn pass_blanks(&mut self) {
         while matches!(self.peek(), Some(' ' | '\t')) {
             self.take();
@@ -148,7 +148,7 @@ impl Reader {
         }
     }
 
-    /// Takes a name; empty if none is next.
+    /// Consumes a name; empty if none is next.
     pub(super) fn name(&mut self) -> String {
         let mut name = String::new();
         while let Some(c) = self.peek() {
@@ -161,12 +161,12 @@ impl Reader {
         name
     }
 
-    /// Parses one word, which begins here.
+    /// Parses the word that begins here.
     pub(super) fn word(&mut self) -> Result<Word, SyntaxError> {
         self.pieces(End::Word, false)
     }
 
-    /// Pieces up to the end, which is not taken.
+    /// Parses pieces up to the end, which is not consumed.
     pub(super) fn pieces(&mut self, end: End, quoted: bool) -> Result<Word, SyntaxError> {
         self.deeper(|reader| reader.pieces_here(end, quoted))
     }
@@ -330,7 +330,7 @@ impl Reader {
         Ok(Piece::Parameter { name, change, quoted })
     }
 
-    /// Takes the name of a positional or special parameter; empty if none is next.
+    /// Consumes the name of a positional or special parameter; empty if none is next.
     fn special(&mut self) -> String {
         let mut name = String::new();
         while let Some(c) = self.peek().filter(char::is_ascii_digit) {

@@ -5,9 +5,9 @@ use esker_store::without_passwords;
 /// Kind of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Anything.
+    /// Any text.
     Text,
-    /// `yes`, `on`, `1`, `true`, or the contrary.
+    /// `yes`, `on`, `1` or `true`, or one of their opposites.
     Switch,
     /// Whole seconds.
     Seconds,
@@ -15,23 +15,23 @@ pub enum Kind {
     Minutes,
     /// A whole number.
     Count,
-    /// A whole number that may be below zero.
+    /// An integer that may be negative.
     Number,
-    /// Megabytes; below zero for no limit.
+    /// Megabytes; negative for no limit.
     Megabytes,
     /// Bytes in a second.
     BytesPerSecond,
     /// An absolute path.
     Path,
-    /// Absolute paths with colons between them.
+    /// Absolute paths separated by colons.
     Paths,
     /// A domain or repository.
     Name,
-    /// Names with commas between them.
+    /// Names separated by commas.
     Names,
-    /// Addresses with semicolons between them.
+    /// Addresses separated by semicolons.
     Urls,
-    /// Proxies: groups with semicolons, members with `|` between them.
+    /// Proxies: groups separated by semicolons, members by `|`.
     Proxies,
     /// A content hash.
     Hash,

@@ -1,4 +1,4 @@
-//! The table as a page for people.
+//! Formats the table as a page of the documentation.
 
 use super::{State, parts};
 

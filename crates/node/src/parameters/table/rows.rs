@@ -1,4 +1,4 @@
-//! The rows.
+//! Table of all parameters.
 
 use super::Kind::{
     BytesPerSecond, Count, Date, Hash, Megabytes, Minutes, Name, Names, Number, OneOf, Path, Paths, Proxies,
@@ -7,7 +7,7 @@ use super::Kind::{
 use super::Row;
 use super::State::{Honoured, Meaningless, Not};
 
-/// One line a row: name, other names in brackets, kind, default, state.
+/// Builds the table: one line for each row, with name, other names in brackets, kind, default, state.
 macro_rules! rows {
     ($($name:literal [$($alias:literal)*] $kind:expr, $default:literal, $state:expr;)*) => {
         &[$(Row { name: $name, aliases: &[$($alias),*], kind: $kind, default: $default, state: $state }),*]
@@ -16,17 +16,17 @@ macro_rules! rows {
 
 const AUTHORITIES: &str = "authorities_are_those_of_the_configuration_and_the_environment";
 const EXTERNAL: &str = "external_data_is_fetched_from_the_configured_servers";
-const GEO: &str = "servers_and_fallback_proxies_are_used_as_the_geo_api_has_them";
-const PATIENCE: &str = "a_silent_proxy_or_server_is_waited_for_as_long_as_configured";
-const PAUSES: &str = "a_broken_connection_is_repeated_so_often_and_after_such_pauses";
-const SILENT_DNS: &str = "a_silent_name_server_is_asked_so_often_and_for_so_long";
-const DNS_TTL: &str = "a_name_is_looked_up_again_when_its_time_is_over";
-const FAMILY: &str = "addresses_of_the_preferred_kind_are_used";
+const GEO: &str = "servers_and_fallback_proxies_are_used_in_the_order_of_the_geo_api";
+const PATIENCE: &str = "timeouts_of_silent_proxies_and_servers_are_those_configured";
+const PAUSES: &str = "a_broken_connection_is_retried_as_configured";
+const SILENT_DNS: &str = "queries_to_a_silent_name_server_are_limited";
+const DNS_TTL: &str = "a_name_is_resolved_again_after_its_ttl";
+const FAMILY: &str = "addresses_of_the_preferred_family_are_used";
 const REQUESTS: &str = "network_parameters_act_on_the_requests_of_mounts";
 const NFS: &str = "mounts for export by NFS are not made";
 const MEMORY: &str = "a_cache_in_memory_leaves_no_file";
-const CACHES: &str = "named_caches_are_where_they_are_configured";
-const TELEMETRY: &str = "counters_are_sent_where_they_are_collected";
+const CACHES: &str = "named_caches_are_in_their_configured_folders";
+const TELEMETRY: &str = "counters_are_sent_to_the_configured_collector";
 const SYSLOG: &str = "fail_overs_are_written_to_the_system_log";
 const TALK: &str = "commands_of_cvmfs_talk_are_answered";
 const TRACER: &str = "`esker profile record` records what is read";
@@ -36,9 +36,9 @@ const FALLBACKS: &str = "configured_fallbacks_are_used";
 const MISSING: &str = "missing_settings_of_a_name_are_reported_with_advice";
 const CONFIG_FIRST: &str = "the_configuration_repository_is_mounted_first";
 const ACTS: &str = "parameters_act_on_mounts";
-const ACLS: &str = "access_control_lists_are_enforced_where_that_is_configured";
-const AUTO: &str = "auto_stands_for_the_proxy_of_the_environment";
-const LISTED: &str = "attributes_are_listed_where_that_is_configured";
+const ACLS: &str = "access_control_lists_are_enforced_if_configured";
+const AUTO: &str = "auto_means_the_proxy_of_the_environment";
+const LISTED: &str = "attributes_are_listed_where_configured";
 const PROTECTED: &str = "protected_attributes_are_shown_to_privileged_groups_only";
 const FILES: &str = "files_of_a_site_have_the_values_of_the_reference";
 
@@ -74,7 +74,7 @@ const SERVERS: &[Row] = rows! {
     "CVMFS_MAX_TTL" [] Minutes, "0", Honoured("the_maximum_ttl_of_the_options_is_kept");
     "CVMFS_USE_GEOAPI" [] Switch, "no", Honoured(GEO);
     "CVMFS_MAX_SERVERS" [] Count, "0", Honoured(GEO);
-    "ESKER_SERVER_ORDER" [] OneOf(&["given", "round-trip", "geo"]), "given", Honoured("the_server_that_answers_soonest_is_used");
+    "ESKER_SERVER_ORDER" [] OneOf(&["given", "round-trip", "geo"]), "given", Honoured("the_fastest_server_is_used");
     "CVMFS_EXTERNAL_URL" [] Urls, "", Honoured(EXTERNAL);
     "CVMFS_EXTERNAL_HTTP_PROXY" [] Proxies, "DIRECT", Honoured(EXTERNAL);
     "CVMFS_EXTERNAL_FALLBACK_PROXY" [] Proxies, "", Honoured(EXTERNAL);
@@ -86,7 +86,7 @@ const SERVERS: &[Row] = rows! {
 const NETWORK: &[Row] = rows! {
     "CVMFS_TIMEOUT" [] Seconds, "5", Honoured(PATIENCE);
     "CVMFS_TIMEOUT_DIRECT" [] Seconds, "10", Honoured(PATIENCE);
-    "CVMFS_LOW_SPEED_LIMIT" [] BytesPerSecond, "1024", Honoured("a_server_that_fails_is_left_for_the_next");
+    "CVMFS_LOW_SPEED_LIMIT" [] BytesPerSecond, "1024", Honoured("the_next_server_replaces_a_failed_one");
     "CVMFS_MAX_RETRIES" [] Count, "1", Honoured(PAUSES);
     "CVMFS_BACKOFF_INIT" [] Seconds, "2", Honoured(PAUSES);
     "CVMFS_BACKOFF_MAX" [] Seconds, "10", Honoured(PAUSES);
@@ -112,7 +112,7 @@ const NETWORK: &[Row] = rows! {
     "CVMFS_USE_SSL_SYSTEM_CA" [] Switch, "yes", Honoured(AUTHORITIES);
     "X509_CERT_DIR" [] Path, "/etc/grid-security/certificates", Honoured(AUTHORITIES);
     "X509_CERT_BUNDLE" [] Path, "", Honoured(AUTHORITIES);
-    "ESKER_HTTP2" [] Switch, "yes", Honoured("http2_is_spoken_where_it_is_wanted_and_offered");
+    "ESKER_HTTP2" [] Switch, "yes", Honoured("http2_is_used_if_enabled_and_offered");
     "ESKER_CA" [] Paths, "", Honoured(AUTHORITIES);
     "CVMFS_PROXY_TEMPLATE" [] Text, "", Honoured(GEO);
 };

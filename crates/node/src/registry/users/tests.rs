@@ -71,7 +71,7 @@ impl Machine {
 }
 
 #[test]
-fn registries_of_users_are_read_in_all_places() {
+fn registries_of_users_are_read_from_all_folders() {
     let Some(machine) = Machine::new() else { return };
     let first = machine.write("run", "/one");
     machine.write("tmp", "/two");
@@ -84,7 +84,7 @@ fn registries_of_users_are_read_in_all_places() {
 
 /// A file that a user puts in the place of a registry is never followed, waited for or trusted.
 #[test]
-fn traps_in_a_registry_are_skipped() {
+fn malicious_entries_in_a_registry_are_skipped() {
     let Some(machine) = Machine::new() else { return };
     let own = machine.own("run");
     let good = machine.write("run", "/good");
@@ -148,7 +148,7 @@ fn sockets_of_users_are_verified_and_time_out() {
 
 /// A reply that comes byte by byte does not keep its reader beyond the deadline.
 #[test]
-fn a_reply_that_arrives_byte_by_byte_is_given_up() {
+fn reading_a_byte_by_byte_reply_times_out() {
     use std::io::Write;
     let (ours, mut theirs) = UnixStream::pair().expect("a pair");
     let (end, ended) = std::sync::mpsc::channel::<()>();

@@ -68,8 +68,7 @@ impl<'r> Feed<'r> {
         Self { shared, budget, items, reads, next: 0 }
     }
 
-    /// Adds a file that can be read at any time. `digest` says whether a file with the same content may
-    /// exist.
+    /// Adds a file that can be read at any time. `digest` says whether a file with the same content may exist.
     pub(in super::super) fn later(
         &mut self,
         path: Vec<u8>,

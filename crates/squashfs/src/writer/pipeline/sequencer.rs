@@ -16,15 +16,15 @@ use super::{Digest, FileNumber, PipelineContext, WriteError};
 pub(super) enum Ticket {
     /// The blocks of a file follow.
     Begin { file: FileNumber },
-    /// A block of the file that was begun.
+    /// A block of the current file.
     Block { packed: Receiver<PackedBlock>, len: u64, _share: Arc<MemoryShare> },
-    /// A block of the file that was begun, all zeros and not stored.
+    /// An all-zero block of the current file, which is not stored.
     Hole { len: u64 },
-    /// The file that was begun ends.
+    /// The end of the current file.
     End { size: u64, tail: Option<(u32, u32)> },
     /// A file has the content of an earlier file.
     Same { file: FileNumber, of: FileNumber },
-    /// The file that was begun has the content of an earlier file: its blocks are discarded.
+    /// The current file has the content of an earlier file: its blocks are discarded.
     Undo { of: FileNumber },
     /// The next fragment block.
     Fragment { packed: Receiver<PackedBlock>, _shares: Vec<Arc<MemoryShare>> },

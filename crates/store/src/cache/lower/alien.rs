@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, fchmod, mkdirat, openat, renameat, unlin
 use super::folder::Folder;
 use crate::objects::request::CacheKey;
 
-/// Bytes copied or compared at once.
+/// Number of bytes copied or compared at once.
 const PIECE: usize = 1 << 20;
 const FOLDER_MODE: u32 = 0o770;
 const FILE_MODE: u32 = 0o660;
@@ -47,7 +47,7 @@ impl Alien {
         Self { ours: RandomState::new().hash_one(std::process::id()), next: AtomicU64::new(0) }
     }
 
-    /// Stores an object unless it is there; returns whether it was stored.
+    /// Stores an object unless it exists; returns true if it was stored.
     pub(super) fn put(&self, folder: &Folder, key: &CacheKey, plain: &File, len: u64) -> io::Result<bool> {
         let name = key.hash.to_string();
         let (two, rest) = name.split_at(2);

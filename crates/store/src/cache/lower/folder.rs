@@ -13,17 +13,17 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat};
 
 use crate::error::Cause;
 
-/// Opened folders are only walked through.
+/// Flags for folders that are only traversed.
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// Files are opened without waiting, whatever they turn out to be.
+/// Flags that open any file without blocking, whatever its type.
 const FILE: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// Users that may have write access to files and folders that are used.
+/// Users that may have write access to the folder and its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Writers {
-    /// Only these users, because files have no proof of their own.
+    /// Only these users, because the files carry no proof of their content.
     Only(Vec<u32>),
-    /// These users and the groups of their files: the reference client makes its cache folder `0770`.
+    /// These users, and the groups of their files: the reference client makes its cache folder `0770`.
     WithGroups(Vec<u32>),
     /// Any user.
     Anybody,
@@ -48,7 +48,7 @@ impl Writers {
     }
 }
 
-/// A folder of objects of others.
+/// A lower folder that other programs write.
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) fd: OwnedFd,
@@ -56,8 +56,9 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Walks to a folder. `writers`, given the owner, returns who may write to it and to every folder above it. Links
-    /// in the path are resolved first, and the resolved path is checked.
+    /// Opens a folder after checking the owners and permissions of every folder above it. `writers`, given the
+    /// owner, returns who may write to it and to every folder above it. Links in the path are resolved first,
+    /// and the resolved path is checked.
     pub(super) fn walk(path: &Path, writers: impl FnOnce(u32) -> Writers) -> Result<Self, Cause> {
         let failed = |source: io::Error| Cause::Disk { doing: "looking at", path: path.to_owned(), source };
         let path = std::fs::canonicalize(path).map_err(failed)?;

@@ -23,7 +23,7 @@ const THREADS_MIN: usize = 4;
 const THREADS_MAX: usize = 16;
 /// Niceness of prefetch threads, as in the pool.
 const NICE: i32 = 10;
-/// Objects that may wait to be put into a shared folder; further ones are not.
+/// Maximum number of objects queued for a shared folder; further ones are dropped.
 const LATER_MAX: usize = 4096;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -49,14 +49,14 @@ impl Clock {
 }
 
 impl Task {
-    /// Notes that the file system answered.
+    /// Records that the file system replied.
     pub(super) fn moved(&self) {
         let now = self.clock.now();
         self.moved.store(now, Ordering::Relaxed);
         self.clock.moved.store(now, Ordering::Relaxed);
     }
 
-    /// Takes the request, unless the watchdog took it back.
+    /// Takes the request, unless the watchdog withdrew it.
     pub(super) fn take(&self) -> Option<Box<dyn LowerRequest>> {
         self.request.lock().take()
     }
@@ -75,14 +75,14 @@ impl Task {
     }
 }
 
-/// The threads. They are never joined: a thread that hangs would hang its caller.
+/// Threads that access lower tiers. They are never joined: a thread that hangs would hang its caller.
 pub(super) struct HangWatchdog {
     state: Mutex<State>,
     clock: Arc<Clock>,
     wake_demand: Condvar,
     wake_prefetch: Condvar,
     watch: Condvar,
-    /// Requests that were withdrawn and whose thread has not returned yet.
+    /// Number of withdrawn requests whose thread has not returned yet.
     stuck: AtomicUsize,
     late: AtomicU64,
 }
@@ -188,7 +188,7 @@ impl HangWatchdog {
         Ok(())
     }
 
-    /// Makes a prefetch a demand, unless it was begun.
+    /// Turns a prefetch into a demand, unless it has begun.
     fn move_up(self: &Arc<Self>, task: &Arc<Task>) {
         let mut state = self.state.lock();
         let at = state.prefetch.jobs.iter().position(|(waiting, _)| Arc::ptr_eq(waiting, task));
@@ -212,7 +212,7 @@ impl HangWatchdog {
         }
     }
 
-    /// Sees to it that there are a thread of this kind and a watcher.
+    /// Makes sure that a thread of this kind and a watchdog are running.
     fn staff(self: &Arc<Self>, state: &mut State, urgency: Urgency) -> bool {
         if !state.watcher {
             let watchdog = self.clone();
@@ -249,7 +249,7 @@ impl HangWatchdog {
         }
     }
 
-    /// Notes that a thread finished a task.
+    /// Records that a thread finished a task.
     fn came_back(&self, task: &Arc<Task>) {
         task.moved();
         let mut state = self.state.lock();
@@ -287,7 +287,7 @@ impl HangWatchdog {
         }
     }
 
-    /// Ends the threads that don't hang. Queued and hanging requests go to the network, as no watchdog is left.
+    /// Ends the threads that don't hang. Queued and hanging requests continue with the network.
     pub(super) fn stop(&self) {
         let (watched, left) = {
             let mut state = self.state.lock();

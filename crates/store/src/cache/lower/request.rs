@@ -1,4 +1,4 @@
-//! A request as the lower tiers see it.
+//! Represents a request for the lower tiers.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::cache::write::Writing;
 use crate::objects::request::ObjectRequest;
 use crate::priority::Priority;
 
-/// Request that missed the cache and may be answered by a lower tier.
+/// A request that missed the cache and may be answered by a lower tier.
 ///
 /// Exactly one of [`found`](Self::found), [`copied`](Self::copied) and [`not_found`](Self::not_found) is called.
 pub(crate) trait LowerRequest: Send {
@@ -18,7 +18,7 @@ pub(crate) trait LowerRequest: Send {
     /// Returns the priority, which rises when a demand joins.
     fn priority(&self) -> &Priority;
 
-    /// Returns the cache that takes the object.
+    /// Returns the cache that stores the object.
     fn cache(&self) -> &Arc<CacheState>;
 
     /// Continues with the verified plain bytes of the object.

@@ -10,7 +10,7 @@ use libz_sys::{
     deflateReset, uInt, z_stream, zlibVersion,
 };
 
-/// Encoder of zlib streams at the default level, in pieces or at once; the output doesn't depend on the pieces.
+/// Encoder of zlib streams at the default level, whose output doesn't depend on the size of the input pieces.
 pub struct StockZlib {
     // In a box because zlib keeps the address of the structure and refuses a moved one.
     stream: Box<z_stream>,
@@ -26,9 +26,9 @@ impl fmt::Debug for StockZlib {
     }
 }
 
-/// The most bytes handed to zlib at once, whose counters may have 32 bits.
+/// Maximum number of bytes passed to zlib at once, whose counters may have 32 bits.
 const PIECE: usize = 1 << 30;
-/// Bytes of one output of zlib.
+/// Size of the output buffer in bytes.
 const ROOM: usize = 64 << 10;
 
 fn failed(what: &str, code: i32) -> io::Error {
@@ -63,7 +63,7 @@ impl StockZlib {
         self.feed(plain, true, &mut |bytes| stored.extend_from_slice(bytes))
     }
 
-    /// Begins another stream.
+    /// Starts another stream.
     pub fn restart(&mut self) -> io::Result<()> {
         // SAFETY: the stream was initialised by `new`.
         let code = unsafe { deflateReset(&mut *self.stream) };

@@ -72,7 +72,7 @@ fn a_folder_keeps_the_promises_of_a_sink() {
 }
 
 #[test]
-fn nothing_is_seen_before_it_is_flushed() {
+fn objects_are_invisible_before_a_flush() {
     let (_folder, sink) = sink();
     let name = name_of(b"object", ObjectKind::Catalog);
     sink.put(&name, b"object").unwrap();
@@ -205,7 +205,7 @@ fn objects_with_wrong_bytes_are_replaced() {
 
 /// After objects were lost in transit, a later publish must not rely on them.
 #[test]
-fn a_lost_batch_ends_it() {
+fn no_write_succeeds_after_a_lost_batch() {
     let (_folder, sink) = sink();
     let (lost, later) = (name_of(b"lost", ObjectKind::File), name_of(b"later", ObjectKind::File));
     sink.put(&lost, b"lost").unwrap();

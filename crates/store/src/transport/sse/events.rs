@@ -1,19 +1,20 @@
-//! The form of server-sent events: lines, of which those that begin with `data:` matter here; an empty one ends an event.
+//! Parses server-sent events: lines, of which those that begin with `data:` matter here; an empty one ends an
+//! event.
 
-/// Most bytes of a line, and of an event.
+/// Maximum number of bytes in a line, and in an event.
 const EVENT_MAX: usize = 64 << 10;
 
-/// Bytes of a stream that are no whole event yet.
+/// Bytes of an incomplete event.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     line: Vec<u8>,
     data: Vec<u8>,
-    /// Whether the event has data; an empty line is data too.
+    /// True if the event has data; an empty line is data too.
     any: bool,
 }
 
 impl Events {
-    /// Takes more bytes and calls `hear` with the data of every event that is whole now.
+    /// Adds bytes, and calls `hear` with the data of every completed event.
     pub(super) fn take(&mut self, bytes: &[u8], mut hear: impl FnMut(&[u8])) -> Result<(), &'static str> {
         for byte in bytes {
             if *byte != b'\n' {
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn events_come_whole_however_the_bytes_come() {
+    fn events_are_complete_for_any_division_of_the_bytes() {
         let stream = b":\n\nevent: revision\nid: 1\ndata: {\"a\":1}\n\ndata:x\r\ndata: y\r\n\r\ndata\n\n:\n\ndata: cut";
         for piece in 1..stream.len() {
             let expected = vec!["{\"a\":1}".to_owned(), "x\ny".to_owned()];

@@ -1,4 +1,4 @@
-//! Certificates of authorities, from files as systems and sites have them.
+//! Reads certificates of authorities from files.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ const FILE_MAX: u64 = 4 << 20;
 /// A grid's folder has six files for each authority.
 const FILES_MAX: usize = 10_000;
 
-/// Reads all certificates; the error tells why there are none.
+/// Reads all certificates; the error explains why there are none.
 pub(super) fn read(authorities: &Authorities) -> Result<RootCertStore, String> {
     let places = authorities.places();
     let (mut found, mut why) = (HashSet::new(), Vec::new());
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_t_be_read_is_named() {
+    fn unreadable_authorities_are_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
         let read = |paths: &[String]| read(&Authorities { system: false, paths: paths.to_vec() });
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_folder_only_certificates_are_read() {
+    fn only_certificates_of_a_folder_are_read() {
         for (name, is) in [
             ("0a1b2c3d.0", true),
             ("x.pem", true),

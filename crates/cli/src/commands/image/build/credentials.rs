@@ -17,11 +17,11 @@ use serde::Deserialize;
 
 use crate::error::warn;
 
-/// No file with credentials is longer.
+/// Maximum size of a file with credentials.
 const LONGEST: u64 = 4 << 20;
-/// Docker's name of its hub in requests to credential programs.
+/// URL that requests to credential programs use for Docker Hub.
 const HUB_URL: &str = "https://index.docker.io/v1/";
-/// The user's name with which programs mark a token.
+/// User name by which credential programs mark a token.
 const TOKEN_USER: &str = "<token>";
 
 /// Credentials for a registry. They are sent to that registry alone.
@@ -31,7 +31,7 @@ pub(super) enum Login {
         user: String,
         password: String,
     },
-    /// A token with which other tokens are got.
+    /// Identity token, which is exchanged for other tokens.
     Identity(String),
 }
 
@@ -53,7 +53,7 @@ impl Login {
     }
 }
 
-/// A login, and where it was found.
+/// A login and the file it comes from.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) login: Login,
@@ -92,7 +92,7 @@ struct Answer {
     secret: String,
 }
 
-/// Returns the files that may have credentials.
+/// Returns the paths of files that may contain credentials.
 pub(super) fn usual_files(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let folder = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(file) = folder("REGISTRY_AUTH_FILE") {
@@ -172,7 +172,7 @@ impl Config {
     }
 }
 
-/// Returns the names under which a file may have the login for an image, the most specific first.
+/// Returns the keys that may hold the login for an image, the most specific first.
 fn names(reference: &Reference) -> Vec<String> {
     let mut name = format!("{}/{}", reference.registry, reference.name);
     let mut names = vec![name.clone()];

@@ -28,11 +28,11 @@ pub(super) enum From {
     Stdin,
     Folder(PathBuf),
     Archive(PathBuf),
-    /// A file that is named without a form: an archive of files, and no container image.
+    /// A file without a form prefix: an archive of files, not a container image.
     File(PathBuf),
     /// A layout of OCI, in a folder or an archive; perhaps one of several images in it.
     Layout(PathBuf, Option<String>),
-    /// An archive that `docker save` made.
+    /// An archive written by `docker save`.
     Docker(PathBuf, Option<String>),
     /// An image in a registry: the text behind `docker://`.
     Registry(String),
@@ -40,14 +40,14 @@ pub(super) enum From {
     Repository(String),
 }
 
-/// A form that names a path and perhaps an image in it.
+/// Constructor of a form that has a path and optionally the name of an image.
 type Form = fn(PathBuf, Option<String>) -> From;
 
 const HINT: &str = "name a folder, a tar archive, - for one on standard input, oci:FOLDER, oci-archive:FILE, \
                     docker-archive:FILE, docker://NAME:TAG or a folder of a repository (URL:/path)";
 
 impl From {
-    /// Parses the argument. A prefix of a form always counts, even if a file has that name: that is `./oci:…`.
+    /// Parses the argument. A form prefix always counts: a file named like one is written as `./oci:…`.
     pub(super) fn parse(text: &str) -> Result<Self, Failure> {
         if text == "-" {
             return Ok(Self::Stdin);
@@ -98,17 +98,17 @@ pub(super) struct Opening<'o> {
     /// Folder for unpacked layers: beside the image, where room is needed anyway.
     pub(super) beside: &'o Path,
     pub(super) stop: &'o Arc<AtomicBool>,
-    /// True if http is spoken with registries.
+    /// True if registries are accessed over http.
     pub(super) insecure: bool,
     pub(super) meter: &'o mut ProgressMeter,
-    /// Files that are not part of a folder, because they are the output.
+    /// Files that the image omits, because they are its own output.
     pub(super) leave_out: Vec<fs::Metadata>,
 }
 
-/// An input that is open.
+/// An open input.
 pub(super) struct Source {
     input: Box<dyn Input>,
-    /// Must stay open while the source is read.
+    /// Open repository, needed while the source is read.
     _browsed: Option<Browsed>,
 }
 
@@ -172,7 +172,7 @@ fn of_repository(place: &str, opening: &Opening<'_>) -> Result<Source, Failure> 
     Ok(Source { input, _browsed: Some(browsed) })
 }
 
-/// Unpacks the layers and puts them one above the other.
+/// Unpacks the layers and merges them in order.
 fn merged(image: &Image, opening: Opening<'_>) -> Result<Layers, Failure> {
     let Opening { beside, stop, meter, .. } = opening;
     let config = Config::parse(&image.config);

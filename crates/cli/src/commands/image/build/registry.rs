@@ -24,7 +24,7 @@ use crate::log;
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
                          application/vnd.docker.distribution.manifest.list.v2+json, \
                          application/vnd.docker.distribution.manifest.v2+json";
-/// The longest answer of a server for tokens.
+/// Maximum length of a token server's reply.
 const TOKEN_MAX: u64 = 256 << 10;
 /// Client id in requests that exchange a token for another.
 const CLIENT: &str = "esker";
@@ -191,11 +191,11 @@ impl Web {
     }
 }
 
-/// A registry gives something only to those it knows.
+/// Error of a registry that requires a login.
 #[derive(Debug)]
 pub(super) struct Refused {
     message: String,
-    /// The next step.
+    /// Hint that the message ends with.
     pub(super) hint: String,
 }
 
@@ -241,7 +241,7 @@ impl Registry for Web {
     }
 }
 
-/// Files without a name beside the image.
+/// Temporary files without a name in the folder of the image.
 struct Beside {
     folder: PathBuf,
     count: AtomicU64,

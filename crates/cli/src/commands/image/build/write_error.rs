@@ -4,7 +4,7 @@ use esker_squashfs::writer::WriteError;
 
 use crate::error::{Failure, Kind, chain_after};
 
-/// Makes the failure to write an image.
+/// Converts the failure to write an image.
 pub(super) fn of_write(what: &str, error: &WriteError) -> Failure {
     let kind = match error {
         WriteError::Interrupted => Kind::Interrupted,

@@ -1,4 +1,4 @@
-//! `grep`.
+//! Emulates `grep`.
 
 use super::super::Shell;
 use super::super::expand::Obstacle;

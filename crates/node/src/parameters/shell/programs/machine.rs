@@ -79,7 +79,7 @@ fn hosts(shell: &mut Shell<'_>) -> Expanded<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// Evaluates `hostname -f`: the first name of the host in `/etc/hosts`, else the resolver's.
+/// Evaluates `hostname -f`: the first name of the host in `/etc/hosts`, else that of the resolver.
 fn full_name(shell: &mut Shell<'_>) -> Expanded<String> {
     if let Some((_, name)) = hosts(shell)?.into_iter().next() {
         return Ok(name);

@@ -1,4 +1,4 @@
-//! `echo` and `printf`.
+//! Emulates `echo` and `printf`.
 
 use super::super::INPUT_MAX;
 use super::super::expand::Obstacle;
@@ -133,7 +133,7 @@ fn conversion(
     Some(())
 }
 
-/// Parses a width that begins at `c`, which becomes the character behind it.
+/// Parses a width that begins at `c`, and sets `c` to the character after it.
 fn number(rest: &mut std::str::Chars<'_>, c: &mut char) -> Option<Option<usize>> {
     const WIDTH_MAX: usize = 1000;
     let mut value = None;

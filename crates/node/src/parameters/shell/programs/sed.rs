@@ -1,4 +1,4 @@
-//! `sed`: the commands `s`, `p`, `d`, `q` and `=`-less addresses. It neither jumps nor writes files.
+//! Emulates `sed`: addresses and the commands `s`, `p`, `d`, `q` and `=`. It neither jumps nor writes files.
 
 use super::super::expand::{Expanded, Obstacle};
 use super::super::regexp::{Search, Syntax};
@@ -28,7 +28,7 @@ struct Command {
     to: Option<Address>,
     not: bool,
     action: Action,
-    /// Within a range.
+    /// True within a range of lines.
     inside: bool,
 }
 
@@ -176,7 +176,7 @@ impl Command {
     }
 }
 
-/// Reads a script. An error without an obstacle means that it has something else in it.
+/// Parses a script. An error without an obstacle means that the script has unsupported parts.
 struct Reader {
     chars: Vec<char>,
     at: usize,
@@ -270,7 +270,7 @@ impl Reader {
         Search::new(&[expression], &syntax).map_err(Some)
     }
 
-    /// Takes text up to a delimiter, and the delimiter. An escaped delimiter loses its backslash.
+    /// Consumes text up to and including a delimiter. An escaped delimiter loses its backslash.
     fn until(&mut self, delimiter: char) -> Read<String> {
         let mut text = String::new();
         let mut bracket = false;

@@ -1,4 +1,4 @@
-//! `cat`, `cut`, `tr`, `head` and their like.
+//! Emulates `cat`, `cut`, `tr`, `head` and similar programs.
 
 use super::super::expand::{Expanded, Obstacle};
 use super::super::regexp::{Search, Syntax};
@@ -348,7 +348,7 @@ pub(super) fn dirname(arguments: &[&str]) -> Done {
 }
 
 pub(super) fn seq(arguments: &[&str]) -> Done {
-    /// More than any loop could use.
+    /// Maximum count, more than any loop could use.
     const COUNT_MAX: i64 = 10_000;
     let numbers: Expanded<Vec<i64>> = arguments
         .iter()

@@ -104,7 +104,7 @@ reads
 "#;
 
 #[test]
-fn a_scout_prefetches_for_a_command_in_its_own_namespaces() {
+fn a_replayer_prefetches_for_a_command_in_its_own_namespaces() {
     for person in TestUser::all() {
         let workshop = Workshop::with(person, |tree| {
             for number in 0..FILES {
@@ -227,7 +227,7 @@ fn names_are_prefetched_for_a_program_without_history() {
 }
 
 #[test]
-fn nothing_is_kept_for_a_mount_that_fetches_nothing_ahead() {
+fn a_mount_without_prefetch_records_nothing() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
     let image = image(&world);
     let mounted = world.mount_of(&image, &["--no-prefetch"]);
@@ -244,7 +244,7 @@ fn nothing_is_kept_for_a_mount_that_fetches_nothing_ahead() {
 }
 
 #[test]
-fn a_repository_reads_the_same_with_a_scout() {
+fn a_repository_reads_the_same_with_a_replayer() {
     let person = TestUser::ordinary();
     let world = TestEnv::new(person, fixture::RMD);
     let names = |mounted: &Mounted<'_>| {

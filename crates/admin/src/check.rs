@@ -1,0 +1,30 @@
+//! Checks a repository in a folder, and repairs it from a mirror.
+//!
+//! ```text
+//! head: signatures, whitelist, certificate ─► history, reflog ─► catalogs: rows, counters, mountpoints
+//!                                                                  └─ lists ─► storage: presence, with `data` all bytes
+//! ```
+//!
+//! A fault never ends a check: it becomes a [`Finding`], and what depends on it is left out. Nothing is written but
+//! lists of hashes, and those only into a publisher's state folder that is there already.
+
+mod catalog;
+mod catalogs;
+mod counters;
+mod data;
+mod entries;
+mod finding;
+mod head;
+mod history;
+mod mirror;
+mod options;
+mod paths;
+mod reflog;
+mod repair;
+mod run;
+mod storage;
+
+pub use finding::{Finding, FindingKind, Fix};
+pub use mirror::{Mirror, MirrorFolder, MirrorServer};
+pub use options::{Check, CheckPlace, CheckProgress, CheckReport, DataCheck};
+pub use repair::{Repair, Repaired};

@@ -1,0 +1,195 @@
+//! Reads every object and compares it with its name, folder by folder, at a limited rate.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::os::unix::fs::DirEntryExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use esker_format::hash::Hasher;
+use esker_format::manifest::Manifest;
+use esker_format::object::ObjectName;
+use esker_store::LocalSink;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::finding::{Finding, FindingKind, Findings};
+use super::options::{Check, CheckProgress, DataCheck};
+use super::storage::BadObjects;
+use crate::error::AdminError;
+use crate::hash_lists::{Record, parallel};
+
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 20;
+/// Largest file of an interrupted check.
+const RESUME_MAX: u64 = 1 << 28;
+
+/// What was read.
+#[derive(Default)]
+pub(super) struct Read {
+    pub(super) objects: u64,
+    pub(super) bytes: u64,
+    pub(super) damaged: BadObjects,
+}
+
+/// How far an interrupted check was.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Resume {
+    /// Root catalog of the head that was checked.
+    root: String,
+    /// Folders that are done.
+    folders: usize,
+    objects: u64,
+    bytes: u64,
+    /// Objects whose bytes are wrong, with what is wrong.
+    damaged: Vec<(String, String)>,
+    /// Files without the name of an object.
+    strange: Vec<String>,
+}
+
+/// What one folder has.
+#[derive(Default)]
+struct Folder {
+    objects: u64,
+    bytes: u64,
+    damaged: Vec<(String, String)>,
+    strange: Vec<String>,
+}
+
+/// Reads all objects of the storage.
+pub(super) fn check(
+    check: &Check<'_>,
+    sink: &LocalSink,
+    options: &DataCheck,
+    head: &Manifest,
+    findings: &mut Findings,
+) -> Result<Read, AdminError> {
+    let root = head.root_catalog.to_string();
+    let mut resume = options.resume.as_deref().and_then(read_resume).filter(|resume| resume.root == root);
+    let mut so_far = resume.take().unwrap_or_else(|| Resume { root, ..Resume::default() });
+    let pace = Pace::new(options.rate);
+    for folder in so_far.folders.min(256)..256 {
+        let (bytes, folders) = (so_far.bytes, folder as u64);
+        (check.progress)(CheckProgress::Data { bytes, folders });
+        let found = read_folder(check, sink, folder, &pace)?;
+        so_far.folders = folder + 1;
+        so_far.objects += found.objects;
+        so_far.bytes += found.bytes;
+        so_far.damaged.extend(found.damaged);
+        so_far.strange.extend(found.strange);
+        if let Some(path) = &options.resume {
+            write_resume(path, &so_far)?;
+        }
+    }
+    if let Some(path) = &options.resume {
+        let _ = fs::remove_file(path);
+    }
+    for strange in so_far.strange {
+        let detail = format!("`{strange}` has no name of an object");
+        findings.add(Finding::new(FindingKind::StrangeFile, detail));
+    }
+    let damaged = so_far.damaged.into_iter().filter_map(|(name, detail)| {
+        Some((Record::of(&ObjectName::parse(&name)?), (FindingKind::ObjectDamaged, detail)))
+    });
+    Ok(Read { objects: so_far.objects, bytes: so_far.bytes, damaged: damaged.collect() })
+}
+
+fn read_resume(path: &Path) -> Option<Resume> {
+    let facts = fs::metadata(path).ok().filter(|facts| facts.len() <= RESUME_MAX)?;
+    facts.is_file().then(|| fs::read(path).ok()).flatten().and_then(|text| serde_json::from_slice(&text).ok())
+}
+
+fn write_resume(path: &Path, resume: &Resume) -> Result<(), AdminError> {
+    let text = serde_json::to_vec(resume).expect("the state becomes JSON because all its keys are text");
+    esker_store::replace(&esker_store::RealDisk::PRIVATE, path, &text)
+        .map_err(AdminError::file("writing", path))
+}
+
+/// Reads the objects of a folder in the order of their inodes, which is about that of the disk.
+fn read_folder(
+    check: &Check<'_>,
+    sink: &LocalSink,
+    folder: usize,
+    pace: &Pace,
+) -> Result<Folder, AdminError> {
+    let digits = format!("{folder:02x}");
+    let path = sink.root().join("data").join(&digits);
+    let failed = |error| AdminError::file("listing", &path)(error);
+    let entries = match fs::read_dir(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Folder::default()),
+        other => other.map_err(failed)?,
+    };
+    let mut found = Folder::default();
+    let mut objects: Vec<(u64, PathBuf, ObjectName)> = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        match name.to_str().and_then(|rest| ObjectName::parse(&format!("{digits}{rest}"))) {
+            Some(object) => objects.push((entry.ino(), entry.path(), object)),
+            None => found.strange.push(format!("data/{digits}/{}", name.to_string_lossy())),
+        }
+    }
+    objects.sort_unstable();
+    let read = parallel::map(check.threads, &check.stop, &objects, |(_, path, name)| {
+        Ok((*name, hash(path, name, pace)))
+    })?;
+    for (name, outcome) in read {
+        found.objects += 1;
+        match outcome {
+            Ok((bytes, true)) => found.bytes += bytes,
+            Ok((bytes, false)) => {
+                found.bytes += bytes;
+                let detail = format!("its {bytes} bytes have another hash than its name says");
+                found.damaged.push((name.to_string(), detail));
+            }
+            Err(error) => found.damaged.push((name.to_string(), format!("it can't be read: {error}"))),
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the length of an object, and whether its bytes have the hash of its name.
+fn hash(path: &Path, name: &ObjectName, pace: &Pace) -> io::Result<(u64, bool)> {
+    let mut file = fs::File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut hasher = Hasher::new(name.hash.algorithm());
+    let mut piece = vec![0; PIECE];
+    let mut len = 0;
+    loop {
+        let count = file.read(&mut piece)?;
+        if count == 0 {
+            return Ok((len, hasher.finish() == name.hash));
+        }
+        hasher.update(piece.get(..count).unwrap_or_default());
+        len += count as u64;
+        pace.wait(count as u64);
+    }
+}
+
+/// Keeps all threads together below a rate.
+struct Pace {
+    rate: Option<u64>,
+    begun: Instant,
+    read: Mutex<u64>,
+}
+
+impl Pace {
+    fn new(rate: Option<u64>) -> Self {
+        Self { rate: rate.filter(|rate| *rate > 0), begun: Instant::now(), read: Mutex::new(0) }
+    }
+
+    /// Waits until this many more bytes are within the rate.
+    fn wait(&self, bytes: u64) {
+        let Some(rate) = self.rate else { return };
+        let total = {
+            let mut read = self.read.lock();
+            *read += bytes;
+            *read
+        };
+        let due = Duration::from_secs_f64(total as f64 / rate as f64);
+        std::thread::sleep(due.saturating_sub(self.begun.elapsed()));
+    }
+}

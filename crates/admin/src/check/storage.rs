@@ -1,0 +1,91 @@
+//! Compares the objects that are named with those that the storage has.
+
+use std::collections::HashMap;
+use std::io;
+
+use esker_format::object::ObjectName;
+use esker_store::LocalSink;
+
+use super::finding::FindingKind;
+use super::options::{Check, CheckProgress};
+use crate::error::AdminError;
+use crate::hash_lists::{Owner, Record, SortedSet, Tagged, minus, parallel};
+
+/// Folders that are listed at once.
+const FOLDERS: usize = 16;
+
+/// Objects with a fault that a check of the catalogs does not see, and what is wrong with them.
+pub(super) type BadObjects = HashMap<Record, (FindingKind, String)>;
+
+/// Returns the named objects that the storage does not have, in one pass over its folders.
+pub(super) fn missing(
+    check: &Check<'_>,
+    sink: &LocalSink,
+    named: &SortedSet,
+) -> Result<BadObjects, AdminError> {
+    (check.progress)(CheckProgress::Presence { objects: named.len() });
+    let folders: Vec<u8> = (0..=u8::MAX).collect();
+    let mut listed = folders.chunks(FOLDERS).map(|folders| {
+        let listed = parallel::map(check.threads, &check.stop, folders, |folder| list(sink, *folder));
+        Ok(listed?.into_iter().flatten().collect::<Vec<_>>())
+    });
+    let mut failure = None;
+    let stored = std::iter::from_fn(|| match listed.next()? {
+        Ok(records) => Some(records),
+        Err(error) => {
+            failure = Some(error);
+            None
+        }
+    });
+    let stored = stored.flatten().map(|record| Ok(Tagged { record, owner: Owner::SHARED }));
+    let mut bad = BadObjects::new();
+    for tagged in minus(named.iter(), stored) {
+        let record = tagged?.record;
+        let fault = describe(sink, &record);
+        bad.insert(record, fault);
+    }
+    match failure {
+        Some(error) => Err(error),
+        None => Ok(bad),
+    }
+}
+
+fn describe(sink: &LocalSink, record: &Record) -> (FindingKind, String) {
+    let path = record.name().map(|name| sink.root().join(name.path()));
+    match path.and_then(|path| std::fs::metadata(path).ok()) {
+        Some(facts) if facts.is_file() => (FindingKind::ObjectDamaged, "the object is empty".to_owned()),
+        Some(_) => (FindingKind::ObjectKind, "its name is that of a folder or device".to_owned()),
+        None => (FindingKind::ObjectMissing, "the storage does not have the object".to_owned()),
+    }
+}
+
+/// Returns the objects in a folder that may be whole, sorted.
+fn list(sink: &LocalSink, folder: u8) -> Result<Vec<Record>, AdminError> {
+    let digits = format!("{folder:02x}");
+    let path = sink.root().join("data").join(&digits);
+    let failed = |error| AdminError::file("listing", &path)(error);
+    let entries = match std::fs::read_dir(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(failed)?,
+    };
+    let mut records = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        let object = name.to_str().and_then(|rest| ObjectName::parse(&format!("{digits}{rest}")));
+        let Some(object) = object else { continue };
+        // Only an object that is stored as it is may be empty.
+        let is_file = std::fs::metadata(entry.path())
+            .is_ok_and(|facts| facts.is_file() && (facts.len() > 0 || is_hash_of_nothing(&object)));
+        if is_file {
+            records.push(Record::of(&object));
+        }
+    }
+    records.sort_unstable();
+    Ok(records)
+}
+
+/// Returns true if an object without any byte has this name.
+pub(super) fn is_hash_of_nothing(name: &ObjectName) -> bool {
+    esker_format::hash::ContentHash::of(name.hash.algorithm(), b"") == name.hash
+}

@@ -1,0 +1,83 @@
+//! Lists the repositories in a folder.
+
+use std::path::{Path, PathBuf};
+
+use esker_format::manifest::{self, Manifest};
+use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
+use esker_format::whitelist::{self, Whitelist};
+use esker_store::{Disk as _, RealDisk, read_file};
+use serde::Serialize;
+
+use crate::error::AdminError;
+use crate::signed::SMALL_FILE_MAX;
+
+/// A repository in a folder of repositories.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ListedRepository {
+    /// Name.
+    pub name: String,
+    /// Folder.
+    pub folder: PathBuf,
+    /// Number of the published revision.
+    pub revision: Option<u64>,
+    /// Time of the head's signature, in seconds since 1970.
+    pub published: Option<i64>,
+    /// Time of the whitelist's expiry, in seconds since 1970.
+    pub whitelist_expires: Option<i64>,
+    /// Whether the whitelist has expired.
+    pub whitelist_expired: Option<bool>,
+    /// Whether a transaction is open.
+    pub transaction: bool,
+    /// Reason why a file can't be read.
+    pub problem: Option<String>,
+}
+
+/// Lists the repositories in a folder by name, from two small files of each; none if the folder is missing.
+pub fn list_repositories(storage: &Path, now: UnixTime) -> Result<Vec<ListedRepository>, AdminError> {
+    let names = match RealDisk::SERVED.list(storage) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(AdminError::file("listing", storage))?,
+    };
+    let names = names.iter().filter_map(|name| RepositoryName::parse(name.to_str()?).ok());
+    let mut all: Vec<_> = names.filter_map(|name| describe(storage, &name, now)).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+/// Describes a repository; none if the folder has no head.
+fn describe(storage: &Path, name: &RepositoryName, now: UnixTime) -> Option<ListedRepository> {
+    let folder = storage.join(name.as_str());
+    let mut problems = Vec::new();
+    let mut read = |path: &str| match read_file(&RealDisk::SERVED, &folder.join(path), SMALL_FILE_MAX) {
+        Ok(found) => found,
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTDIR.raw_os_error()) => None,
+        Err(error) => {
+            problems.push(format!("`{path}`: {error}"));
+            None
+        }
+    };
+    let head = read(manifest::PATH);
+    let list = head.is_some().then(|| read(whitelist::PATH)).flatten();
+    if head.is_none() && problems.is_empty() {
+        return None;
+    }
+    let head = head.map(|bytes| Manifest::parse(&bytes)).transpose().unwrap_or_else(|error| {
+        problems.push(error.to_string());
+        None
+    });
+    let list = list.map(|bytes| Whitelist::parse(&bytes)).transpose().unwrap_or_else(|error| {
+        problems.push(error.to_string());
+        None
+    });
+    Some(ListedRepository {
+        name: name.to_string(),
+        folder,
+        revision: head.as_ref().map(|head| head.revision),
+        published: head.map(|head| head.timestamp.0),
+        whitelist_expires: list.as_ref().map(|list| list.expires.0),
+        whitelist_expired: list.map(|list| list.is_expired(now)),
+        transaction: false,
+        problem: (!problems.is_empty()).then(|| problems.join("; ")),
+    })
+}

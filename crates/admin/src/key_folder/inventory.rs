@@ -1,0 +1,61 @@
+//! Lists the key files of a repository, and says what is wrong with them.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::{CERTIFICATE, KeyFolder, MASTER, PRIVATE, PUBLIC, is_exposed};
+
+/// A file that belongs to the keys of a repository.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KeyFile {
+    /// Role: `master key`, `public key`, `publisher key`, `certificate`, or a signer in place of a key.
+    pub role: &'static str,
+    /// Path.
+    pub path: PathBuf,
+    /// Whether the file exists.
+    pub present: bool,
+    /// Permissions in octal digits.
+    pub mode: Option<String>,
+    /// Whether a passphrase protects the key; none for a file that is no private key or can't be read.
+    pub encrypted: Option<bool>,
+    /// Whether other users can read or change a private key.
+    pub exposed: bool,
+}
+
+const ROLES: [(&str, &str); 6] = [
+    ("master key", MASTER),
+    ("public key", PUBLIC),
+    ("publisher key", PRIVATE),
+    ("certificate", CERTIFICATE),
+    ("signer of the master key", "masterkey.signer"),
+    ("signer of the publisher key", "key.signer"),
+];
+
+impl KeyFolder {
+    /// Lists the key files; the four usual ones also if they are missing.
+    pub fn inventory(&self) -> Vec<KeyFile> {
+        let all = ROLES.map(|(role, extension)| self.describe(role, extension));
+        all.into_iter().filter(|file| file.present || !file.role.starts_with("signer")).collect()
+    }
+
+    fn describe(&self, role: &'static str, extension: &str) -> KeyFile {
+        let path = self.file(extension);
+        let facts = fs::metadata(&path).ok();
+        let private = extension == MASTER || extension == PRIVATE;
+        let text = facts.as_ref().filter(|_| private).and_then(|facts| {
+            let small = facts.is_file() && facts.size() < 1 << 16;
+            small.then(|| fs::read_to_string(&path).ok()).flatten()
+        });
+        KeyFile {
+            role,
+            present: facts.is_some(),
+            mode: facts.map(|facts| format!("{:04o}", facts.permissions().mode() & 0o7777)),
+            encrypted: text.map(|text| text.contains("ENCRYPTED")),
+            exposed: private && is_exposed(&path),
+            path,
+        }
+    }
+}

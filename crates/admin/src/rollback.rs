@@ -1,0 +1,175 @@
+//! Rolls the repository back: publishes an earlier revision again, as a new one.
+
+use std::sync::atomic::AtomicBool;
+
+use esker_format::history::{DEFAULT_BRANCH, Tag};
+use esker_format::time::UnixTime;
+use esker_format::write::history::{HistoryDraft, TRUNK_PREVIOUS, is_reserved};
+use serde::Serialize;
+
+use crate::catalogs::{Built, CatalogBuilder, Outline};
+use crate::changes::{Changes, NewTree};
+use crate::commit::{self, Next};
+use crate::error::AdminError;
+use crate::exclusive::exclusively;
+use crate::published::Published;
+use crate::repository::Repository;
+use crate::returning::returning_objects;
+use crate::revisions::{Revision, Revisions};
+use crate::snapshots;
+use crate::tree_diff::{DiffCounts, DiffVisitor, TreeDiff};
+
+/// Description of a rollback.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rollback {
+    /// Tag, number or root hash of the revision to go back to; none undoes the last publish.
+    pub target: Option<String>,
+}
+
+/// Result of a rollback.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RollbackReport {
+    /// The newest revision before.
+    pub before: Revision,
+    /// The revision that was published again.
+    pub target: Revision,
+    /// Number of the new revision.
+    pub revision: u64,
+    /// Hash of its root catalog; none in a dry run.
+    pub root: Option<String>,
+    /// Tags of later revisions, which were removed.
+    pub tags_removed: Vec<String>,
+    /// The tag that now names the new revision.
+    pub tag: Option<String>,
+    /// What the rollback changes.
+    pub counts: DiffCounts,
+}
+
+impl Rollback {
+    /// Returns the report of the planned rollback, and changes nothing; `visit` gets the differences.
+    pub fn dry_run(
+        &self,
+        repository: &Repository,
+        now: UnixTime,
+        visit: &mut DiffVisitor<'_>,
+    ) -> Result<RollbackReport, AdminError> {
+        let head = repository.read_head()?.verified;
+        let mut report = self.plan(&Revisions::of_head(repository, head.clone())?, visit)?;
+        let mut history = commit::read_history(repository, head.history())?;
+        let target = report.target.clone();
+        report.change(&mut history, &new_head(&target, report.revision, now));
+        Ok(report)
+    }
+
+    /// Rolls back.
+    pub fn run(
+        &self,
+        repository: &Repository,
+        now: UnixTime,
+        stop: &AtomicBool,
+    ) -> Result<RollbackReport, AdminError> {
+        let base = repository.begin_again()?;
+        // The comparison may take long, so the lock is taken after it.
+        let head = repository.read_head()?;
+        let mut planned =
+            self.plan(&Revisions::of_head(repository, head.verified.clone())?, &mut |_| Ok(()))?;
+        let report = exclusively(repository, stop, |lock| {
+            let revisions = Revisions::of_head(repository, lock.head().verified.clone())?;
+            if !lock.is_of(&head) {
+                planned = self.plan(&revisions, &mut |_| Ok(()))?;
+            }
+            let mut report = planned.clone();
+            if lock.may_miss_objects_of(&base) {
+                let objects = &**revisions.objects();
+                lock.keep(&returning_objects(objects, report.before.root, report.target.root)?)?;
+            }
+            let same = lock.same_revision(now);
+            let (root, ttl) = write(repository, &revisions, &report, same.timestamp)?;
+            let mut history = lock.history()?;
+            let target = Revision { root: root.hash, size: root.size, ..report.target.clone() };
+            report.change(&mut history, &new_head(&target, report.revision, same.timestamp));
+            report.root = Some(root.hash.to_string());
+            let (root, revision) = ((root.hash, root.size), report.revision);
+            Ok((Some(Next { root, revision, ttl, history: Some(history), ..same }), report))
+        })?;
+        snapshots::refresh(repository, now, stop)?;
+        Ok(report)
+    }
+
+    fn plan(&self, revisions: &Revisions, visit: &mut DiffVisitor<'_>) -> Result<RollbackReport, AdminError> {
+        let before = revisions.head()?;
+        let name = self.target.as_deref().unwrap_or(TRUNK_PREVIOUS);
+        let tag = revisions.tags().iter().find(|tag| tag.name == name);
+        if name == TRUNK_PREVIOUS && tag.is_none() {
+            return Err(AdminError::NothingToUndo { before: revisions.number_before(&before)? });
+        }
+        let refused =
+            |reason: &str| AdminError::NoRevision { name: name.to_owned(), reason: reason.to_owned() };
+        if tag.is_some_and(|tag| tag.branch != DEFAULT_BRANCH) {
+            return Err(refused("a rollback needs a revision of the default branch"));
+        }
+        let target = revisions.find(name)?;
+        if target.number >= before.number {
+            return Err(refused("a rollback needs a revision before the newest one"));
+        }
+        let (old, new) = (before.root, target.root);
+        let diff =
+            TreeDiff { objects: &**revisions.objects(), old, new, within: Vec::new(), ignore_times: false };
+        // Reads all catalogs that come back, so a collected one is noticed before anything changes.
+        let counts = diff.run(visit)?;
+        Ok(RollbackReport {
+            revision: before.number.saturating_add(1),
+            root: None,
+            tags_removed: Vec::new(),
+            tag: tag.map(|tag| tag.name.clone()).filter(|name| !is_reserved(name)),
+            before,
+            target,
+            counts,
+        })
+    }
+}
+
+impl RollbackReport {
+    /// Changes the tags of a history, and notes those that go.
+    fn change(&mut self, history: &mut HistoryDraft, head: &Tag) {
+        let removed = history.roll_back(self.target.number, self.tag.as_deref(), head);
+        self.tags_removed = removed.into_iter().map(|tag| tag.name).collect();
+    }
+}
+
+/// Writes the root catalog of the target once more, as that of a new revision. All other catalogs stay.
+fn write(
+    repository: &Repository,
+    revisions: &Revisions,
+    report: &RollbackReport,
+    now: UnixTime,
+) -> Result<(Built, u32), AdminError> {
+    let published = Published::of_root(revisions.objects().clone(), (report.target.root, None));
+    let head = revisions.published();
+    let ttl = published.root()?.catalog.properties().ttl.unwrap_or(head.ttl());
+    let mut changes = Changes::default();
+    changes.touch(b"");
+    let builder = CatalogBuilder {
+        tree: NewTree { published: &published, changes: &changes },
+        sink: &*repository.sink,
+        algorithm: head.hash_algorithm(),
+        revision: report.revision,
+        replaces: Some(report.before.root),
+        now,
+        ttl,
+        built: Default::default(),
+    };
+    Ok((builder.run(&[Outline::root()], 1)?, ttl))
+}
+
+fn new_head(target: &Revision, revision: u64, now: UnixTime) -> Tag {
+    Tag {
+        name: String::new(),
+        root_catalog: target.root,
+        size: Some(target.size),
+        revision,
+        timestamp: now,
+        description: String::new(),
+        branch: DEFAULT_BRANCH.to_owned(),
+    }
+}

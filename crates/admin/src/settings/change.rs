@@ -1,0 +1,185 @@
+//! Changes settings by name: plans, then writes the settings file, and signs the head if one of its terms changed.
+
+use std::path::Path;
+
+use esker_format::time::UnixTime;
+use esker_format::trust::ClaimedHead;
+use esker_store::{LocalSink, Sink as _};
+use serde::Serialize;
+
+use super::named::{NAMED, NamedSetting, Place, SettingValue, closest, current, number, parse_switch};
+use super::{Settings, sign_head};
+use crate::create::TTL;
+use crate::disks::Disks;
+use crate::error::AdminError;
+use crate::repository::{Repository, has_manifest};
+use crate::signed::SMALL_FILE_MAX;
+use crate::state;
+
+/// Settings to change, by name.
+#[derive(Clone, Debug, Default)]
+pub struct SettingsChange {
+    /// Names with new values; none returns to the value of a new repository.
+    pub values: Vec<(String, Option<String>)>,
+}
+
+/// A setting whose value differs from the one before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChangedSetting {
+    /// Name of the setting.
+    pub name: &'static str,
+    /// Value before.
+    pub before: String,
+    /// Value after.
+    pub after: String,
+}
+
+/// A change of settings that was made, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SettingsChanged {
+    /// The settings that differ.
+    pub changed: Vec<ChangedSetting>,
+    /// Whether the head is signed again, since one of its terms changes.
+    pub signs_head: bool,
+}
+
+/// Terms of a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Terms {
+    ttl: u32,
+    garbage_collectable: bool,
+}
+
+/// Everything that a change leads to.
+struct Plan {
+    settings: Settings,
+    terms: Terms,
+    told: SettingsChanged,
+}
+
+impl SettingsChange {
+    /// Returns the settings of the repository in a folder.
+    pub fn list(root: &Path) -> Result<Vec<SettingValue>, AdminError> {
+        let disks = Disks::default();
+        let terms = terms(&LocalSink::on(root, disks.served.clone()), root)?;
+        let settings = Settings::read(&*disks.private, &Settings::path(&state::folder(root)))?;
+        Ok(current(&settings.unwrap_or_default(), Some((terms.ttl, terms.garbage_collectable))))
+    }
+
+    /// Returns what would change in the repository in a folder, and changes nothing.
+    pub fn dry_run(&self, root: &Path) -> Result<SettingsChanged, AdminError> {
+        let disks = Disks::default();
+        let sink = LocalSink::on(root, disks.served.clone());
+        Ok(self.plan(&disks, root, terms(&sink, root)?)?.told)
+    }
+
+    /// Changes the settings of a repository that has no change of its head to sign, or of an open one.
+    pub fn run(
+        &self,
+        root: &Path,
+        open: impl FnOnce() -> Result<Repository, AdminError>,
+        now: UnixTime,
+    ) -> Result<SettingsChanged, AdminError> {
+        self.run_on(&Disks::default(), root, open, now)
+    }
+
+    /// The same on disks of the caller's.
+    pub fn run_on(
+        &self,
+        disks: &Disks,
+        root: &Path,
+        open: impl FnOnce() -> Result<Repository, AdminError>,
+        now: UnixTime,
+    ) -> Result<SettingsChanged, AdminError> {
+        let sink = LocalSink::on(root, disks.served.clone());
+        let told = self.plan(disks, root, terms(&sink, root)?)?.told;
+        if !told.signs_head {
+            let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
+            // Another process may have changed them before the lock was taken.
+            let plan = self.plan(disks, root, terms(&sink, root)?)?;
+            if !plan.told.changed.is_empty() {
+                write(disks, &plan.settings, &state::make(disks, root)?)?;
+            }
+            return Ok(plan.told);
+        }
+        let repository = open()?;
+        let manifest = repository.head.manifest();
+        let terms = Terms { ttl: manifest.ttl, garbage_collectable: manifest.garbage_collectable };
+        let plan = self.plan(disks, root, terms)?;
+        write(disks, &plan.settings, repository.state())?;
+        if plan.terms != terms {
+            sign_head(&repository, now, |manifest| {
+                manifest.garbage_collectable = plan.terms.garbage_collectable;
+            })?;
+        }
+        Ok(plan.told)
+    }
+
+    fn plan(&self, disks: &Disks, root: &Path, before: Terms) -> Result<Plan, AdminError> {
+        let path = Settings::path(&state::folder(root));
+        let old = Settings::read(&*disks.private, &path)?.unwrap_or_default();
+        let (mut new, mut terms) = (old, before);
+        for (name, value) in &self.values {
+            let named = find(name)?;
+            let refused = |reason| AdminError::Setting {
+                name: named.name.to_owned(),
+                value: value.clone().unwrap_or_default(),
+                reason,
+                values: named.values,
+            };
+            match (named.place, value) {
+                (Place::File { set, .. }, Some(text)) => set(&mut new, text.trim()).map_err(refused)?,
+                (Place::File { get, set }, None) => {
+                    set(&mut new, &get(&Settings::of_new_repository())).map_err(refused)?
+                }
+                (Place::Ttl, text) => {
+                    let ttl = text.as_ref().map_or(Ok(TTL), |text| number(text.trim(), 1..=u32::MAX));
+                    new.ttl = Some(ttl.map_err(refused)?);
+                }
+                (Place::GarbageCollectable, text) => {
+                    let value = text.as_ref().map_or(Ok(true), |text| parse_switch(text.trim()));
+                    terms.garbage_collectable = value.map_err(refused)?;
+                }
+            }
+        }
+        let of = |settings: &Settings, terms: Terms| {
+            current(settings, Some((terms.ttl, terms.garbage_collectable)))
+        };
+        let pairs = of(&old, before).into_iter().zip(of(&new, terms));
+        let changed = pairs.filter(|(before, after)| before.value != after.value);
+        let changed = changed.map(|(before, after)| ChangedSetting {
+            name: after.name,
+            before: before.value.unwrap_or_default(),
+            after: after.value.unwrap_or_default(),
+        });
+        let told = SettingsChanged { changed: changed.collect(), signs_head: terms != before };
+        Ok(Plan { settings: new, terms, told })
+    }
+}
+
+fn write(disks: &Disks, settings: &Settings, state: &Path) -> Result<(), AdminError> {
+    let _lock = state::lock(state)?;
+    settings.write(&*disks.private, &Settings::path(state))
+}
+
+fn find(name: &str) -> Result<&'static NamedSetting, AdminError> {
+    let plain = name.trim().to_ascii_lowercase().replace('-', "_");
+    let unknown = || AdminError::UnknownSetting { name: name.to_owned(), closest: closest(name) };
+    NAMED.iter().find(|named| named.name == plain).ok_or_else(unknown)
+}
+
+/// Reads the terms of the published head, whose signature matters only when it is signed again.
+fn terms(sink: &LocalSink, root: &Path) -> Result<Terms, AdminError> {
+    let disks = Disks::default();
+    if !has_manifest(&*disks.served, root)? {
+        return Err(AdminError::NoRepository(root.display().to_string()));
+    }
+    let missing = || AdminError::NoRepository(root.display().to_string());
+    let bytes = sink.read(esker_format::manifest::PATH, SMALL_FILE_MAX)?.ok_or_else(missing)?;
+    let claimed = ClaimedHead::parse(&bytes).map_err(|source| AdminError::Untrusted {
+        name: root.display().to_string(),
+        source: Box::new(source),
+    })?;
+    let manifest = claimed.manifest();
+    Ok(Terms { ttl: manifest.ttl, garbage_collectable: manifest.garbage_collectable })
+}

@@ -1,0 +1,208 @@
+//! Writes the configuration with which `cvmfs_server` goes on.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use esker_format::compress::Compression;
+use esker_format::manifest::{self, Manifest};
+use esker_format::name::RepositoryName;
+use esker_store::{LocalSink, RealDisk, Sink as _, make_dirs, persist};
+use serde::Serialize;
+
+use crate::disks::Disks;
+use crate::error::AdminError;
+use crate::settings::Settings;
+use crate::signed::SMALL_FILE_MAX;
+
+/// Configuration files of `cvmfs_server` for a repository.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ExportedConfig {
+    /// Text of `server.conf`.
+    pub server_conf: String,
+    /// Text of `client.conf`.
+    pub client_conf: String,
+    /// Lines for `/etc/fstab`.
+    pub fstab: Vec<String>,
+    /// Settings that `cvmfs_server` does not have.
+    pub warnings: Vec<String>,
+}
+
+impl ExportedConfig {
+    /// Makes the configuration of the repository in a folder.
+    pub fn new(
+        root: &Path,
+        name: &RepositoryName,
+        owner: &str,
+        stratum0: Option<&str>,
+        spool: Option<&Path>,
+    ) -> Result<Self, AdminError> {
+        let disks = Disks::default();
+        let missing = || AdminError::NoRepository(root.display().to_string());
+        let bytes = LocalSink::on(root, disks.served.clone()).read(manifest::PATH, SMALL_FILE_MAX)?;
+        let head = Manifest::parse(&bytes.ok_or_else(missing)?).map_err(|error| AdminError::Untrusted {
+            name: name.to_string(),
+            source: Box::new(error.into()),
+        })?;
+        let state = crate::state::folder(root);
+        let settings = Settings::read(&*disks.private, &Settings::path(&state))?.unwrap_or_default();
+        let default = PathBuf::from(format!("/var/spool/cvmfs/{name}"));
+        let stratum0 = stratum0.map_or_else(|| format!("http://localhost/cvmfs/{name}"), str::to_owned);
+        let place = Place {
+            name: name.as_str(),
+            root: root.display().to_string(),
+            spool: spool.unwrap_or(&default).display().to_string(),
+            stratum0,
+            owner,
+        };
+        for text in [&place.root, &place.spool, &place.stratum0, &owner.to_owned()] {
+            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:@%+~,".contains(&byte);
+            if !text.bytes().all(plain) {
+                let (path, reason) =
+                    ("server.conf".into(), format!("{text:?} would be evaluated by the shell"));
+                return Err(AdminError::ServerConf { path, reason });
+            }
+        }
+        Ok(Self {
+            server_conf: place.server_conf(&head, &settings),
+            client_conf: place.client_conf(),
+            fstab: place.fstab(),
+            warnings: warnings(&settings),
+        })
+    }
+
+    /// Writes the files to a folder; existing ones are refused.
+    pub fn write(&self, folder: &Path) -> Result<[PathBuf; 2], AdminError> {
+        let paths = ["server.conf", "client.conf"].map(|name| folder.join(name));
+        if let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
+            let source = std::io::ErrorKind::AlreadyExists.into();
+            return Err(AdminError::File { doing: "writing", path: path.clone(), source });
+        }
+        let disk = &RealDisk::SERVED;
+        make_dirs(disk, folder).map_err(AdminError::file("making folder", folder))?;
+        for (path, text) in paths.iter().zip([&self.server_conf, &self.client_conf]) {
+            persist(disk, path, text.as_bytes()).map_err(AdminError::file("writing", path))?;
+        }
+        Ok(paths)
+    }
+}
+
+fn warnings(settings: &Settings) -> Vec<String> {
+    let zstd = settings.compression == Compression::Zstd;
+    let zstd = zstd.then(|| {
+        "CernVM-FS 2.12 and older do not read zstd; new files will be compressed with zlib, those that are there stay"
+            .to_owned()
+    });
+    zstd.into_iter().collect()
+}
+
+struct Place<'p> {
+    name: &'p str,
+    root: String,
+    spool: String,
+    stratum0: String,
+    owner: &'p str,
+}
+
+impl Place<'_> {
+    fn server_conf(&self, head: &Manifest, settings: &Settings) -> String {
+        let Self { name, root, spool, stratum0, owner } = self;
+        let on = |value: bool| if value { "true" } else { "false" };
+        let compression = if settings.compression == Compression::Stored { "none" } else { "default" };
+        let span = settings.automatic_tags_for.map(|days| format!("{days} days ago")).unwrap_or_default();
+        let chunks = settings.chunks;
+        let mut lines: Vec<(&str, String)> = vec![
+            ("CREATOR_VERSION", "143".to_owned()),
+            ("REPOSITORY_NAME", (*name).to_owned()),
+            ("REPOSITORY_TYPE", "stratum0".to_owned()),
+            ("USER", (*owner).to_owned()),
+            ("UNION_DIR", format!("/cvmfs/{name}")),
+            ("SPOOL_DIR", spool.clone()),
+            ("STRATUM0", stratum0.clone()),
+            ("UPSTREAM_STORAGE", format!("local,{root}/data/txn,{root}")),
+            ("USE_FILE_CHUNKING", on(true).to_owned()),
+            ("MIN_CHUNK_SIZE", chunks.min().to_string()),
+            ("AVG_CHUNK_SIZE", chunks.average().to_string()),
+            ("MAX_CHUNK_SIZE", chunks.max().to_string()),
+            ("UNION_FS_TYPE", "overlayfs".to_owned()),
+            ("HASH_ALGORITHM", head.root_catalog.algorithm().to_string()),
+            ("COMPRESSION_ALGORITHM", compression.to_owned()),
+            ("EXTERNAL_DATA", on(false).to_owned()),
+            ("AUTO_TAG", on(settings.automatic_tags).to_owned()),
+            ("AUTO_TAG_TIMESPAN", format!("\"{span}\"")),
+            ("GARBAGE_COLLECTION", on(head.garbage_collectable).to_owned()),
+            ("AUTO_REPAIR_MOUNTPOINT", on(true).to_owned()),
+            ("AUTOCATALOGS", on(settings.balance.is_some()).to_owned()),
+            ("ASYNC_SCRATCH_CLEANUP", on(true).to_owned()),
+            ("PRINT_STATISTICS", on(false).to_owned()),
+            ("UPLOAD_STATS_DB", on(false).to_owned()),
+            ("UPLOAD_STATS_PLOTS", on(false).to_owned()),
+            ("IGNORE_XDIR_HARDLINKS", on(true).to_owned()),
+        ];
+        if let Some(balance) = settings.balance {
+            lines.push(("AUTOCATALOGS_MAX_WEIGHT", balance.max.to_string()));
+            lines.push(("AUTOCATALOGS_MIN_WEIGHT", balance.min.to_string()));
+        }
+        let further = [
+            ("CATALOG_ALT_PATHS", head.alternative_paths),
+            ("VIRTUAL_DIR", settings.virtual_snapshots),
+            ("INCLUDE_XATTRS", settings.xattrs),
+            ("ENABLE_MTIME_NS", settings.nanoseconds),
+        ];
+        lines.extend(
+            further.into_iter().filter(|(_, is_on)| *is_on).map(|(key, _)| (key, on(true).to_owned())),
+        );
+        let ttl = settings.ttl.unwrap_or(head.ttl);
+        if ttl != crate::create::TTL {
+            lines.push(("REPOSITORY_TTL", ttl.to_string()));
+        }
+        text(&lines)
+    }
+
+    fn client_conf(&self) -> String {
+        let Self { name, spool, stratum0, owner, .. } = self;
+        let cache = format!("{spool}/cache");
+        text(&[
+            ("CACHE_BASE", cache.clone()),
+            ("RELOAD_SOCKETS", cache),
+            ("QUOTA_LIMIT", "4000".to_owned()),
+            ("MOUNT_DIR", "/cvmfs".to_owned()),
+            ("SERVER_URL", stratum0.clone()),
+            ("HTTP_PROXY", "DIRECT".to_owned()),
+            ("PUBLIC_KEY", format!("/etc/cvmfs/keys/{name}.pub")),
+            ("CHECK_PERMISSIONS", "yes".to_owned()),
+            ("IGNORE_SIGNATURE", "no".to_owned()),
+            ("AUTO_UPDATE", "no".to_owned()),
+            ("NFS_SOURCE", "no".to_owned()),
+            ("MAGIC_XATTRS_VISIBILITY", "never".to_owned()),
+            ("FOLLOW_REDIRECTS", "yes".to_owned()),
+            ("SERVER_CACHE_MODE", "yes".to_owned()),
+            ("NFILES", "65536".to_owned()),
+            ("TALK_SOCKET", format!("{spool}/cvmfs_io")),
+            ("TALK_OWNER", (*owner).to_owned()),
+            ("USE_SSL_SYSTEM_CA", "true".to_owned()),
+        ])
+    }
+
+    fn fstab(&self) -> Vec<String> {
+        let Self { name, spool, .. } = self;
+        let mark = format!("# added by CernVM-FS for {name}");
+        let config = format!("/etc/cvmfs/repositories.d/{name}/client.conf:{spool}/client.local");
+        vec![
+            format!(
+                "cvmfs2#{name} {spool}/rdonly fuse allow_other,fsname={name},config={config},cvmfs_suid,noauto 0 0 {mark}"
+            ),
+            format!(
+                "overlay_{name} /cvmfs/{name} overlay upperdir={spool}/scratch/current,lowerdir={spool}/rdonly,workdir={spool}/ofs_workdir,noauto,nodev,ro 0 0 {mark}"
+            ),
+        ]
+    }
+}
+
+fn text(lines: &[(&str, String)]) -> String {
+    let mut text = String::new();
+    for (key, value) in lines {
+        writeln!(text, "CVMFS_{key}={value}")
+            .expect("writing to memory succeeds because a string takes every text");
+    }
+    text
+}

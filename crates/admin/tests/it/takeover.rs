@@ -1,0 +1,196 @@
+//! Repositories of `cvmfs_server` taken over and given back.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use esker_admin::{
+    AdminError, ExportedConfig, Outcome, ParameterRow, ServerConf, SettingsChange, Takeover, remembered_spool,
+};
+use esker_format::name::RepositoryName;
+
+use crate::workshop::{NAME, Workshop, now};
+
+fn name() -> RepositoryName {
+    RepositoryName::parse(NAME).unwrap()
+}
+
+/// As `cvmfs_server mkfs` writes it.
+fn server_conf(workshop: &Workshop, changes: &[(&str, &str)]) -> ServerConf {
+    let root = workshop.root().display().to_string();
+    let spool = workshop.folder.path().join("spool").display().to_string();
+    let usual = [
+        ("CREATOR_VERSION", "143"),
+        ("REPOSITORY_NAME", NAME),
+        ("REPOSITORY_TYPE", "stratum0"),
+        ("USER", "builder"),
+        ("SPOOL_DIR", &spool),
+        ("UPSTREAM_STORAGE", &format!("local,{root}/data/txn,{root}")),
+        ("USE_FILE_CHUNKING", "true"),
+        ("MIN_CHUNK_SIZE", "4194304"),
+        ("AVG_CHUNK_SIZE", "8388608"),
+        ("MAX_CHUNK_SIZE", "16777216"),
+        ("UNION_FS_TYPE", "overlayfs"),
+        ("HASH_ALGORITHM", "sha1"),
+        ("COMPRESSION_ALGORITHM", "default"),
+        ("AUTO_TAG", "true"),
+        ("AUTO_TAG_TIMESPAN", "\"\""),
+        ("AUTOCATALOGS", "false"),
+    ];
+    let text: String =
+        usual.iter().chain(changes).map(|(key, value)| format!("CVMFS_{key}={value}\n")).collect();
+    let path = workshop.folder.path().join("server.conf");
+    fs::write(&path, text).unwrap();
+    ServerConf::read(&path).unwrap()
+}
+
+fn plan(workshop: &Workshop, conf: &ServerConf) -> Result<Takeover, AdminError> {
+    Takeover::plan(conf, &workshop.root(), &name(), &workshop.keys(), now())
+}
+
+fn row<'t>(taken: &'t Takeover, parameter: &str) -> &'t ParameterRow {
+    taken.told.parameters.iter().find(|row| row.parameter == format!("CVMFS_{parameter}")).unwrap()
+}
+
+fn values(workshop: &Workshop) -> Vec<String> {
+    let all = SettingsChange::list(&workshop.root()).unwrap();
+    all.into_iter().map(|setting| format!("{}={}", setting.name, setting.value.unwrap())).collect()
+}
+
+#[test]
+fn parameters_become_settings() {
+    let workshop = Workshop::new();
+    let spool = workshop.folder.path().join("spool");
+    fs::create_dir(&spool).unwrap();
+    let conf = server_conf(
+        &workshop,
+        &[
+            ("COMPRESSION_ALGORITHM", "none"),
+            ("AUTO_TAG_TIMESPAN", "\"2 weeks ago\""),
+            ("INCLUDE_XATTRS", "true"),
+            ("MAX_CHUNK_SIZE", "33554432"),
+            ("AUTO_GC", "true"),
+            ("VOMS_AUTHZ", "/cms"),
+            ("USER", "$(whoami)"),
+        ],
+    );
+    assert_eq!(conf.storage().unwrap(), workshop.root());
+    let taken = plan(&workshop, &conf).unwrap();
+    assert_eq!(taken.told.warnings, [""; 0]);
+    for (parameter, outcome, note) in [
+        ("COMPRESSION_ALGORITHM", Outcome::Taken, "compression=none"),
+        ("AUTO_TAG_TIMESPAN", Outcome::Taken, "automatic_tags_for=14"),
+        ("MAX_CHUNK_SIZE", Outcome::Taken, "chunk_sizes=4M,8M,32M"),
+        ("AUTOCATALOGS", Outcome::Taken, "catalog_balance=off"),
+        ("HASH_ALGORITHM", Outcome::InRepository, "in the head"),
+        ("UNION_FS_TYPE", Outcome::NoMeaning, "mounts or tools"),
+        ("AUTO_GC", Outcome::NotSupported, ""),
+        ("VOMS_AUTHZ", Outcome::NotSupported, ""),
+        ("USER", Outcome::NotSupported, "shell code"),
+    ] {
+        let row = row(&taken, parameter);
+        assert!(row.outcome == outcome && row.note.contains(note), "{row:?}");
+    }
+    let before = values(&workshop);
+    taken.run().unwrap();
+    let after = values(&workshop);
+    assert_ne!(before, after);
+    for value in
+        ["compression=none", "xattrs=on", "mtime_ns=off", "catalog_balance=off", "chunk_sizes=4M,8M,32M"]
+    {
+        assert!(after.iter().any(|known| known == value), "{value}: {after:?}");
+    }
+    assert_eq!(remembered_spool(&workshop.root()), Some(spool.clone()));
+    let mut repository = workshop.open();
+    repository.share_with_spool(&spool).unwrap();
+    assert!(spool.join("in_transaction.lock").exists());
+}
+
+#[test]
+fn configurations_that_do_not_fit_are_refused() {
+    let workshop = Workshop::new();
+    for change in [
+        ("REPOSITORY_TYPE", "stratum1"),
+        ("REPOSITORY_NAME", "other.test"),
+        ("CREATOR_VERSION", "2.1.6"),
+        ("CREATOR_VERSION", "144"),
+    ] {
+        let refused = plan(&workshop, &server_conf(&workshop, &[change])).unwrap_err();
+        assert!(matches!(&refused, AdminError::ServerConf { .. }), "{change:?}: {refused}");
+    }
+    let s3 = server_conf(&workshop, &[("UPSTREAM_STORAGE", "S3,/tmp,cvmfs/a@/etc/s3.conf")]);
+    assert!(matches!(s3.storage(), Err(AdminError::ServerConf { .. })));
+    let missing = ServerConf::read(&workshop.folder.path().join("none")).unwrap_err();
+    assert!(matches!(&missing, AdminError::ServerConf { .. }), "{missing}");
+}
+
+#[test]
+fn a_missing_reflog_and_foreign_keys_are_warnings() {
+    let workshop = Workshop::new();
+    fs::remove_file(workshop.root().join(".cvmfsreflog")).unwrap();
+    let taken = plan(&workshop, &server_conf(&workshop, &[])).unwrap();
+    assert!(
+        taken.told.warnings.iter().any(|warning| warning.contains("no reflog")),
+        "{:?}",
+        taken.told.warnings
+    );
+    let late = esker_format::time::UnixTime(now().0 + 40 * 86_400);
+    let conf = server_conf(&workshop, &[]);
+    let taken = Takeover::plan(&conf, &workshop.root(), &name(), &workshop.keys(), late).unwrap();
+    assert!(
+        taken.told.warnings.iter().any(|warning| warning.contains("expired")),
+        "{:?}",
+        taken.told.warnings
+    );
+}
+
+/// A repository is given back with its settings, and taken over again with the same.
+#[test]
+fn an_exported_configuration_is_read_back() {
+    let workshop = Workshop::new();
+    let set = |pairs: &[(&str, &str)]| {
+        let values =
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned()))).collect();
+        SettingsChange { values }.run(&workshop.root(), || Ok(workshop.open()), now()).unwrap();
+    };
+    set(&[
+        ("compression", "none"),
+        ("chunk_sizes", "1M,2M,8M"),
+        ("automatic_tags_for", "30"),
+        ("virtual_snapshots", "on"),
+        ("ttl", "600"),
+        ("mtime_ns", "off"),
+        ("catalog_balance", "50000,500"),
+        ("garbage_collectable", "off"),
+    ]);
+    let before = values(&workshop);
+    let exported = ExportedConfig::new(&workshop.root(), &name(), "builder", None, None).unwrap();
+    let folder = workshop.folder.path().join("repositories.d").join(NAME);
+    let [path, client] = exported.write(&folder).unwrap();
+    assert!(matches!(exported.write(&folder), Err(AdminError::File { .. })), "files are not replaced");
+    // cvmfs_server sources both.
+    for (path, variable, value) in [
+        (&path, "CVMFS_AUTO_TAG_TIMESPAN", "30 days ago"),
+        (&path, "CVMFS_GARBAGE_COLLECTION", "false"),
+        (&path, "CVMFS_SPOOL_DIR", "/var/spool/cvmfs/made.test"),
+        (&client, "CVMFS_SERVER_URL", "http://localhost/cvmfs/made.test"),
+    ] {
+        let script = format!(". {}; printf %s \"${variable}\"", path.display());
+        let output = Command::new("sh").arg("-euc").arg(script).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), value.replace("made.test", NAME), "{variable}");
+    }
+    fs::remove_file(workshop.root().join(".esker/settings.json")).unwrap();
+    plan(&workshop, &ServerConf::read(&path).unwrap()).unwrap().run().unwrap();
+    assert_eq!(values(&workshop), before);
+}
+
+#[test]
+fn values_that_a_shell_would_evaluate_are_not_exported() {
+    let workshop = Workshop::new();
+    for owner in ["$(id)", "a b", "x;y", "`id`", "a\nb"] {
+        let refused = ExportedConfig::new(&workshop.root(), &name(), owner, None, None).unwrap_err();
+        assert!(matches!(&refused, AdminError::ServerConf { .. }), "{owner}: {refused}");
+    }
+    let odd: PathBuf = "/spool/$x".into();
+    assert!(ExportedConfig::new(&workshop.root(), &name(), "root", None, Some(&odd)).is_err());
+}

@@ -1,0 +1,230 @@
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use esker_admin::{
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Mirror, MirrorFolder, MirrorServer, Repair,
+    Repaired,
+};
+use esker_format::manifest::{self, Manifest};
+use esker_format::master_keys::MasterKeys;
+use serde_json::json;
+
+use crate::error::{Context as _, Failure, Kind};
+use crate::output::{Output, parse_size, size};
+use crate::progress::ProgressMeter;
+use crate::publisher::{Interrupt, Place, PublisherArgs, now, of_admin, refuse_address};
+use crate::settings::Settings;
+
+/// Checks a repository in a folder of this machine, and repairs it from a mirror.
+///
+/// Signatures, history, reflog, all catalogs of the head and of tagged revisions, and that every object is there; with
+/// --data every byte. Exits with 4 if anything is wrong. Works without keys, with an expired whitelist, and read-only.
+///
+/// Example: esker check sw.example.org --data --scrub 50M/s
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Name of the repository, or its folder
+    #[arg(value_name = "NAME|DIR")]
+    target: PathBuf,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// Public key of the owner [default: NAME.pub in the keys folder]
+    #[arg(long, value_name = "FILE")]
+    public_key: Option<PathBuf>,
+
+    /// Check only the revision with this tag
+    #[arg(long, value_name = "TAG")]
+    tag: Option<String>,
+
+    /// Check only what is at and below this path
+    #[arg(long, value_name = "/PATH")]
+    path: Option<PathBuf>,
+
+    /// Read every object and compare it with its name; an interrupted check goes on where it was
+    #[arg(long)]
+    data: bool,
+
+    /// Most bytes to read a second with --data, like 50M/s [default: no limit]
+    #[arg(long, value_name = "RATE", value_parser = rate, requires = "data")]
+    scrub: Option<u64>,
+
+    /// Fetch missing and damaged objects from this mirror, a folder or URL, and make a damaged reflog anew
+    #[arg(long, value_name = "FROM")]
+    repair: Option<PathBuf>,
+
+    /// Make a damaged reflog anew, and fetch nothing
+    #[arg(long)]
+    repair_reflog: bool,
+
+    /// Number of threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+
+    /// Print the findings as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn rate(text: &str) -> Result<u64, String> {
+    parse_size(text.strip_suffix("/s").unwrap_or(text))
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let interrupt = Interrupt::on_signals()?;
+    refuse_address("NAME|DIR", &args.target)?;
+    let (place, keys) = place(args, settings)?;
+    let name = place.name.clone();
+    let checked = CheckPlace {
+        root: place.root.clone(),
+        name: name.clone(),
+        keys,
+        spool: place.spool_folder().map(Path::to_owned),
+    };
+    let meter = Mutex::new(ProgressMeter::new(args.quiet));
+    let progress = |progress| {
+        if let Ok(mut meter) = meter.try_lock() {
+            meter.say(|| describe(progress));
+        }
+    };
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let mut check = Check::new(&progress);
+    check.tag.clone_from(&args.tag);
+    check.path = args.path.as_ref().map(|path| {
+        let bytes = path.as_os_str().as_bytes();
+        bytes.strip_suffix(b"/").unwrap_or(bytes).to_vec()
+    });
+    let resume = settings.check_resume(&name, &place.root);
+    check.data = args.data.then_some(DataCheck { rate: args.scrub, resume });
+    check.threads = args.threads.map_or_else(cores, usize::from);
+    check.stop = interrupt.flag();
+    let failed = |error| of_admin(&format!("{name} was not checked"), &error);
+    let repaired = if args.repair.is_some() || args.repair_reflog {
+        let mirror = args.repair.as_deref().map(mirror).transpose()?;
+        let publisher = place.keys.publisher().ok();
+        let repair = Repair { from: mirror.as_deref(), publisher: publisher.as_ref() };
+        repair.run(&check, &checked, now()).map_err(failed)?
+    } else {
+        Repaired { left: check.run(&checked, now()).map_err(failed)?, ..Repaired::default() }
+    };
+    drop(meter);
+    print(&repaired, name.as_str(), args)
+}
+
+/// Returns the mirror in a folder or at a URL.
+fn mirror(from: &Path) -> Result<Box<dyn Mirror>, Failure> {
+    let text = from.to_string_lossy();
+    if !["http://", "https://", "file://"].iter().any(|scheme| text.starts_with(scheme)) {
+        refuse_address("--repair", from)?;
+        return Ok(Box::new(MirrorFolder(from.to_owned())));
+    }
+    let server = MirrorServer::new(&text).map_err(|error| of_admin("can't ask the mirror", &error))?;
+    Ok(Box::new(server))
+}
+
+/// Returns the repository, and the public keys of its owner as far as they are known.
+fn place(args: &Args, settings: &Settings) -> Result<(Place, Option<MasterKeys>), Failure> {
+    let shown = args.target.display();
+    let is_folder = args.target.join(manifest::PATH).exists() || args.target.components().count() > 1;
+    let place = if is_folder {
+        let bytes = std::fs::read(args.target.join(manifest::PATH)).unwrap_or_default();
+        let named = Manifest::parse(&bytes).ok().and_then(|head| head.name);
+        // A damaged manifest has no name; the folder has.
+        let last = args.target.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = named.or(last).ok_or_else(|| Failure::usage(format!("{shown} names no repository")))?;
+        args.place.place_at(&name, &args.target, settings)?
+    } else {
+        args.place.place(&args.target.to_string_lossy(), settings)?
+    };
+    if !place.root.is_dir() {
+        let text = format!("there is no repository in {}", place.root.display());
+        return Err(
+            Failure::usage(text).hint("name its folder, or the folder of repositories with --storage DIR")
+        );
+    }
+    let keys = match &args.public_key {
+        Some(file) => {
+            let text = std::fs::read(file).context(Kind::Usage, "can't read the public key")?;
+            Some(MasterKeys::parse(&text).context(Kind::Usage, "can't use the public key")?)
+        }
+        None => place.keys.public_key_file().exists().then(|| place.keys.public().ok()).flatten(),
+    };
+    Ok((place, keys))
+}
+
+fn describe(progress: CheckProgress) -> String {
+    match progress {
+        CheckProgress::Catalogs { done } => format!("read {done} catalogs"),
+        CheckProgress::Presence { objects } => format!("looking for {objects} objects"),
+        CheckProgress::Data { bytes, folders } => {
+            format!("read {} of objects, {folders} of 256 folders", size(bytes))
+        }
+    }
+}
+
+fn print(repaired: &Repaired, name: &str, args: &Args) -> Result<(), Failure> {
+    let report = &repaired.left;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({
+            "repository": name,
+            "repaired": { "objects": repaired.objects, "files": repaired.files },
+            "report": report,
+        }))?;
+    } else {
+        text(&mut out, repaired, name, args.data)?;
+    }
+    out.finish()?;
+    match report.findings.len() as u64 + report.more {
+        0 => Ok(()),
+        count => {
+            let faults = if count == 1 { "fault".to_owned() } else { "faults".to_owned() };
+            Err(Failure::new(Kind::Damaged, format!("{name} has {count} {faults}")))
+        }
+    }
+}
+
+fn text(out: &mut Output, repaired: &Repaired, name: &str, data: bool) -> Result<(), Failure> {
+    let report: &CheckReport = &repaired.left;
+    for finding in &report.findings {
+        let about: Vec<&str> =
+            [&finding.path, &finding.object].into_iter().flatten().map(String::as_str).collect();
+        let about = if about.is_empty() { String::new() } else { format!(" {}", about.join(" ")) };
+        let line = format!("{}{about}: {}", finding.kind, finding.detail);
+        out.line(&*out.name(line.as_bytes()).into_owned())?;
+        if !finding.revisions.is_empty() {
+            out.line(format!("    in revision {}", finding.revisions.join("; ")))?;
+        }
+        out.line(format!("    {}", finding.fix.text()))?;
+    }
+    if report.more > 0 {
+        out.line(format!("and {} more", report.more))?;
+    }
+    for note in &report.notes {
+        out.line(format!("note: {note}"))?;
+    }
+    if !repaired.objects.is_empty() || !repaired.files.is_empty() {
+        let files = if repaired.files.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", repaired.files.join(", "))
+        };
+        out.line(format!("repaired {} objects{files}", repaired.objects.len()))?;
+    }
+    let revision = report.revision.map_or_else(|| "?".to_owned(), |revision| revision.to_string());
+    let read = if data {
+        format!("; read {} of {} objects", size(report.read_bytes), report.read_objects)
+    } else {
+        String::new()
+    };
+    out.line(format!(
+        "{name}: revision {revision}; checked {} revisions, {} catalogs, {} entries, {} objects{read}",
+        report.revisions, report.catalogs, report.entries, report.objects
+    ))
+}

@@ -1,0 +1,228 @@
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use esker_admin::{AdminError, Collect, CollectPlan, CollectProgress, Collected, Keep};
+use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
+use serde_json::json;
+
+use crate::error::{Failure, Kind, warn};
+use crate::output::{Output, parse_duration, size};
+use crate::progress::ProgressMeter;
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::settings::Settings;
+
+/// Deletes the objects of old revisions that no kept revision needs.
+///
+/// The head and all tagged revisions are kept. Objects that go are listed first, and a collect after the grace time deletes
+/// them; publishers that need one meanwhile store it again.
+///
+/// Example: esker collect sw.example.org --keep 30d --dry-run
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Name of the repository
+    #[arg(value_name = "NAME", required_unless_present = "all")]
+    name: Option<String>,
+
+    /// Collect all collectable repositories in the storage folder
+    #[arg(long, conflicts_with = "name")]
+    all: bool,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    #[command(flatten)]
+    lock: LockArgs,
+
+    /// Keep revisions that are younger than this, and the one before them [default: 3d]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["keep_last", "keep_tags"])]
+    keep: Option<Duration>,
+
+    /// Keep this many revisions before the head
+    #[arg(long, value_name = "N", conflicts_with = "keep_tags")]
+    keep_last: Option<u64>,
+
+    /// Keep only the head and tagged revisions
+    #[arg(long)]
+    keep_tags: bool,
+
+    /// Remove automatic tags that are older than this; 0 keeps them for ever [default: as set for the repository, 30d in
+    /// new ones]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    automatic_tags: Option<Duration>,
+
+    /// Time between listing an object and deleting it; 0 deletes at once
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1h")]
+    grace: Duration,
+
+    /// Collect objects without a revision too, such as those of an interrupted publish, once they are a day old
+    #[arg(long)]
+    orphans: bool,
+
+    /// Print what would go, and which kept revisions hold the most; delete nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Number of threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+
+    /// Show no progress
+    #[arg(long, short)]
+    quiet: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
+    let mut out = Output::new();
+    let Some(name) = &args.name else { return all(args, settings, &interrupt, out) };
+    let (plan, done) = one(args, name, settings, &interrupt)?;
+    print(&mut out, name, &plan, done.as_ref(), args.json)?;
+    out.finish()
+}
+
+/// Collects every repository of the storage folder; one that can't be collected doesn't hold up the others.
+fn all(args: &Args, settings: &Settings, interrupt: &Interrupt, mut out: Output) -> Result<(), Failure> {
+    let folder = args.place.storage_folder(settings)?;
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .map_err(|error| Failure::failed(format!("can't list {}: {error}", folder.display())))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| RepositoryName::parse(name).is_ok() && is_repository(&folder.join(name)))
+        .collect();
+    names.sort_unstable();
+    let mut failed = 0;
+    for name in &names {
+        match one(args, name, settings, interrupt) {
+            Ok((plan, done)) => print(&mut out, name, &plan, done.as_ref(), args.json)?,
+            Err(failure) if failure.kind == Kind::Interrupted => return Err(failure),
+            Err(failure) => {
+                failed += 1;
+                warn(Some(&failure.message));
+            }
+        }
+    }
+    out.finish()?;
+    match failed {
+        0 => Ok(()),
+        count => Err(Failure::failed(format!("{count} of {} repositories were not collected", names.len()))),
+    }
+}
+
+fn is_repository(folder: &Path) -> bool {
+    folder.join(esker_format::manifest::PATH).exists()
+}
+
+fn one(
+    args: &Args,
+    name: &str,
+    settings: &Settings,
+    interrupt: &Interrupt,
+) -> Result<(CollectPlan, Option<Collected>), Failure> {
+    let place = args.place.place(name, settings)?;
+    let meter = Mutex::new(ProgressMeter::new(args.quiet));
+    let progress = |progress| {
+        if let Ok(mut meter) = meter.try_lock() {
+            meter.say(|| describe(name, progress));
+        }
+    };
+    let seconds = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
+    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+    let mut collect = Collect::new(&progress);
+    collect.keep = match (args.keep, args.keep_last) {
+        _ if args.keep_tags => Keep::Tags,
+        (_, Some(count)) => Keep::Last(count),
+        (Some(age), None) => Keep::Age(seconds(age)),
+        (None, None) => Keep::default(),
+    };
+    collect.grace = seconds(args.grace);
+    collect.orphans = args.orphans.then(|| collect.orphan_age());
+    collect.threads = args.threads.map_or_else(cores, usize::from);
+    collect.stop = interrupt.flag();
+    let repository = place.open(args.lock, interrupt, args.quiet)?;
+    let days = repository.settings().automatic_tags_for.map(|days| i64::from(days) * 86_400);
+    collect.automatic_tags = args.automatic_tags.map(seconds).or(days).filter(|age| *age > 0);
+    let outcome = match args.dry_run {
+        true => collect.dry_run(&repository, now()).map(|plan| (plan, None)),
+        false => collect.run(&repository, now()).map(|done| (done.plan.clone(), Some(done))),
+    };
+    outcome.map_err(|error| {
+        let failure = of_admin(&format!("{name} was not collected"), &error);
+        match error {
+            AdminError::NotCollectable(_) => {
+                failure.hint(format!("allow it with `esker repo set {name} garbage_collectable=true`"))
+            }
+            AdminError::Missing { .. } | AdminError::Corrupt { .. } => failure.hint(format!(
+                "see what is missing with `esker check {name}`, and fetch it with --repair FROM"
+            )),
+            _ => failure,
+        }
+    })
+}
+
+fn describe(name: &str, progress: CollectProgress) -> String {
+    match progress {
+        CollectProgress::Mark { kept, dropped } => {
+            format!("{name}: reading {kept} kept and {dropped} dropped revisions")
+        }
+        CollectProgress::Delete { done, total } => format!("{name}: deleted {done} of {total} objects"),
+    }
+}
+
+fn print(
+    out: &mut Output,
+    name: &str,
+    plan: &CollectPlan,
+    done: Option<&Collected>,
+    json: bool,
+) -> Result<(), Failure> {
+    if json {
+        let value = match done {
+            Some(done) => json!({ "repository": name, "dry_run": false, "result": done }),
+            None => json!({ "repository": name, "dry_run": true, "result": { "plan": plan } }),
+        };
+        return out.json(&value);
+    }
+    let dropped = plan.dropped.len();
+    out.line(format!("{name}: revision {}, {} revisions kept, {dropped} dropped", plan.revision, plan.kept))?;
+    if !plan.tags_removed.is_empty() {
+        let verb = if done.is_some() { "removed" } else { "would be removed" };
+        out.line(format!("  automatic tags   {} {verb}", plan.tags_removed.len()))?;
+    }
+    match done {
+        None => {
+            let (objects, bytes) = (plan.objects, size(plan.bytes));
+            out.line(format!("  would delete     {objects} objects, {bytes}"))?;
+            if plan.orphans > 0 {
+                out.line(format!("  without revision {} of them", plan.orphans))?;
+            }
+            for kept in &plan.largest {
+                let tags = if kept.tags.is_empty() { "its age".to_owned() } else { kept.tags.join(", ") };
+                let (revision, objects, bytes) = (kept.revision, kept.objects, size(kept.bytes));
+                out.line(format!(
+                    "  only revision {revision} holds {bytes} in {objects} objects; kept by {tags}"
+                ))?;
+            }
+        }
+        Some(done) => {
+            let deleted = done.deleted;
+            out.line(format!("  deleted          {} objects, {}", deleted.objects, size(deleted.bytes)))?;
+            if deleted.revived > 0 {
+                out.line(format!("  taken back       {} objects that are in use again", deleted.revived))?;
+            }
+        }
+    }
+    if let Some(waiting) = done.map_or(plan.waiting, |done| done.waiting) {
+        let until = UnixTime(waiting.until);
+        out.line(format!(
+            "  waiting          {} objects; a collect from {until} on deletes them",
+            waiting.objects
+        ))?;
+    }
+    plan.warnings.iter().for_each(|warning| warn(Some(warning)));
+    Ok(())
+}

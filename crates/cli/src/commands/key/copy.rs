@@ -1,0 +1,99 @@
+use std::path::PathBuf;
+
+use esker_admin::{Copied, KeyCopy, KeyFolder};
+use serde_json::json;
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::publisher::{PublisherArgs, of_admin};
+use crate::settings::Settings;
+
+/// Copies keys into the keys folder, after checking that they belong together. Other keys are never replaced.
+///
+/// Example: esker key import sw.example.org keys-for-clients
+#[derive(clap::Args, Debug)]
+pub(super) struct ImportArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Folder with NAME.pub, NAME.crt, NAME.key and NAME.masterkey; missing ones are left out
+    #[arg(value_name = "DIR")]
+    from: PathBuf,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// Leave the master key where it is
+    #[arg(long)]
+    no_master: bool,
+
+    /// Protect the copied private keys with a passphrase
+    #[arg(long)]
+    encrypt: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Copies keys to another folder: the public ones, and private ones only if requested.
+///
+/// Example: esker key export sw.example.org --to keys-for-clients
+#[derive(clap::Args, Debug)]
+pub(super) struct ExportArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// Folder to copy to
+    #[arg(long, value_name = "DIR")]
+    to: PathBuf,
+
+    /// Copy the publisher's private key too
+    #[arg(long)]
+    private: bool,
+
+    /// Copy the master key too
+    #[arg(long)]
+    master: bool,
+
+    /// Protect the copied private keys with a passphrase
+    #[arg(long)]
+    encrypt: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn import(args: &ImportArgs, settings: &Settings) -> Result<(), Failure> {
+    let place = args.place.place(&args.name, settings)?;
+    let from = args.place.keys_in(&args.from, &place.name, settings);
+    let which = KeyCopy { private: true, master: !args.no_master, encrypt: args.encrypt };
+    copy(&args.name, &place.keys, &from, which, args.json)
+}
+
+pub(super) fn export(args: &ExportArgs, settings: &Settings) -> Result<(), Failure> {
+    let place = args.place.place(&args.name, settings)?;
+    let to = args.place.keys_in(&args.to, &place.name, settings);
+    let which = KeyCopy { private: args.private, master: args.master, encrypt: args.encrypt };
+    copy(&args.name, &to, &place.keys, which, args.json)
+}
+
+fn copy(name: &str, to: &KeyFolder, from: &KeyFolder, which: KeyCopy, json: bool) -> Result<(), Failure> {
+    let copied = to.copy_from(from, which);
+    let Copied { written, present } =
+        copied.map_err(|error| of_admin(&format!("the keys of {name} were not copied"), &error))?;
+    let mut out = Output::new();
+    if json {
+        out.json(&json!({ "repository": name, "written": written, "present": present }))?;
+        return out.finish();
+    }
+    written.iter().try_for_each(|path| out.line(format!("wrote {}", path.display())))?;
+    present.iter().try_for_each(|path| out.line(format!("there already: {}", path.display())))?;
+    out.finish()
+}

@@ -1,0 +1,59 @@
+use esker_admin::list_certificates;
+use esker_format::time::UnixTime;
+use serde_json::json;
+
+use crate::error::{Failure, chain, warn};
+use crate::output::Output;
+use crate::publisher::PublisherArgs;
+use crate::settings::Settings;
+
+/// Lists the key files and the certificates of a repository.
+///
+/// Example: esker key list sw.example.org
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let place = args.place.place(&args.name, settings)?;
+    let files = place.keys.inventory();
+    let certificates = match list_certificates(&place.root, &place.name, &place.keys) {
+        Ok(certificates) => certificates,
+        Err(error) => {
+            warn(Some(&format!("the certificates of {} can't be read: {}", place.name, chain(&error))));
+            Vec::new()
+        }
+    };
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({ "repository": args.name, "files": files, "certificates": certificates }))?;
+        return out.finish();
+    }
+    for file in &files {
+        let state = match (&file.mode, file.encrypted) {
+            (None, _) => "not here".to_owned(),
+            (Some(mode), Some(true)) => format!("mode {mode}, with passphrase"),
+            (Some(mode), _) => format!("mode {mode}"),
+        };
+        out.line(format!("{:<27} {}  {state}", file.role, file.path.display()))?;
+    }
+    for certificate in &certificates {
+        let mut facts =
+            vec![if certificate.listed { "on the whitelist" } else { "not on the whitelist" }.to_owned()];
+        facts.extend(certificate.signed_head.then(|| "signed the head".to_owned()));
+        facts.extend(certificate.file.map(|file| format!("{}.{file}", args.name)));
+        facts.extend(certificate.expires.map(|expires| format!("valid until {}", UnixTime(expires))));
+        out.line(format!("{}  {}", certificate.fingerprint, facts.join(", ")))?;
+    }
+    out.finish()
+}

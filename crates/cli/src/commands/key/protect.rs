@@ -1,0 +1,100 @@
+use esker_admin::KeyCopy;
+use serde_json::json;
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::publisher::{PublisherArgs, of_admin};
+use crate::settings::Settings;
+
+/// Protects the private keys in the keys folder with a passphrase (PKCS#8), or removes it.
+///
+/// The passphrase is asked for on the terminal, or read from the file in ESKER_KEY_PASSPHRASE_FILE, or from systemd's
+/// credential `esker-key-passphrase`. `cvmfs_server` can't use keys that are protected.
+///
+/// Example: esker key encrypt sw.example.org --master
+#[derive(clap::Args, Debug)]
+pub(super) struct EncryptArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// Protect the master key only
+    #[arg(long)]
+    master: bool,
+
+    /// Protect the publisher's key only
+    #[arg(long, conflicts_with = "master")]
+    publisher: bool,
+
+    /// Remove the passphrase
+    #[arg(long)]
+    remove: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn encrypt(args: &EncryptArgs, settings: &Settings) -> Result<(), Failure> {
+    let place = args.place.place(&args.name, settings)?;
+    let which = KeyCopy { private: !args.master, master: !args.publisher, encrypt: !args.remove };
+    let changed = place
+        .keys
+        .set_encryption(which)
+        .map_err(|error| of_admin(&format!("the keys of {} were not changed", place.name), &error))?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({ "repository": args.name, "encrypted": !args.remove, "changed": changed }))?;
+        return out.finish();
+    }
+    let now = if args.remove { "needs no passphrase" } else { "needs the passphrase" };
+    changed.iter().try_for_each(|path| out.line(format!("{} {now}", path.display())))?;
+    if changed.is_empty() {
+        out.line("nothing changes")?;
+    }
+    out.finish()
+}
+
+/// Sets the command that signs in place of a private key, for keys on a hardware token.
+///
+/// The command gets the bytes to sign on standard input, pads them as PKCS#1 v1.5 (RSA-PKCS of PKCS#11), and writes the
+/// raw signature to standard output. Each signature is verified before it is used. ESKER_SIGN is `manifest` or
+/// `whitelist`, ESKER_REPOSITORY the name, ESKER_SIGN_HASH the hash.
+///
+/// Example: esker key signer sw.example.org --master 'pkcs11-tool --sign --mechanism RSA-PKCS --id 01'
+#[derive(clap::Args, Debug)]
+pub(super) struct SignerArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Command
+    #[arg(value_name = "CMD", required_unless_present = "remove", conflicts_with = "remove")]
+    command: Option<String>,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// Sign in place of the master key instead of the publisher's
+    #[arg(long)]
+    master: bool,
+
+    /// Remove the command
+    #[arg(long)]
+    remove: bool,
+}
+
+pub(super) fn signer(args: &SignerArgs, settings: &Settings) -> Result<(), Failure> {
+    let place = args.place.place(&args.name, settings)?;
+    let path = place
+        .keys
+        .set_signer(args.master, args.command.as_deref())
+        .map_err(|error| of_admin(&format!("the signer of {} was not set", place.name), &error))?;
+    let mut out = Output::new();
+    let did = if args.remove { "removed" } else { "wrote" };
+    out.line(format!("{did} {}", path.display()))?;
+    out.finish()
+}

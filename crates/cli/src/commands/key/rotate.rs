@@ -1,0 +1,105 @@
+use std::path::PathBuf;
+
+use esker_admin::{Resign, Rotate, Rotated, is_exposed};
+use serde_json::json;
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin, warn_of_key};
+use crate::settings::Settings;
+
+/// Replaces the publisher's key and certificate; clients accept every revision meanwhile.
+///
+/// Makes a new key, signs the whitelist with both certificates, and puts the new key to use: the next publish signs with
+/// it. Repeat it with --finish when replicas have that revision; this takes the old certificate off the whitelist and
+/// removes the old key. A rotation that was interrupted goes on when the command is repeated.
+///
+/// Example: esker key rotate sw.example.org
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Take the old certificate off the whitelist and remove the old key; signs the head with the new key first
+    #[arg(long)]
+    finish: bool,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    #[command(flatten)]
+    master: super::revoke::MasterArgs,
+
+    /// Days for which the new certificate is valid; clients ignore that
+    #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    certificate_days: u32,
+
+    /// Protect the new key with a passphrase
+    #[arg(long)]
+    encrypt: bool,
+
+    #[command(flatten)]
+    lock: LockArgs,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
+    let mut place = args.place.place(&args.name, settings)?;
+    place.keys = args.master.keys(place.keys);
+    let rotate = Rotate {
+        certificate_days: args.certificate_days,
+        resign: args.master.resign(Vec::new()),
+        encrypt: args.encrypt,
+    };
+    let done = args.lock.when_free(&interrupt, false, || match args.finish {
+        true => rotate.finish(&place.root, &place.name, &place.keys, || place.try_open(), now()),
+        false => rotate.start(&place.root, &place.name, &place.keys, now()),
+    });
+    let done =
+        done.map_err(|error| of_admin(&format!("the key of {} was not rotated", place.name), &error))?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({ "repository": args.name, "rotation": done }))?;
+        return out.finish();
+    }
+    print(args, &done, &mut out)?;
+    out.finish()
+}
+
+fn print(args: &Args, done: &Rotated, out: &mut Output) -> Result<(), Failure> {
+    let name = &args.name;
+    out.line(format!("new certificate  {}", done.new))?;
+    done.old.iter().try_for_each(|old| out.line(format!("old certificate  {old}")))?;
+    if done.signed_head {
+        out.line("the head was signed with the new key")?;
+    }
+    if done.needs_signature {
+        let drop =
+            done.old.iter().filter(|_| args.finish).map(|old| format!(" --drop {old}")).collect::<String>();
+        out.line("the whitelist has to be signed with the master key, which is not here:")?;
+        out.line(format!("next: esker key request {name}{drop} > request.txt"))?;
+        let finish = if args.finish { " --finish" } else { "" };
+        return out.line(format!("      esker key apply answer.txt; then: esker key rotate {name}{finish}"));
+    }
+    if done.finished {
+        return out.line("the rotation is finished; the old key was removed");
+    }
+    out.line("the next publish signs with the new key")?;
+    out.line(format!(
+        "next: publish, wait until the replicas have it, then: esker key rotate {name} --finish"
+    ))
+}
+
+impl super::revoke::MasterArgs {
+    /// Returns how whitelists are signed, without some certificates.
+    pub(super) fn resign(&self, drop: Vec<esker_format::hash::ContentHash>) -> Resign {
+        let master: Option<PathBuf> = self.master_key.clone();
+        master.iter().filter(|key| is_exposed(key)).for_each(|key| warn_of_key(key));
+        Resign { days: self.whitelist_days, master, only_own: false, drop }
+    }
+}

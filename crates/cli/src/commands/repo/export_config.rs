@@ -1,0 +1,82 @@
+use std::path::PathBuf;
+
+use esker_admin::{ExportedConfig, remembered_spool};
+use serde_json::json;
+
+use crate::error::{Failure, warn};
+use crate::output::Output;
+use crate::publisher::{PublisherArgs, of_admin};
+use crate::settings::Settings;
+
+/// Writes `server.conf` and `client.conf`, with which `cvmfs_server` goes on with the repository.
+///
+/// Settings of the repository become parameters. Existing files are not replaced. The keys have the names that
+/// `cvmfs_server` uses; it wants them in /etc/cvmfs/keys.
+///
+/// Example: esker repo export-config sw.example.org --to conf --user builder
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// Folder for the files [default: /etc/cvmfs/repositories.d/NAME]
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
+
+    /// User that publishes (CVMFS_USER)
+    #[arg(long, value_name = "USER", default_value = "root")]
+    user: String,
+
+    /// URL of the repository on this server [default: http://localhost/cvmfs/NAME]
+    #[arg(long, value_name = "URL")]
+    stratum0: Option<String>,
+
+    /// Spool folder [default: the one that was imported, else /var/spool/cvmfs/NAME]
+    #[arg(long, value_name = "DIR")]
+    spool: Option<PathBuf>,
+
+    /// Print the files, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let place = args.place.place(&args.name, settings)?;
+    let failed = |error| of_admin(&format!("the configuration of {} was not written", place.name), &error);
+    let spool = args.spool.clone().or_else(|| remembered_spool(&place.root));
+    let made =
+        ExportedConfig::new(&place.root, &place.name, &args.user, args.stratum0.as_deref(), spool.as_deref());
+    let config = made.map_err(failed)?;
+    let usual = || settings.config_root.join(format!("etc/cvmfs/repositories.d/{}", place.name));
+    let folder = args.to.clone().unwrap_or_else(usual);
+    let mut out = Output::new();
+    if args.dry_run {
+        if args.json {
+            out.json(&json!({ "folder": folder, "written": false, "config": config }))?;
+        } else {
+            for (name, text) in [("server.conf", &config.server_conf), ("client.conf", &config.client_conf)] {
+                out.line(out.bold(&folder.join(name).display().to_string()))?;
+                out.bytes(text.as_bytes())?;
+            }
+        }
+        return out.finish();
+    }
+    let paths = config.write(&folder).map_err(failed)?;
+    if args.json {
+        out.json(&json!({ "folder": folder, "written": true, "config": config }))?;
+        return out.finish();
+    }
+    paths.iter().try_for_each(|path| out.line(format!("wrote {}", path.display())))?;
+    out.line("next: add to /etc/fstab, make the spool folder, and call `cvmfs_server mount`:")?;
+    config.fstab.iter().try_for_each(|line| out.line(format!("  {line}")))?;
+    config.warnings.iter().for_each(|warning| warn(Some(warning)));
+    out.finish()
+}

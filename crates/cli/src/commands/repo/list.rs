@@ -1,0 +1,74 @@
+use std::path::PathBuf;
+
+use esker_admin::{ListedRepository, list_repositories, remembered_spool};
+use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::publisher::{now, of_admin};
+use crate::settings::Settings;
+
+/// Lists the repositories in the storage folder, with revision, last publish and expiry of the whitelist.
+///
+/// Example: esker repo list
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Folder of repositories [default: /srv/cvmfs for root, else ~/.local/share/esker/repositories]
+    #[arg(long, value_name = "DIR")]
+    storage: Option<PathBuf>,
+
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let storage = settings.storage(args.storage.as_deref())?;
+    let mut all = list_repositories(&storage, now())
+        .map_err(|error| of_admin("the repositories were not listed", &error))?;
+    for listed in &mut all {
+        let name = RepositoryName::parse(&listed.name).ok();
+        let spool = name.and_then(|name| {
+            settings.spool(&name, &listed.folder).or_else(|| remembered_spool(&listed.folder))
+        });
+        listed.transaction = spool.is_some_and(|spool| spool.join("in_transaction.lock").exists());
+    }
+    let mut out = Output::new();
+    if args.json {
+        out.json_array(all.iter())?;
+        return out.finish();
+    }
+    if all.is_empty() {
+        out.line(format!("there are no repositories in {}", storage.display()))?;
+    }
+    let width = all.iter().map(|listed| listed.name.len()).max().unwrap_or_default();
+    for listed in &all {
+        let line = line(listed, width, &out);
+        out.line(line)?;
+    }
+    out.finish()
+}
+
+fn line(listed: &ListedRepository, width: usize, out: &Output) -> String {
+    let time =
+        |seconds: Option<i64>| seconds.map_or_else(|| "-".to_owned(), |time| UnixTime(time).to_string());
+    let revision = listed.revision.map_or_else(|| "-".to_owned(), |revision| revision.to_string());
+    let mut line =
+        format!("{:width$}  revision {revision}  published {}", listed.name, time(listed.published));
+    match (listed.whitelist_expired, listed.whitelist_expires) {
+        (Some(true), expires) => {
+            line += "  ";
+            line += &out.warning(&format!("whitelist expired at {}", time(expires)));
+        }
+        (_, expires) => line += &format!("  whitelist until {}", time(expires)),
+    }
+    if listed.transaction {
+        line += "  in transaction";
+    }
+    if let Some(problem) = &listed.problem {
+        line += "  ";
+        line += &out.warning(problem);
+    }
+    line
+}

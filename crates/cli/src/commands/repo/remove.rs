@@ -1,0 +1,81 @@
+use esker_admin::Removal;
+use serde_json::json;
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, confirm, of_admin};
+use crate::settings::Settings;
+
+/// Removes a repository from this machine, with its keys.
+///
+/// Works with missing keys and an expired whitelist. Files that are no part of a repository stay, and links are not
+/// followed. Without a terminal it needs --yes.
+///
+/// Example: esker repo remove sw.example.org --dry-run
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    /// Keep the key files
+    #[arg(long)]
+    keep_keys: bool,
+
+    /// Keep the storage, and remove the key files only
+    #[arg(long, conflicts_with = "keep_keys")]
+    keep_storage: bool,
+
+    /// Remove without confirmation
+    #[arg(long)]
+    yes: bool,
+
+    #[command(flatten)]
+    lock: LockArgs,
+
+    /// Print what would be removed, and remove nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
+    let place = args.place.place(&args.name, settings)?;
+    let failed = |error| of_admin(&format!("{} was not removed", place.name), &error);
+    let keys = Some(&place.keys).filter(|_| !args.keep_keys);
+    let plan = Removal::plan(&place.root, &place.name, keys, !args.keep_storage).map_err(failed)?;
+    let mut out = Output::new();
+    if !args.json {
+        let would = if args.dry_run { "would remove" } else { "removes" };
+        if !args.keep_storage {
+            let revision = plan.revision.map(|revision| format!(", revision {revision}")).unwrap_or_default();
+            out.line(format!("{would} {}{revision}", plan.storage.display()))?;
+        }
+        for key in &plan.keys {
+            out.line(format!("{would} {}", key.display()))?;
+        }
+        for foreign in &plan.foreign {
+            out.line(format!("stays: {}, which is no part of a repository", foreign.display()))?;
+        }
+        out.flush()?;
+    }
+    if !args.dry_run {
+        let question = format!("This removes {} for ever. Go on?", place.name);
+        if !args.yes && !confirm(&question, &interrupt) {
+            return Err(Failure::failed(format!("{} was not removed", place.name))
+                .hint("confirm on a terminal, or repeat this with --yes"));
+        }
+        args.lock.when_free(&interrupt, false, || plan.run(&interrupt.flag())).map_err(failed)?;
+    }
+    if args.json {
+        out.json(&json!({ "removed": !args.dry_run, "removal": plan }))?;
+    }
+    out.finish()
+}

@@ -1,0 +1,107 @@
+use esker_admin::{NAMED, SettingsChange, SettingsChanged};
+use serde_json::json;
+
+use crate::error::Failure;
+use crate::output::Output;
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::settings::Settings;
+
+/// Changes settings of a repository, or lists them.
+///
+/// The next publish uses them. A change of garbage_collectable signs the head again at once.
+///
+/// Example: esker repo set sw.example.org automatic_tags_for=30
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Settings to change
+    #[arg(value_name = "KEY=VALUE", conflicts_with = "list")]
+    values: Vec<String>,
+
+    /// Return a setting to the value of a new repository; may be repeated
+    #[arg(long, value_name = "KEY", conflicts_with = "list")]
+    unset: Vec<String>,
+
+    /// List all settings with their values and meanings
+    #[arg(long)]
+    list: bool,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    #[command(flatten)]
+    lock: LockArgs,
+
+    /// Print what would change, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
+    let place = args.place.place(&args.name, settings)?;
+    let failed = |error| of_admin(&format!("the settings of {} were not changed", place.name), &error);
+    let mut values = Vec::new();
+    for text in &args.values {
+        let (name, value) = text.split_once('=').ok_or_else(|| {
+            Failure::usage(format!("{text:?} is not KEY=VALUE"))
+                .hint("`esker repo set NAME --list` lists the settings")
+        })?;
+        values.push((name.to_owned(), Some(value.to_owned())));
+    }
+    values.extend(args.unset.iter().map(|name| (name.clone(), None)));
+    let change = SettingsChange { values };
+    if args.list || change.values.is_empty() {
+        return list(args, &place.root);
+    }
+    let done = match args.dry_run {
+        true => change.dry_run(&place.root),
+        false => {
+            args.lock.when_free(&interrupt, false, || change.run(&place.root, || place.try_open(), now()))
+        }
+    };
+    report(args, &done.map_err(failed)?)
+}
+
+fn report(args: &Args, done: &SettingsChanged) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({ "repository": args.name, "changed": !args.dry_run, "settings": done }))?;
+        return out.finish();
+    }
+    for setting in &done.changed {
+        let would = if args.dry_run { "would be" } else { "is" };
+        out.line(format!("{} {would} {}; before: {}", setting.name, setting.after, setting.before))?;
+    }
+    if done.changed.is_empty() {
+        out.line("nothing changes")?;
+    } else if done.signs_head {
+        let did = if args.dry_run { "would be" } else { "was" };
+        out.line(format!("the head {did} signed again"))?;
+    }
+    out.finish()
+}
+
+fn list(args: &Args, root: &std::path::Path) -> Result<(), Failure> {
+    let failed = |error| of_admin(&format!("the settings of {} were not read", args.name), &error);
+    let values = SettingsChange::list(root).map_err(failed)?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({ "repository": args.name, "settings": values }))?;
+        return out.finish();
+    }
+    let pair = |name: &str, value: &Option<String>| format!("{name}={}", value.as_deref().unwrap_or("?"));
+    let width = values.iter().map(|value| pair(value.name, &value.value).len()).max().unwrap_or_default();
+    for (value, named) in values.iter().zip(NAMED) {
+        let pair = pair(value.name, &value.value);
+        out.line(format!("{pair:width$}  {} ({})", named.meaning, named.values))?;
+    }
+    out.finish()
+}

@@ -1,0 +1,153 @@
+use std::cell::RefCell;
+
+use esker_admin::{AdminError, Rollback, RollbackReport};
+
+use crate::commands::diff;
+use crate::error::Failure;
+use crate::output::Output;
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::settings::Settings;
+
+/// Publishes an earlier revision again, as a new one: the repository becomes equal to it.
+///
+/// Tags of later revisions are removed, and the tag that names the target names the new revision. Content stays until
+/// it is collected, so a later revision can be brought back by its number.
+///
+/// Example: esker rollback sw.example.org --to v1.1
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// The revision: its tag, its number, or the hash of its root catalog [default: trunk-previous]
+    #[arg(long, value_name = "REVISION")]
+    to: Option<String>,
+
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// Undoes the last publish: publishes the revision before it again, as a new one.
+///
+/// Only one undo is possible without another publish between: a second one would have to name its revision, with
+/// `esker rollback NAME --to REVISION`. That is also how an undo is undone.
+///
+/// Example: esker undo sw.example.org
+#[derive(clap::Args, Debug)]
+pub(crate) struct UndoArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(clap::Args, Debug)]
+struct CommonArgs {
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    #[command(flatten)]
+    lock: LockArgs,
+
+    /// Print what would change (the first 50 paths), and change nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Most paths that a dry run lists.
+const LISTED_MAX: usize = 50;
+
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let Args { name, to, common } = args;
+    roll_back(name, to.clone(), common, settings, "was not rolled back")
+}
+
+pub(crate) fn undo(args: &UndoArgs, settings: &Settings) -> Result<(), Failure> {
+    let UndoArgs { name, common } = args;
+    roll_back(name, None, common, settings, "stays as it is")
+}
+
+fn roll_back(
+    name: &str,
+    target: Option<String>,
+    args: &CommonArgs,
+    settings: &Settings,
+    what: &str,
+) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
+    let place = args.place.place(name, settings)?;
+    let repository = place.open(args.lock, &interrupt, args.json)?;
+    let rollback = Rollback { target };
+    let out = RefCell::new(Output::new());
+    let (mut listed, mut broken) = (0usize, None);
+    let done = match args.dry_run {
+        true => rollback.dry_run(&repository, now(), &mut |found| {
+            listed += 1;
+            if args.json || listed > LISTED_MAX || broken.is_some() {
+                return Ok(());
+            }
+            let mut out = out.borrow_mut();
+            let line = diff::line(&out, found);
+            // A closed pipe is reported at the end.
+            broken = out.line(line).err();
+            Ok(())
+        }),
+        false => rollback.run(&repository, now(), &interrupt.flag()),
+    };
+    if let Some(failure) = broken {
+        return Err(failure);
+    }
+    let report = done.map_err(|error| failed(place.name.as_str(), what, &error))?;
+    let mut out = out.into_inner();
+    if args.json {
+        out.json(&report)?;
+        return out.finish();
+    }
+    if listed > LISTED_MAX {
+        out.line(format!("and {} more", listed - LISTED_MAX))?;
+    }
+    print(&mut out, place.name.as_str(), &report, args.dry_run)?;
+    out.finish()
+}
+
+fn failed(name: &str, what: &str, error: &AdminError) -> Failure {
+    let failure = of_admin(&format!("{name} {what}"), error);
+    match error {
+        AdminError::NothingToUndo { before: Some(before) } => failure.hint(format!(
+            "the newest revision replaced revision {before}: `esker rollback {name} --to {before}` brings that back; \
+             `esker log {name}` lists all"
+        )),
+        AdminError::NothingToUndo { before: None } | AdminError::NoRevision { .. } => {
+            failure.hint(format!("`esker log {name}` lists the revisions"))
+        }
+        _ => failure,
+    }
+}
+
+fn print(out: &mut Output, name: &str, report: &RollbackReport, dry_run: bool) -> Result<(), Failure> {
+    let RollbackReport { before, target, revision, tags_removed, tag, counts, root } = report;
+    diff::summary(out, before, target, counts, false)?;
+    let would = if dry_run { "would be " } else { "" };
+    if let Some(tag) = tag {
+        out.line(format!("  tag       {tag} {would}moved to revision {revision}"))?;
+    }
+    for tag in tags_removed {
+        out.line(format!("  tag       {tag} {would}removed"))?;
+    }
+    match root {
+        Some(root) => {
+            let number = before.number;
+            out.line(out.bold(&format!("revision {revision} is equal to revision {}", target.number)))?;
+            out.line(format!("  root      {root}"))?;
+            out.line(format!("  `esker rollback {name} --to {number}` brings revision {number} back"))
+        }
+        None => out.line(format!("revision {revision} would be equal to revision {}", target.number)),
+    }
+}

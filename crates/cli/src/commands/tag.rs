@@ -1,0 +1,282 @@
+use clap::Subcommand;
+use esker_admin::{AdminError, TagChange, TagInfo, TagReport};
+use esker_vfs::Time;
+
+use crate::entry::time_text;
+use crate::error::Failure;
+use crate::output::Output;
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::revision_source::RevisionArgs;
+use crate::settings::Settings;
+
+/// Lists, adds, moves and removes tags, which are names of revisions.
+///
+/// Example: esker tag add sw.example.org v1.2 --message "release 1.2"
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    List(Box<ListArgs>),
+    Show(Box<ShowArgs>),
+    Add(AddArgs),
+    Move(MoveArgs),
+    Remove(RemoveArgs),
+}
+
+/// Lists the tags of a repository, newest first.
+///
+/// Example: esker tag list sw.example.org
+#[derive(clap::Args, Debug)]
+struct ListArgs {
+    /// Repository: its NAME or URL
+    #[arg(value_name = "NAME|URL")]
+    place: String,
+
+    /// Print a JSON array
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    source: RevisionArgs,
+}
+
+/// Shows a tag and its revision.
+///
+/// Example: esker tag show sw.example.org trunk
+#[derive(clap::Args, Debug)]
+struct ShowArgs {
+    /// Repository: its NAME or URL
+    #[arg(value_name = "NAME|URL")]
+    place: String,
+
+    /// Name of the tag
+    #[arg(value_name = "TAG")]
+    tag: String,
+
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    source: RevisionArgs,
+}
+
+/// Options of changes.
+#[derive(clap::Args, Debug)]
+struct ChangeArgs {
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    #[command(flatten)]
+    lock: LockArgs,
+
+    /// Print what would change, and change nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Gives a revision a tag.
+///
+/// Example: esker tag add sw.example.org v1.2 --revision 12
+#[derive(clap::Args, Debug)]
+struct AddArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Name of the tag
+    #[arg(value_name = "TAG")]
+    tag: String,
+
+    /// The revision: its number, another tag of it, or the hash of its root catalog [default: the newest]
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<String>,
+
+    /// Description of the tag
+    #[arg(long, value_name = "TEXT")]
+    message: Option<String>,
+
+    /// Move the tag if there is one of this name
+    #[arg(long)]
+    force: bool,
+
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+/// Gives an existing tag to another revision; its branch stays, and so does its description without `--message`.
+///
+/// Example: esker tag move sw.example.org production --revision v1.2
+#[derive(clap::Args, Debug)]
+struct MoveArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Name of the tag
+    #[arg(value_name = "TAG")]
+    tag: String,
+
+    /// The revision: its number, another tag of it, or the hash of its root catalog [default: the newest]
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<String>,
+
+    /// New description of the tag
+    #[arg(long, value_name = "TEXT")]
+    message: Option<String>,
+
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+/// Removes tags: all that are named, or none if one of them can't be removed.
+///
+/// Example: esker tag remove sw.example.org v1.0 v1.1
+#[derive(clap::Args, Debug)]
+struct RemoveArgs {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Names of the tags
+    #[arg(value_name = "TAG", required = true)]
+    tags: Vec<String>,
+
+    #[command(flatten)]
+    change: ChangeArgs,
+}
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    match args.command {
+        Command::List(args) => list(&args, settings),
+        Command::Show(args) => show(&args, settings),
+        Command::Add(AddArgs { name, tag, revision, message, force, change }) => {
+            let description = message.unwrap_or_default();
+            apply(&name, &TagChange::Add { name: tag, revision, description, force }, &change, settings)
+        }
+        Command::Move(MoveArgs { name, tag, revision, message, change }) => {
+            let description = message.unwrap_or_default();
+            apply(&name, &TagChange::Move { name: tag, revision, description }, &change, settings)
+        }
+        Command::Remove(RemoveArgs { name, tags: names, change }) => {
+            apply(&name, &TagChange::Remove { names }, &change, settings)
+        }
+    }
+}
+
+/// Returns a time of the repository as text.
+pub(crate) fn when(seconds: i64) -> String {
+    time_text(Time { secs: seconds, nanos: 0 })
+}
+
+fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
+    let revisions = args.source.open(&args.place, settings)?;
+    let mut out = Output::new();
+    if args.json {
+        out.json_array(revisions.tags().iter().map(TagInfo::from))?;
+        return out.finish();
+    }
+    if revisions.tags().is_empty() {
+        out.line(format!("{} has no tags", args.place))?;
+    }
+    let width = revisions.tags().iter().map(|tag| tag.name.chars().count()).max().unwrap_or_default();
+    for tag in revisions.tags().iter().map(TagInfo::from) {
+        out.line(line(&out, &tag, width))?;
+    }
+    out.finish()
+}
+
+fn line(out: &Output, tag: &TagInfo, width: usize) -> Vec<u8> {
+    let branch = if tag.branch.is_empty() { String::new() } else { format!(" on branch {}", tag.branch) };
+    let TagInfo { name, revision, root, description, .. } = tag;
+    let published = when(tag.published);
+    let line = format!("{name:<width$}  {published} UTC  revision {revision}{branch}  {root}  {description}");
+    out.name(line.trim_end().as_bytes()).into_owned()
+}
+
+fn show(args: &ShowArgs, settings: &Settings) -> Result<(), Failure> {
+    let revisions = args.source.open(&args.place, settings)?;
+    let found = revisions.tags().iter().find(|tag| tag.name == args.tag).map(TagInfo::from);
+    let tag = found.ok_or_else(|| {
+        Failure::failed(format!("{} has no tag {}", args.place, args.tag))
+            .hint(format!("`esker tag list {}` lists its tags", args.place))
+    })?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&tag)?;
+        return out.finish();
+    }
+    out.line(out.bold(&tag.name))?;
+    out.line(format!("  revision  {}", tag.revision))?;
+    out.line(format!("  root      {}", tag.root))?;
+    out.line(format!("  time      {} UTC", when(tag.published)))?;
+    if !tag.branch.is_empty() {
+        out.line(format!("  branch    {}", tag.branch))?;
+    }
+    if !tag.description.is_empty() {
+        out.line(out.name(format!("  message   {}", tag.description).as_bytes()))?;
+    }
+    out.finish()
+}
+
+fn apply(name: &str, change: &TagChange, args: &ChangeArgs, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
+    let place = args.place.place(name, settings)?;
+    let repository = place.open(args.lock, &interrupt, args.json)?;
+    let done = match args.dry_run {
+        true => change.dry_run(&repository),
+        false => change.run(&repository, now(), &interrupt.flag()),
+    };
+    let report = done.map_err(|error| failed(place.name.as_str(), &error))?;
+    let mut out = Output::new();
+    match args.json {
+        true => out.json(&report)?,
+        false => print(&mut out, &report, args.dry_run)?,
+    }
+    out.finish()
+}
+
+fn failed(name: &str, error: &AdminError) -> Failure {
+    use esker_format::write::history::TagError;
+    let failure = of_admin(&format!("the tags of {name} were not changed"), error);
+    match error {
+        AdminError::Tag(TagError::Exists(tag)) => {
+            failure.hint(format!("move it with `esker tag move {name} {tag}`, or with --force"))
+        }
+        AdminError::Tag(TagError::Unknown(_)) => {
+            failure.hint(format!("`esker tag list {name}` lists its tags"))
+        }
+        _ => failure,
+    }
+}
+
+fn print(out: &mut Output, report: &TagReport, dry_run: bool) -> Result<(), Failure> {
+    let would = if dry_run { "would be " } else { "" };
+    for tag in &report.added {
+        out.line(format!("{} {would}added: revision {}", tag.name, tag.revision))?;
+    }
+    for (tag, from) in report.moved.iter().zip(&report.moved_from) {
+        out.line(format!(
+            "{} {would}moved: from revision {} to revision {}",
+            tag.name, from.revision, tag.revision
+        ))?;
+    }
+    for tag in &report.removed {
+        out.line(format!("{} {would}removed: revision {}", tag.name, tag.revision))?;
+    }
+    for branch in &report.branches_removed {
+        out.line(format!("branch {branch} {would}removed: it has no tags"))?;
+    }
+    if let Some(revision) = report.snapshots {
+        out.line(format!("revision {revision} shows these tags in /.cvmfs/snapshots"))?;
+    }
+    Ok(())
+}
