@@ -22,6 +22,7 @@ use crate::progress::Phase;
 use crate::report::Report;
 use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions, until_kept};
+use crate::snapshots;
 
 use archive::Archive;
 use collect::{Collected, Collector};
@@ -118,6 +119,7 @@ impl Ingest<'_> {
         report.warnings.extend(collected.warnings());
         report.seconds.store = context.seconds();
         context.finish(&collected.changes, &mut self.options, &mut report)?;
+        snapshots::follow(repository, context.now, &self.options.stop, &mut report);
         report.remembered(index.write());
         report.seconds.total = context.seconds();
         Ok(report)

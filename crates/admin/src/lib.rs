@@ -29,6 +29,7 @@ mod encode;
 mod entry;
 mod entry_diff;
 mod error;
+mod exclusive;
 mod file_content;
 mod file_index;
 mod filter;

@@ -49,6 +49,7 @@ use crate::report::Report;
 use crate::repository::Repository;
 use crate::revision::{Context, Empty, PublishOptions};
 use crate::settings::Settings;
+use crate::snapshots;
 use crate::source::Source;
 
 use access::Access;
@@ -266,6 +267,7 @@ impl PublishUpper<'_> {
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
         context.finish(&changed, &mut self.options, &mut report)?;
+        snapshots::follow(repository, context.now, &self.options.stop, &mut report);
         report.remembered(index.write());
         report.seconds.total = context.seconds();
         Ok(report)

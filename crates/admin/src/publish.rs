@@ -24,6 +24,7 @@ use crate::report::Report;
 use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions, until_kept};
 use crate::scan::Scan;
+use crate::snapshots;
 use crate::source::{Facts, Source};
 
 /// Description of a publish.
@@ -76,6 +77,7 @@ impl Publish<'_> {
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;
         context.finish(&plan.changes, &mut self.options, &mut report)?;
+        snapshots::follow(repository, context.now, &self.options.stop, &mut report);
         report.remembered(index.write());
         report.remembered(context.file_index.write(std::mem::take(&mut plan.records)));
         report.seconds.total = context.seconds();

@@ -32,7 +32,6 @@ use crate::report::Report;
 use crate::repository::{Base, Repository};
 use crate::settings::Settings;
 use crate::shrink::Shrink;
-use crate::snapshots;
 
 /// Seconds before the expiry of a whitelist from which publishers are warned.
 const WARN_BEFORE: i64 = 7 * DAY;
@@ -249,25 +248,7 @@ impl<'r> Context<'r> {
     ) -> Result<(), AdminError> {
         let profiles = self.repository.profiles();
         options.profiles.iter().try_for_each(|added| profiles.add(added))?;
-        commit::commit(self, changes, options, report)?;
-        if report.published || report.tag.is_some() {
-            self.refresh_snapshots(options, report);
-        }
-        Ok(())
-    }
-
-    /// Brings the virtual directory of snapshots up to date. The revision is published already, so a failure only
-    /// delays that until the next publish.
-    fn refresh_snapshots(&self, options: &PublishOptions<'_>, report: &mut Report) {
-        match snapshots::refresh(self.repository, self.now, &options.stop) {
-            Ok(Some(revision)) => (report.revision, report.root) = (revision.number, revision.root),
-            Ok(None) => {}
-            Err(error) => {
-                report
-                    .warnings
-                    .push(format!("/.cvmfs/snapshots is out of date until the next publish: {error}"));
-            }
-        }
+        commit::commit(self, changes, options, report)
     }
 
     /// Stores the object of an empty file.

@@ -9,8 +9,9 @@ use serde::Serialize;
 
 use crate::catalogs::{Built, CatalogBuilder, Outline};
 use crate::changes::{Changes, NewTree};
-use crate::commit::{self, Next, exclusively};
+use crate::commit::{self, Next};
 use crate::error::AdminError;
+use crate::exclusive::exclusively;
 use crate::published::Published;
 use crate::repository::Repository;
 use crate::returning::returning_objects;

@@ -20,12 +20,14 @@ use esker_store::Sink as _;
 
 use crate::catalogs::{CatalogBuilder, outline_all};
 use crate::changes::{Changes, NewTree};
-use crate::commit::{HeadLock, Next, exclusively};
+use crate::commit::{HeadLock, Next};
 use crate::encode::Encoder;
 use crate::entry::MARKER;
 use crate::error::AdminError;
+use crate::exclusive::exclusively;
 use crate::path::{self, RESERVED};
 use crate::published::{OldCatalog, Published};
+use crate::report::Report;
 use crate::repository::Repository;
 
 /// The directory with a directory for each tag.
@@ -61,6 +63,21 @@ pub(crate) fn refresh(
         let (next, refreshed) = write(repository, lock, wanted, now)?.unzip();
         Ok((next, refreshed))
     })
+}
+
+/// Brings the virtual directory up to date after a publish. The revision is public already, so a failure only delays
+/// that until the next publish.
+pub(crate) fn follow(repository: &Repository, now: UnixTime, stop: &AtomicBool, report: &mut Report) {
+    if !report.published && report.tag.is_none() {
+        return;
+    }
+    match refresh(repository, now, stop) {
+        Ok(Some(revision)) => (report.revision, report.root) = (revision.number, revision.root),
+        Ok(None) => {}
+        Err(error) => {
+            report.warnings.push(format!("/.cvmfs/snapshots is out of date until the next publish: {error}"));
+        }
+    }
 }
 
 /// Writes the next revision; none if the directory is as it has to be.

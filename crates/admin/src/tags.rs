@@ -7,8 +7,9 @@ use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use serde::Serialize;
 
-use crate::commit::{self, Next, exclusively};
+use crate::commit::{self, Next};
 use crate::error::AdminError;
+use crate::exclusive::exclusively;
 use crate::repository::Repository;
 use crate::returning::returning_objects;
 use crate::revisions::Revisions;

@@ -36,8 +36,8 @@ pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
-pub(crate) use report::list_changes;
 pub(crate) use remote_files::RemoteFiles;
+pub(crate) use report::list_changes;
 pub(crate) use storage::refuse_address;
 
 /// Options for the storage and the keys of a repository.

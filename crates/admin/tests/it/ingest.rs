@@ -11,7 +11,7 @@ use tar::{Builder, EntryType, Header};
 
 use crate::workshop::{Workshop, now, options};
 
-type Archive = Builder<Vec<u8>>;
+pub(crate) type Archive = Builder<Vec<u8>>;
 
 fn header(kind: EntryType, mode: u32) -> Header {
     let mut header = Header::new_gnu();
@@ -24,7 +24,7 @@ fn header(kind: EntryType, mode: u32) -> Header {
     header
 }
 
-fn file(archive: &mut Archive, path: &str, bytes: &[u8]) {
+pub(crate) fn file(archive: &mut Archive, path: &str, bytes: &[u8]) {
     let mut header = header(EntryType::Regular, 0o640);
     header.set_size(bytes.len() as u64);
     archive.append_data(&mut header, path, bytes).unwrap();
@@ -44,7 +44,7 @@ fn other(archive: &mut Archive, kind: EntryType, path: &str) {
     archive.append_data(&mut header(kind, 0o755), path, &[][..]).unwrap();
 }
 
-fn ingest(
+pub(crate) fn ingest(
     workshop: &Workshop,
     archive: &Path,
     change: impl FnOnce(&mut Ingest<'_>),
@@ -62,13 +62,13 @@ fn ingest(
     ingest.run(&workshop.open(), now())
 }
 
-fn write(workshop: &Workshop, name: &str, bytes: &[u8]) -> PathBuf {
+pub(crate) fn write(workshop: &Workshop, name: &str, bytes: &[u8]) -> PathBuf {
     let path = workshop.folder.path().join(name);
     fs::write(&path, bytes).unwrap();
     path
 }
 
-fn paths(findings: &Findings) -> Vec<String> {
+pub(crate) fn paths(findings: &Findings) -> Vec<String> {
     findings.assert_clean().tree.keys().map(|path| String::from_utf8_lossy(path).into_owned()).collect()
 }
 
@@ -485,75 +485,4 @@ fn unsupported_attributes_are_left_out_with_a_warning() {
     // The published result can be read, and published to, again.
     assert!(!ingest(&workshop, &archive, |_| ()).unwrap().published);
     assert!(workshop.publish().published);
-}
-
-/// An archive of one file that no compression makes smaller, so that a wrong byte of it is found by a checksum only.
-fn incompressible() -> Vec<u8> {
-    let mut state = 1u32;
-    let mut random = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    let bytes: Vec<u8> = (0..400_000).map(|_| random()).collect();
-    let mut archive = Builder::new(Vec::new());
-    file(&mut archive, "random", &bytes);
-    archive.into_inner().unwrap()
-}
-
-fn gzipped(plain: &[u8]) -> Vec<u8> {
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    gzip.write_all(plain).unwrap();
-    gzip.finish().unwrap()
-}
-
-#[test]
-fn checksums_of_compressed_archives_are_checked() {
-    let plain = incompressible();
-    let mut zstd = zstd::Encoder::new(Vec::new(), 1).unwrap();
-    zstd.include_checksum(true).unwrap();
-    zstd.write_all(&plain).unwrap();
-    let mut xz = lzma_rust2::XzWriter::new(Vec::new(), lzma_rust2::XzOptions::with_preset(1)).unwrap();
-    xz.write_all(&plain).unwrap();
-    let compressed = [("gz", gzipped(&plain)), ("zst", zstd.finish().unwrap()), ("xz", xz.finish().unwrap())];
-    for (name, mut bytes) in compressed {
-        let workshop = Workshop::new();
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        let outcome = ingest(&workshop, &write(&workshop, name, &bytes), |_| ());
-        assert!(matches!(outcome, Err(AdminError::Source { .. })), "{name}: {outcome:?}");
-        assert_eq!(workshop.check().assert_clean().revision, 0);
-        bytes[middle] ^= 1;
-        assert!(ingest(&workshop, &write(&workshop, name, &bytes), |_| ()).unwrap().published);
-    }
-}
-
-#[test]
-fn archives_end_as_those_of_other_programs_do() {
-    let mut archive = Builder::new(Vec::new());
-    file(&mut archive, "a", b"1");
-    file(&mut archive, "b", b"2");
-    let whole = archive.into_inner().unwrap();
-    let members = &whole[..4 * 512];
-    let halves = [gzipped(&whole[..700]), gzipped(&whole[700..])].concat();
-    let good = [
-        // What some writers leave out, and libarchive doesn't miss.
-        members.to_vec(),
-        [&whole, &b"something else"[..]].concat(),
-        halves.clone(),
-        // Tapes are padded.
-        [&halves, &[0; 1000][..]].concat(),
-        [&halves, &b"something else"[..]].concat(),
-    ];
-    for bytes in good {
-        let workshop = Workshop::new();
-        ingest(&workshop, &write(&workshop, "good", &bytes), |_| ()).unwrap();
-        assert_eq!(paths(&workshop.check()), ["/", "/in", "/in/here", "/in/here/a", "/in/here/b"]);
-    }
-    let cut =
-        [members[..1536 + 1].to_vec(), members[..1024 + 9].to_vec(), halves[..halves.len() - 4].to_vec()];
-    for bytes in cut {
-        let workshop = Workshop::new();
-        let outcome = ingest(&workshop, &write(&workshop, "cut", &bytes), |_| ());
-        assert!(matches!(outcome, Err(AdminError::Source { .. })), "{outcome:?}");
-    }
 }

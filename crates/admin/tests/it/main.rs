@@ -3,6 +3,7 @@
 
 mod bundles;
 mod collecting;
+mod compressed_archives;
 mod corpus;
 mod creation;
 mod diffing;

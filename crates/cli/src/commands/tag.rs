@@ -101,8 +101,8 @@ struct AddArgs {
     revision: Option<String>,
 
     /// Description of the tag
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    message: String,
+    #[arg(long, value_name = "TEXT")]
+    message: Option<String>,
 
     /// Move the tag if there is one of this name
     #[arg(long)]
@@ -130,8 +130,8 @@ struct MoveArgs {
     revision: Option<String>,
 
     /// New description of the tag
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    message: String,
+    #[arg(long, value_name = "TEXT")]
+    message: Option<String>,
 
     #[command(flatten)]
     change: ChangeArgs,
@@ -158,10 +158,12 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     match args.command {
         Command::List(args) => list(&args, settings),
         Command::Show(args) => show(&args, settings),
-        Command::Add(AddArgs { name, tag, revision, message: description, force, change }) => {
+        Command::Add(AddArgs { name, tag, revision, message, force, change }) => {
+            let description = message.unwrap_or_default();
             apply(&name, &TagChange::Add { name: tag, revision, description, force }, &change, settings)
         }
-        Command::Move(MoveArgs { name, tag, revision, message: description, change }) => {
+        Command::Move(MoveArgs { name, tag, revision, message, change }) => {
+            let description = message.unwrap_or_default();
             apply(&name, &TagChange::Move { name: tag, revision, description }, &change, settings)
         }
         Command::Remove(RemoveArgs { name, tags: names, change }) => {

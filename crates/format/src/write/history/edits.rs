@@ -143,7 +143,7 @@ pub fn is_automatic(name: &str) -> bool {
     let fraction = match rest.strip_prefix(b".") {
         Some(fraction) => {
             let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            (1..=3).contains(&digits).then(|| &fraction[digits..])
+            fraction.get(digits..).filter(|_| (1..=3).contains(&digits))
         }
         None => Some(rest),
     };
