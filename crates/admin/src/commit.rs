@@ -9,6 +9,7 @@
 //! The lock is held for a short time: what is large is stored before. If another publisher replaced the head meanwhile,
 //! the catalogs that the changes touch are written once more under the lock, so no publisher waits for ever.
 
+mod kept_history;
 mod lock;
 mod prepared;
 mod publication;
@@ -30,7 +31,8 @@ use crate::report::Report;
 use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions};
 
-pub(crate) use lock::{ATTEMPTS, HeadLock, read_history};
+pub(crate) use kept_history::read_history;
+pub(crate) use lock::{ATTEMPTS, HeadLock};
 use prepared::Prepared;
 pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;

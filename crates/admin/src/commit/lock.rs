@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_format::history::History;
 use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::write::history::HistoryDraft;
@@ -12,9 +11,9 @@ use esker_store::{FileLock, LocalSink, Locking, Sink as _};
 
 use crate::condemned::Condemned;
 use crate::error::AdminError;
-use crate::repository::{Base, DATABASE_MAX, ReadHead, Repository};
-use crate::signed::read_object;
+use crate::repository::{Base, ReadHead, Repository};
 
+use super::kept_history::read_history;
 use super::publication::Next;
 
 /// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
@@ -110,15 +109,4 @@ impl HeadLock<'_> {
             forgotten: HashSet::new(),
         }
     }
-}
-
-/// Reads a history to continue it; an empty one if there is none.
-pub(crate) fn read_history(
-    repository: &Repository,
-    object: Option<ObjectName>,
-) -> Result<HistoryDraft, AdminError> {
-    let Some(object) = object else { return Ok(HistoryDraft::new(repository.name.clone())) };
-    let bytes = read_object(&*repository.sink, &object, None, DATABASE_MAX, "the history")?;
-    let history = History::parse(&bytes).map_err(AdminError::History)?;
-    Ok(HistoryDraft::continuing(&history, object.hash))
 }

@@ -348,8 +348,11 @@ fn two_publishers_end_as_in_the_model() {
         Repository::open_on(&disks(&disk), &workshop.root(), &name, workshop.keys(), now()).unwrap()
     };
     let counts = std::cell::RefCell::new([0, 0]);
-    let mut runner =
-        TestRunner::new(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() });
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases: 100,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
     let strategy = (edits(), edits(), edits(), edits());
     let outcome = runner.run(&strategy, |(base, more, first, second)| {
         let base = edited(edited(Tree::new(), &base), &more);

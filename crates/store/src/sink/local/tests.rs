@@ -111,7 +111,7 @@ fn leftovers_of_a_dead_process_are_removed_and_those_of_a_live_one_stay() {
     fs::write(&old, b"of an earlier version").unwrap();
     let other = LocalSink::open(sink.root());
     other.prepare().unwrap();
-    assert_eq!(in_transit(&sink), [live.clone()]);
+    assert_eq!(in_transit(&sink), std::slice::from_ref(live));
     assert!(old.exists(), "an earlier version may be running");
     drop(other.lock().unwrap());
     assert!(!old.exists());
