@@ -78,7 +78,8 @@ fn a_log_says_which_revision_changed_a_path() {
     let numbers: Vec<_> =
         all.as_array().expect("an array").iter().map(|one| one["revision"].clone()).collect();
     assert_eq!(numbers, [3, 2, 1, 0].map(Value::from));
-    assert_eq!(all[1]["descriptions"][0], "a better two");
+    let descriptions = all[1]["descriptions"].as_array().expect("an array");
+    assert!(descriptions.contains(&"a better two".into()), "{descriptions:?}");
     let text = text(&workshop, &["log", NAME, "/file"]);
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| line.starts_with("path ")).collect();
     assert_eq!(lines[0], "path      removed", "{text}");
@@ -116,11 +117,13 @@ fn a_rollback_is_seen_by_clients_and_undone() {
     assert!(plan.contains("added    /file") && plan.contains("would be removed"), "{plan}");
     text(&workshop, &["rollback", NAME, "--to", "v1"]);
     assert_eq!(text(&workshop, &["cat", &format!("{NAME}:/file")]), "one\ntwo\nthree\n");
+    assert_eq!(text(&workshop, &["ls", &format!("{NAME}@v1:/")]), "file\n", "the tag is at revision 4");
     let refused = workshop.esker(&["undo", NAME]);
     assert!(words(&refused).contains("--to 3"), "{}", words(&refused));
     text(&workshop, &["rollback", NAME, "--to", "3"]);
     assert_eq!(text(&workshop, &["cat", &format!("{NAME}:/other")]), "other\n");
-    assert_eq!(text(&workshop, &["ls", &format!("{NAME}@v1:/")]), "file\n", "the tag stays at revision 4");
+    let tags = text(&workshop, &["tag", "list", NAME]);
+    assert!(!tags.contains("v1"), "revision 4, which the tag named, is after revision 3: {tags}");
 }
 
 #[test]
