@@ -15,6 +15,9 @@ pub(crate) struct Xattrs {
     pub(crate) left_out: u64,
 }
 
+/// Name and value of an extended attribute.
+pub(crate) type Pair = (Vec<u8>, Vec<u8>);
+
 /// Maximum length of a name or value, and maximum number of attributes: catalogs have one byte for each.
 const LENGTH_MAX: usize = 255;
 const VERSION: u8 = 1;
@@ -31,7 +34,7 @@ pub(crate) fn read_xattrs(directory: &OwnedFd, name: &[u8]) -> Result<Xattrs, Er
 }
 
 /// Reads the names and values of the extended attributes, except those of the publisher's machine.
-pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Errno> {
+pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<Pair>, Errno> {
     let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
     path.extend_from_slice(name);
     let path = CString::new(path).map_err(|_| Errno::INVAL)?;
@@ -40,7 +43,7 @@ pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<(
         Err(Errno::NOTSUP | Errno::NOSYS) => return Ok(Vec::new()),
         Err(error) => return Err(error),
     };
-    let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    let mut found: Vec<Pair> = Vec::new();
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
         if MACHINE_NAMES.contains(&name) {
             continue;
@@ -57,7 +60,7 @@ pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<(
 }
 
 /// Encodes the extended attributes that catalogs can represent.
-pub(crate) fn pack_xattrs(mut found: Vec<(Vec<u8>, Vec<u8>)>) -> Xattrs {
+pub(crate) fn pack_xattrs(mut found: Vec<Pair>) -> Xattrs {
     let all = found.len();
     // Archives may have names that no file system would take, and readers refuse whole catalogs for one of them.
     let is_name = |name: &[u8]| !name.is_empty() && name.len() <= LENGTH_MAX && !name.contains(&0);

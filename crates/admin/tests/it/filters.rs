@@ -60,7 +60,8 @@ fn archives_are_filtered_with_all_below_an_ignored_directory() {
         let mut header = tar::Header::new_gnu();
         header.set_size(0);
         header.set_mode(0o644);
-        (header.set_uid(5), header.set_gid(6));
+        header.set_uid(5);
+        header.set_gid(6);
         archive.append_data(&mut header, path, &[][..]).unwrap();
     }
     let path = workshop.folder.path().join("a.tar");
