@@ -367,8 +367,15 @@ fn the_examples_of_help_work() {
             "config check" => assert_eq!(example, format!("esker config check {NAME}")),
             // They name revisions, tags, builds and transactions that the reader has not; `time_travel.rs` and
             // `transactions.rs` have those.
-            "tag add" | "tag move" | "tag remove" | "rollback" | "transaction" | "transaction show"
-            | "transaction resume" | "transaction publish" | "transaction abort" => {
+            "tag add"
+            | "tag move"
+            | "tag remove"
+            | "rollback"
+            | "transaction"
+            | "transaction show"
+            | "transaction resume"
+            | "transaction publish"
+            | "transaction abort" => {
                 assert!(example.starts_with("esker "), "{example}");
             }
             "doctor" => reader.examine(&example),
