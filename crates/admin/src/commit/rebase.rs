@@ -206,6 +206,8 @@ impl Rebase<'_> {
             let path = path::join(directory, name);
             match (old.get(name), new.get(name)) {
                 (Some(old), Some(new)) if same_directory(old, new) => below.push(path),
+                // Both sides removed it.
+                (Some(_), None) => {}
                 (old, new) if same(old, new) || is_made(old) && is_made(new) => {}
                 _ => self.conflict(&path),
             }
