@@ -91,10 +91,14 @@ fn prompt(terminal: &mut File, text: &str) -> Result<String, String> {
 }
 
 /// Reads a line key by key.
-fn typed(input: impl io::Read) -> Result<String, String> {
+fn typed(mut input: impl io::Read) -> Result<String, String> {
     let mut line = Vec::new();
-    for byte in input.bytes().take(LENGTH_MAX as usize) {
-        match byte.map_err(|error| error.to_string())? {
+    let mut key = [0];
+    for _ in 0..LENGTH_MAX {
+        if input.read(&mut key).map_err(|error| error.to_string())? == 0 {
+            break;
+        }
+        match key[0] {
             b'\n' | b'\r' | 4 => break,
             3 | 28 => return Err("the prompt was interrupted".to_owned()),
             8 | 127 => {
