@@ -49,6 +49,8 @@ pub struct Repository {
     collections: u64,
     /// Longest wait for the lock of the head; none waits without limit.
     pub(crate) lock_wait: Option<Duration>,
+    /// Called when a commit begins to wait, with the error that it would have been without waiting.
+    pub(crate) on_lock_wait: fn(&AdminError),
 }
 
 /// Longest wait for the lock of the head, which other publishers hold for a short time only.
@@ -134,6 +136,7 @@ impl Repository {
             state,
             collections,
             lock_wait,
+            on_lock_wait: |_| {},
         })
     }
 
@@ -147,9 +150,10 @@ impl Repository {
         Ok(())
     }
 
-    /// Sets how long a commit waits for the commits of other publishers; none for no limit.
-    pub fn wait_for_lock(&mut self, limit: Option<Duration>) {
-        self.lock_wait = limit;
+    /// Sets how long a commit waits for the commits of other publishers, none for no limit, and what is called when it
+    /// begins to wait.
+    pub fn wait_for_lock(&mut self, limit: Option<Duration>, begins: fn(&AdminError)) {
+        (self.lock_wait, self.on_lock_wait) = (limit, begins);
     }
 
     /// Returns the name of the repository.

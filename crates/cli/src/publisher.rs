@@ -150,7 +150,7 @@ impl Place {
             .when_free(interrupt, quiet, || self.try_open())
             .map_err(|error| of_admin(&format!("can't open {} for publishing", self.name), &error))?;
         if let Some(limit) = lock.limit() {
-            repository.wait_for_lock(limit);
+            repository.wait_for_lock(limit, if quiet { |_| {} } else { lock::tell_of_wait });
         }
         Ok(repository)
     }

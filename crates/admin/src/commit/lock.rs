@@ -34,7 +34,7 @@ pub(crate) struct HeadLock<'r> {
 impl Repository {
     /// Takes the lock of the head, after waiting for other publishers, and reads the head.
     pub(crate) fn lock_head(&self, stop: &AtomicBool) -> Result<HeadLock<'_>, AdminError> {
-        let lock = wait(&self.sink, self.lock_wait, stop)?;
+        let lock = wait(&self.sink, (self.lock_wait, self.on_lock_wait), stop)?;
         let head = self.read_head()?;
         let condemned = self.condemned().read()?;
         let collections = self.condemned().collections()?;
@@ -42,7 +42,12 @@ impl Repository {
     }
 }
 
-fn wait(sink: &LocalSink, limit: Option<Duration>, stop: &AtomicBool) -> Result<FileLock, AdminError> {
+fn wait(
+    sink: &LocalSink,
+    (limit, begins): (Option<Duration>, fn(&AdminError)),
+    stop: &AtomicBool,
+) -> Result<FileLock, AdminError> {
+    let mut waits = false;
     let begun = Instant::now();
     let mut pause = PAUSE;
     loop {
@@ -52,7 +57,12 @@ fn wait(sink: &LocalSink, limit: Option<Duration>, stop: &AtomicBool) -> Result<
                 return Err(AdminError::locked(sink.describe())(holder));
             }
             Locking::Held(_) if stop.load(Ordering::Relaxed) => return Err(AdminError::Interrupted),
-            Locking::Held(_) => std::thread::sleep(pause),
+            Locking::Held(holder) => {
+                if !std::mem::replace(&mut waits, true) {
+                    begins(&AdminError::locked(sink.describe())(holder));
+                }
+                std::thread::sleep(pause);
+            }
         }
         pause = (pause * 2).min(PAUSE_MAX);
     }

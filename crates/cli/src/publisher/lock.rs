@@ -57,9 +57,7 @@ impl LockArgs {
             }
             let meter = waiting.get_or_insert_with(|| {
                 if !quiet {
-                    // Progress that can't be shown is no reason to stop.
-                    let line = format!("esker: {error}; waiting until it is done (Ctrl-C to give up)\n");
-                    let _ = std::io::stderr().write_all(line.as_bytes());
+                    tell_of_wait(&error);
                 }
                 ProgressMeter::new(quiet)
             });
@@ -71,6 +69,13 @@ impl LockArgs {
             }
         }
     }
+}
+
+/// Prints which publisher the command waits for.
+pub(super) fn tell_of_wait(error: &AdminError) {
+    // Progress that can't be shown is no reason to stop.
+    let line = format!("esker: {error}; waiting until it is done (Ctrl-C to give up)\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 #[cfg(test)]
