@@ -10,7 +10,7 @@ use clap::Subcommand;
 use crate::error::Failure;
 use crate::settings::Settings;
 
-/// Lists, replaces, copies and protects the keys of a repository, and signs whitelists on another machine.
+/// Lists, replaces, copies and encrypts keys, and signs whitelists on another machine.
 ///
 /// Example: esker key list sw.example.org
 #[derive(clap::Args, Debug)]

@@ -112,7 +112,9 @@ struct AddArgs {
     change: ChangeArgs,
 }
 
-/// Gives an existing tag to another revision; its branch stays, and so does its description without `--message`.
+/// Moves a tag to another revision.
+///
+/// Its branch stays, and so does its description without `--message`.
 ///
 /// Example: esker tag move sw.example.org production --revision v1.2
 #[derive(clap::Args, Debug)]

@@ -8,7 +8,9 @@ use crate::output::Output;
 use crate::publisher::{PublisherArgs, of_admin};
 use crate::settings::Settings;
 
-/// Copies keys into the keys folder, after checking that they belong together. Other keys are never replaced.
+/// Copies keys that belong together into the keys folder.
+///
+/// Keys of another pair there are never replaced.
 ///
 /// Example: esker key import sw.example.org keys-for-clients
 #[derive(clap::Args, Debug)]

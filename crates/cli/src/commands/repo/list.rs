@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::publisher::{now, of_admin};
 use crate::settings::Settings;
 
-/// Lists the repositories in the storage folder, with revision, last publish and expiry of the whitelist.
+/// Lists the repositories in a folder, with revision, last publish and whitelist expiry.
 ///
 /// Example: esker repo list
 #[derive(clap::Args, Debug)]
