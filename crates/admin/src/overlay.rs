@@ -313,9 +313,7 @@ impl PublishUpper<'_> {
                 .changes
                 .entry_mut(&waiting.directory, &waiting.name)
                 .expect("an entry that waits for content differs from the published one because it has none");
-            entry.hash = content.hash;
-            entry.chunks.clone_from(&content.chunks);
-            entry.flags.0 |= content.flags.0;
+            content.set_in(entry);
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use esker_format::catalog::{Chunk, Flags};
 use esker_format::chunker::Chunker;
 use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 use parking_lot::Mutex;
 
@@ -32,6 +33,15 @@ pub(crate) struct Content {
     pub(crate) hash: Option<ContentHash>,
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) flags: Flags,
+}
+
+impl Content {
+    /// Sets the content of a file's entry, whose other attributes stay.
+    pub(crate) fn set_in(&self, entry: &mut Entry) {
+        entry.hash = self.hash;
+        entry.chunks.clone_from(&self.chunks);
+        entry.flags.0 |= self.flags.0;
+    }
 }
 
 /// A piece of a file on its way from a feeder to a worker.

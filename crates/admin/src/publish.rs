@@ -220,9 +220,7 @@ fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Resu
             .changes
             .entry_mut(&waiting.directory, &waiting.name)
             .expect("what waits for content is in the changes because both were planned together");
-        entry.hash = content.hash;
-        entry.chunks.clone_from(&content.chunks);
-        entry.flags.0 |= content.flags.0;
+        content.set_in(entry);
         if waiting.settled {
             let key = PathKey::child(&waiting.directory, &waiting.name);
             plan.records.push(Record::new(key, &waiting.facts, entry));

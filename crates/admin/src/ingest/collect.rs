@@ -342,9 +342,7 @@ impl<'r> Collector<'r> {
             let content = contents
                 .get(job)
                 .expect("every job has its content because the pipeline ended without an error");
-            entry.hash = content.hash;
-            entry.chunks.clone_from(&content.chunks);
-            entry.flags.0 |= content.flags.0;
+            content.set_in(entry);
         }
         self.join_links()?;
         let mut differences = self.counted;
