@@ -15,9 +15,10 @@ use super::marks::{Kept, Marker, shared_record, tags};
 use super::revisions::{Revisions, expired_tags};
 use super::sweep::{Deleted, sweep};
 use super::{Collect, CollectPlan, Collected, Waiting, orphans, status_file};
-use crate::commit::{HeadLock, Next};
+use crate::commit::{ATTEMPTS, HeadLock, Next};
 use crate::condemned::{Condemned, CondemnedFolder, State};
 use crate::error::AdminError;
+use crate::exclusive::exclusively;
 use crate::hash_lists::{HashLists, SortedSet};
 use crate::reflog::KnownReflog;
 use crate::repository::{DATABASE_MAX, ReadHead, Repository};
@@ -26,8 +27,6 @@ use crate::repository::{DATABASE_MAX, ReadHead, Repository};
 const SCRATCH: &str = "collect";
 /// File that a collect locks, so that there is one at a time.
 const LOCK: &str = "collect.lock";
-/// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
-const ATTEMPTS: u32 = 5;
 
 /// A collect of one repository.
 pub(super) struct Run<'r> {
@@ -186,22 +185,16 @@ impl Run<'_> {
     fn prune_tags(&self) -> Result<Vec<String>, AdminError> {
         let Some(age) = self.marker.collect.automatic_tags else { return Ok(Vec::new()) };
         let before = UnixTime(self.now.0.saturating_sub(age));
-        let mut lock = self.repository.lock_head(&self.marker.collect.stop)?;
-        for _ in 0..ATTEMPTS {
+        exclusively(self.repository, &self.marker.collect.stop, |lock| {
             let mut history = lock.history()?;
             let expired: Vec<String> =
                 history.remove_automatic(before).into_iter().rev().map(|tag| tag.name).collect();
             if expired.is_empty() {
-                return Ok(expired);
+                return Ok((None, expired));
             }
-            self.mend_reflog(&lock)?;
-            let next = Next { history: Some(history), ..lock.same_revision(self.now) };
-            if lock.publish(next)? == Swap::Replaced {
-                return Ok(expired);
-            }
-            lock.read_again()?;
-        }
-        Err(AdminError::Moving)
+            self.mend_reflog(lock)?;
+            Ok((Some(Next { history: Some(history), ..lock.same_revision(self.now) }), expired))
+        })
     }
 
     /// Lists what goes, and then forgets it: in the reflog, and in the head that names the reflog.
