@@ -102,14 +102,26 @@ impl Scene {
         }
     }
 
-    /// Lists the merged tree. Its files have as many links as names in their directory.
+    /// Lists the merged tree. Its files have as many links as names in their directory. A name of several that the kernel
+    /// only copied up counts as a name of the lower file, although it has an inode of its own.
     pub(super) fn listing(&self) -> Vec<Entry> {
-        let mut entries = of_folder(&self.merged());
+        let (merged, source) = (self.merged(), self.workshop().source());
+        let mut entries = of_folder(&merged);
+        let without_links = |entry: &Entry| Entry { nlink: None, ..entry.clone() };
+        let lower: HashMap<Vec<u8>, Entry> =
+            of_folder(&source).iter().map(|entry| (entry.path.clone(), without_links(entry))).collect();
         let inode = |entry: &Entry| {
-            let path =
-                self.merged().join(std::ffi::OsStr::new(std::str::from_utf8(entry.below_root()).unwrap()));
+            let below = std::ffi::OsStr::new(std::str::from_utf8(entry.below_root()).unwrap());
+            let path = merged.join(below);
             let meta = fs::symlink_metadata(&path).unwrap();
-            (path.parent().unwrap().to_owned(), meta.dev(), meta.ino())
+            let is_unchanged = lower.get(&entry.path) == Some(&without_links(entry));
+            let parent = path.parent().unwrap().to_owned();
+            match fs::symlink_metadata(source.join(below)) {
+                Ok(under) if is_unchanged && (meta.nlink() == 1 || meta.ino() == under.ino()) => {
+                    (parent, meta.dev(), under.ino())
+                }
+                _ => (parent, meta.dev(), meta.ino()),
+            }
         };
         let inodes: Vec<_> = entries.iter().map(inode).collect();
         let mut names: HashMap<_, u64> = HashMap::new();

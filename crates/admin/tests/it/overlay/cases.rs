@@ -104,6 +104,12 @@ fn one_name_of_a_hard_link_group_stays_in_it_when_it_was_only_copied_up() {
 }
 
 #[test]
+fn a_group_keeps_its_links_when_one_name_was_only_copied_up_beside_other_changes() {
+    needs_overlay!();
+    assert_eq!(after("echo 1 >a; ln a b", ": >>a; echo 2 >c"), ["changed /", "added /c"]);
+}
+
+#[test]
 fn new_hard_links_within_a_directory_are_a_group() {
     needs_overlay!();
     after("mkdir d; echo 1 >d/a; ln d/a d/b", "cd d; ln a x; ln a y; echo 2 >n; ln n m; ln n ../far");
