@@ -190,6 +190,7 @@ impl Pace {
             *read
         };
         let due = Duration::from_secs_f64(total as f64 / rate as f64);
+        // The rate limit: this worker pauses until the bytes that all workers read are due.
         std::thread::sleep(due.saturating_sub(self.begun.elapsed()));
     }
 }

@@ -1,4 +1,4 @@
-//! Repairs a repository: objects and signed files from a mirror, the reflog from what is there.
+//! Repairs a repository: fetches objects and signed files from a mirror, and rebuilds the reflog.
 
 use std::collections::HashSet;
 

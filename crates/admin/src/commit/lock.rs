@@ -61,6 +61,7 @@ fn wait(
                 if !std::mem::replace(&mut waits, true) {
                     begins(&AdminError::locked(sink.describe())(holder));
                 }
+                // A blocking lock would neither end at the time limit nor at Ctrl-C.
                 std::thread::sleep(pause);
             }
         }

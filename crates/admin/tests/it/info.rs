@@ -60,7 +60,7 @@ fn an_expired_whitelist_is_a_warning() {
     assert!(soon.warnings[0].contains("whitelist expires"), "{:?}", soon.warnings);
 }
 
-/// Each file is removed, and then replaced by nonsense: its part is named, and the revision is told nevertheless.
+/// Each file is removed, then replaced by nonsense: the report names its part, and still has the revision.
 #[test]
 fn damaged_parts_are_named_and_the_others_described() {
     let workshop = Workshop::new();

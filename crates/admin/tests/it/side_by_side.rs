@@ -99,7 +99,7 @@ fn a_path_that_two_publishers_change_is_a_conflict_and_the_first_one_stays() {
     let findings = workshop.check();
     assert_shows(&findings, &[("/a/old", Some("first")), ("/a/more", Some("first"))]);
     assert_eq!(findings.revision, 2);
-    // It is told what is published now, and decides anew.
+    // The publisher reads the new head, and decides anew.
     assert!(publish(&workshop.open(), other.path(), "/a").unwrap().published);
     assert_shows(&workshop.check(), &[("/a/old", Some("second"))]);
 }

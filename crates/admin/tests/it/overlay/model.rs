@@ -87,7 +87,7 @@ fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file())
 }
 
-/// Does one operation. One that doesn't fit what is there fails, and that is fine.
+/// Applies one operation. An operation that doesn't fit the tree fails, and that is fine.
 fn apply(top: &Path, aside: &Path, operation: &Operation) {
     let all = directories(top);
     let folder = |number: &u8| all[usize::from(*number) % all.len()].clone();
