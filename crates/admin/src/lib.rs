@@ -84,7 +84,7 @@ pub use clusters::{Cluster, clusters, extent};
 pub use collect::{
     Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
 };
-pub use commit::TagRequest;
+pub use commit::{BranchRequest, TagRequest};
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
@@ -120,7 +120,7 @@ pub use settings::{
 };
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
-pub use tags::{TagChange, TagInfo, TagReport};
+pub use tags::{BranchInfo, TagChange, TagInfo, TagReport};
 pub use takeover::{
     ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, remembered_spool,
 };

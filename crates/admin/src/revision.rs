@@ -12,7 +12,7 @@ use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 
 use crate::changes::Changes;
-use crate::commit::{self, TagRequest};
+use crate::commit::{self, BranchRequest, TagRequest};
 use crate::content_index::ContentIndex;
 use crate::create::DAY;
 use crate::dirtab::Dirtab;
@@ -83,9 +83,10 @@ const ATTEMPTS: u32 = 5;
 /// Computes and publishes a change; again on the newest revision if objects of it were collected meanwhile.
 pub(crate) fn until_kept<T>(
     repository: &Repository,
+    branch: Option<&BranchRequest>,
     mut attempt: impl FnMut(Base) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
-    let mut base = repository.begin();
+    let mut base = repository.begin_on(branch)?;
     let mut missing = 0;
     for _ in 0..ATTEMPTS {
         missing = match attempt(base) {
@@ -94,7 +95,10 @@ pub(crate) fn until_kept<T>(
             Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => 1,
             other => return other,
         };
-        base = repository.begin_again()?;
+        base = match branch {
+            None => repository.begin_again()?,
+            Some(_) => repository.begin_on(branch)?,
+        };
     }
     Err(AdminError::Collected { objects: missing })
 }
@@ -121,11 +125,6 @@ impl Empty {
 }
 
 impl<'r> Context<'r> {
-    /// Creates the inputs of a change of the revision that was published when the repository was opened.
-    pub(crate) fn new(repository: &'r Repository, target: &[u8], now: UnixTime) -> Result<Self, AdminError> {
-        Self::on(repository, repository.begin(), target, now)
-    }
-
     /// Creates the inputs of a change of a given revision.
     pub(crate) fn on(
         repository: &'r Repository,

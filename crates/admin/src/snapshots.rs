@@ -72,6 +72,7 @@ pub(crate) fn follow(repository: &Repository, now: UnixTime, stop: &AtomicBool, 
         return;
     }
     match refresh(repository, now, stop) {
+        Ok(Some(_)) if report.branch.is_some() => {}
         Ok(Some(revision)) => (report.revision, report.root) = (revision.number, revision.root),
         Ok(None) => {}
         Err(error) => {

@@ -24,7 +24,7 @@ use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
 
 use crate::error::{Context as _, Failure, Kind};
 
-pub(crate) use record::{Origin, Outcome, Record};
+pub(crate) use record::{OnBranch, Origin, Outcome, Record};
 pub(crate) use session::Session;
 
 /// Largest record; far more than one takes.

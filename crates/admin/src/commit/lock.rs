@@ -118,6 +118,7 @@ impl HeadLock<'_> {
             timestamp: now.max(head.timestamp()),
             history: None,
             forgotten: HashSet::new(),
+            branch_root: None,
         }
     }
 }

@@ -17,11 +17,14 @@ use crate::report::AddedBundles;
 use crate::repository::ReadHead;
 use crate::revision::{Context, PublishOptions};
 
+use super::branch::BranchHead;
 use super::rebase::{Rebased, rebase};
 
 /// Changes on top of a head, with their catalogs stored.
 pub(super) struct Prepared {
     pub(super) head: ReadHead,
+    /// The revision that is replaced: that of the head, or of another branch.
+    pub(super) onto: BranchHead,
     pub(super) bundles: AddedBundles,
     /// The new catalogs; none if nothing changes.
     pub(super) written: Option<Written>,
@@ -48,20 +51,22 @@ impl Prepared {
         options: &PublishOptions<'_>,
     ) -> Result<Self, AdminError> {
         let mut changes = changes.clone();
-        let moved = head.verified.root_catalog().hash != context.base.root;
-        let published = context.published.other(&head.verified);
+        let branch = options.tag.branch.as_ref();
+        let onto = BranchHead::find(context.repository, &head.verified, branch)?;
+        let moved = onto.root != context.base.root;
+        let published = context.published.other((onto.root, onto.size));
         if moved
             && let Rebased::Conflict { paths, count } = rebase(&context.published, &published, &mut changes)?
         {
-            let (base, head) = (context.base.revision, head.verified.revision());
+            let (base, head) = (context.base.revision, onto.revision);
             return Err(AdminError::Conflict { paths, count, base, head });
         }
         let bundles = context.add_bundles(&published, &mut changes, &options.profiles, true)?;
         let written = match changes.is_empty() {
             true => None,
-            false => Some(write(context, &published, &mut changes, &head, options.threads)?),
+            false => Some(write(context, &published, &mut changes, (&head, &onto), options.threads)?),
         };
-        Ok(Self { head, bundles, written })
+        Ok(Self { head, onto, bundles, written })
     }
 
     /// Returns the objects that the changes and the new catalogs name.
@@ -74,13 +79,13 @@ fn write(
     context: &Context<'_>,
     published: &Published,
     changes: &mut Changes,
-    head: &ReadHead,
+    (head, onto): (&ReadHead, &BranchHead),
     threads: usize,
 ) -> Result<Written, AdminError> {
     let sink = &*context.repository.sink;
     let outlines = balance::decide(published, changes, &context.comparison())?;
     context.put_empty()?;
-    let revision = head.verified.revision().saturating_add(1);
+    let revision = onto.revision.saturating_add(1);
     let ttl = published.root()?.catalog.properties().ttl;
     let ttl = context.repository.settings.ttl.or(ttl).unwrap_or(head.verified.ttl());
     // Never before the published one, whatever the clock says, since clients refuse an older head.

@@ -85,7 +85,7 @@ fn template() -> &'static Template {
 fn publish_tagged(workshop: &Workshop, tag: &str) {
     let mut progress = |_| ();
     let mut options = options(&mut progress);
-    options.tag = TagRequest { name: Some(tag.to_owned()), description: String::new() };
+    options.tag = TagRequest { name: Some(tag.to_owned()), ..TagRequest::default() };
     let mut publish = Publish { source: workshop.source(), target: Vec::new(), options };
     publish.run(&workshop.open(), now()).unwrap();
 }

@@ -39,6 +39,9 @@ pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Fa
         if let Some(tag) = &report.tag {
             out.line(format!("  tag       {tag}"))?;
         }
+        if let Some(branch) = &report.branch {
+            out.line(format!("  branch    {branch}; the head stays"))?;
+        }
     } else if let Some(tag) = &report.tag {
         out.line(format!("nothing changed; revision {} got the tag {tag}", report.revision))?;
     } else {

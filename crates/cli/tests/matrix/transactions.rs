@@ -424,3 +424,29 @@ fn hooks_run_and_stop_what_they_come_before() {
     let text = complaint(&mut publisher.begin(&[], "touch more"), 1);
     assert!(text.contains("transaction-before"), "{text}");
 }
+
+/// A transaction on a branch is published there, at once or after it was kept, also if the tag that it began at moved.
+#[test]
+fn a_transaction_on_a_branch_leaves_the_head() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    let tags = |arguments: &[&str]| {
+        let output = publisher.workshop.esker(&[&["tag"], arguments].concat());
+        assert!(output.status.success(), "{}", words(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    tags(&["add", NAME, "v1"]);
+    let text = complaint(&mut publisher.begin(&["--branch", "fix", "--from", "v1"], "touch never"), 2);
+    assert!(text.contains("needs a tag") && text.contains("--keep"), "{text}");
+    let begin = ["--branch", "fix", "--from", "v1", "--keep"];
+    assert!(publisher.begin(&begin, "echo fixed >fixed").status().expect("esker").success());
+    assert!(publisher.begin(&[], "echo head >head").status().expect("esker").success());
+    tags(&["move", NAME, "v1"]);
+    assert!(printed(&mut publisher.call(&["list"])).contains("of branch fix"));
+    printed(&mut publisher.call(&["publish", NAME, "--tag", "f1"]));
+    let more = publisher.begin(&["--branch", "fix", "--tag", "f2"], "ls; echo more >more").output();
+    let more = String::from_utf8(more.expect("esker").stdout).expect("text");
+    assert!(more.starts_with("d\nfixed\ng\n"), "{more}");
+    assert_eq!((publisher.revision(), publisher.reads("ls")), (2, "d\ng\nhead\n".to_owned()));
+    let listed = tags(&["list", NAME, "--branches"]);
+    assert!(listed.contains("fix  since revision 2  2 tags, newest f2: revision 3"), "{listed}");
+}

@@ -65,8 +65,9 @@ pub(super) fn line(transaction: &Transaction) -> String {
         (_, None) => "interrupted".to_owned(),
     };
     let command = if record.command.is_empty() { "a shell".to_owned() } else { record.command.join(" ") };
+    let branch = record.branch.as_ref().map_or_else(String::new, |branch| format!(" of branch {}", branch.name));
     format!(
-        "{id}  {}{}  {state}  from revision {}, {}  {}",
+        "{id}  {}{}{branch}  {state}  from revision {}, {}  {}",
         record.repository,
         if record.path == "/" { "" } else { &record.path },
         record.revision,
