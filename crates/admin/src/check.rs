@@ -1,4 +1,4 @@
-//! Checks a repository in a folder, and repairs it from a mirror.
+//! Checks a repository in a folder or on a server, and repairs one in a folder from a mirror.
 //!
 //! ```text
 //! head: signatures, whitelist, certificate ─► history, reflog ─► catalogs: rows, counters, mountpoints
@@ -20,11 +20,13 @@ mod mirror;
 mod options;
 mod paths;
 mod reflog;
+mod remote;
 mod repair;
 mod run;
 mod storage;
+mod target;
 
 pub use finding::{Finding, FindingKind, Fix};
-pub use mirror::{Mirror, MirrorFolder, MirrorServer};
+pub use mirror::{Mirror, MirrorFolder, MirrorServer, Verdict};
 pub use options::{Check, CheckPlace, CheckProgress, CheckReport, DataCheck};
 pub use repair::{Repair, Repaired};

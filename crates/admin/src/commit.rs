@@ -34,7 +34,7 @@ use crate::revision::{Context, PublishOptions};
 pub(crate) use branch::BranchHead;
 pub use branch::BranchRequest;
 pub(crate) use kept_history::read_history;
-pub(crate) use lock::{ATTEMPTS, HeadLock};
+pub(crate) use lock::{ATTEMPTS, HeadLock, wait as wait_for_lock};
 use prepared::Prepared;
 pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;

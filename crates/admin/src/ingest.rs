@@ -148,7 +148,7 @@ impl Ingest<'_> {
         let PublishOptions { threads, stop, progress, .. } = &mut self.options;
         let mut tick = || progress(context.counters.progress(Phase::Store, 0, 0, started.elapsed()));
         let feeder: Feeder<'_> = Box::new(|feed| archive.read(&mut collector, feed));
-        let mut pipeline = context.pipeline(index, *threads, stop);
+        let mut pipeline = context.pipeline(index, *threads, stop)?;
         let dry_sink = DrySink(pipeline.sink);
         if dry {
             pipeline.sink = &dry_sink;

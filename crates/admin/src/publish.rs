@@ -151,7 +151,7 @@ impl Publish<'_> {
         let mut tick = || progress(context.counters.progress(Phase::Store, number, bytes, started.elapsed()));
         tick();
         let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
-        Pipeline { sink, ..context.pipeline(index, *threads, stop) }.run(feeders, &mut tick)
+        Pipeline { sink, ..context.pipeline(index, *threads, stop)? }.run(feeders, &mut tick)
     }
 }
 

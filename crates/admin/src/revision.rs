@@ -176,8 +176,9 @@ impl<'r> Context<'r> {
         index: &'p ContentIndex,
         threads: usize,
         stop: &'p AtomicBool,
-    ) -> Pipeline<'p> {
-        Pipeline {
+    ) -> Result<Pipeline<'p>, AdminError> {
+        Ok(Pipeline {
+            condemned: self.repository.condemned().read()?,
             sink: &*self.repository.sink,
             index,
             settings: &self.repository.settings,
@@ -185,7 +186,7 @@ impl<'r> Context<'r> {
             counters: &self.counters,
             stop,
             threads,
-        }
+        })
     }
 
     pub(crate) fn seconds(&self) -> f64 {

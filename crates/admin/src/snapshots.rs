@@ -110,6 +110,7 @@ fn write(
         algorithm: head.hash_algorithm(),
         revision: head.revision().saturating_add(1),
         replaces: None,
+        recount: false,
         now: same.timestamp,
         ttl: published.root()?.catalog.properties().ttl.unwrap_or(head.ttl()),
         built: Default::default(),

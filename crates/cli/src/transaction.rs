@@ -8,6 +8,7 @@
 //!
 //! Nothing but these folders is needed to list, show and drop a transaction: no key, no network, no mount.
 
+mod line;
 mod record;
 mod removal;
 mod session;

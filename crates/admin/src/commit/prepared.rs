@@ -93,7 +93,8 @@ fn write(
     let tree = NewTree { published, changes };
     let algorithm = head.verified.hash_algorithm();
     let (replaces, built) = Default::default();
-    let builder = CatalogBuilder { tree, sink, algorithm, revision, replaces, now, ttl, built };
+    let builder =
+        CatalogBuilder { tree, sink, algorithm, revision, replaces, recount: false, now, ttl, built };
     let root = builder.run(&outlines, threads)?;
     sink.flush()?;
     let built = builder.built.into_inner();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use esker_admin::{
     AdminError, Disks, KeyCopy, KeyFolder, NewRepository, PassphraseFor, Passphrases, Repository, Resign,
-    Rotate, SignAnswer, SignRequest, list_certificates,
+    Rotate, SignAnswer, SignRequest, TokenKey, list_certificates,
 };
 use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
@@ -27,7 +27,7 @@ fn resign() -> Resign {
 }
 
 fn rotate() -> Rotate {
-    Rotate { certificate_days: 365, resign: resign(), encrypt: false }
+    Rotate { certificate_days: 365, resign: resign(), encrypt: false, token: None }
 }
 
 /// A repository with keys of its own.
@@ -213,6 +213,91 @@ fn an_interrupted_rotation_goes_on() {
         spare = current;
     }
     assert!(struck > 20, "{struck}");
+}
+
+/// Makes a key and its certificate outside of the keys folder, as a token has them; returns what a rotation needs.
+fn token_key(folder: &Path, file: &str) -> TokenKey {
+    let (key, certificate) = (folder.join(format!("{file}.pem")), folder.join(format!("{file}.crt")));
+    openssl(&[
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-subj",
+        "/CN=a publisher",
+        "-keyout",
+        &text_of(&key),
+        "-out",
+        &text_of(&certificate),
+    ]);
+    let signer = format!("openssl pkeyutl -sign -inkey {} -pkeyopt rsa_padding_mode:pkcs1", key.display());
+    TokenKey { signer, certificate }
+}
+
+/// From a file to a token, to another token, and back to a file; each step is interrupted at each operation of the disk.
+#[test]
+fn a_rotation_puts_a_key_in_a_token_to_use() {
+    if !has("openssl") {
+        esker_testkit::skip!("no openssl");
+    }
+    let away = tempfile::tempdir().unwrap();
+    let tokens = [token_key(away.path(), "first"), token_key(away.path(), "second")];
+    let wrong = TokenKey { signer: tokens[0].signer.clone(), certificate: tokens[1].certificate.clone() };
+    let owner = Owner::new();
+    let start = |owner: &Owner, token: Option<&TokenKey>, disks: &Disks| {
+        let rotate = Rotate { token: token.cloned(), ..rotate() };
+        rotate.start_on(disks, &owner.root(), &name(), &owner.keys(), now())
+    };
+    let finish = |owner: &Owner| {
+        let open = || owner.open_with(owner.keys());
+        rotate().finish(&owner.root(), &name(), &owner.keys(), open, now()).unwrap();
+        owner.assert_clean();
+    };
+    let refused = start(&owner, Some(&wrong), &Disks::default()).unwrap_err();
+    assert!(matches!(refused, AdminError::Signing(_)), "{refused}");
+    assert!(!owner.path("next.crt").exists());
+    for token in [Some(&tokens[0]), Some(&tokens[1]), None] {
+        start(&owner, token, &Disks::default()).unwrap();
+        owner.publish("before the end of a rotation");
+        finish(&owner);
+        assert_eq!(
+            (owner.path("key").exists(), owner.path("key.signer").exists()),
+            match token {
+                Some(_) => (false, true),
+                None => (true, false),
+            }
+        );
+        for gone in ["next.key.signer", "old.key.signer", "old.key", "old.crt", "next.crt"] {
+            assert!(!owner.path(gone).exists(), "{gone}");
+        }
+    }
+    let mut met = 0;
+    for from_token in [false, true] {
+        for at in 1.. {
+            let owner = Owner::new();
+            if from_token {
+                start(&owner, Some(&tokens[0]), &Disks::default()).unwrap();
+                finish(&owner);
+            }
+            let disk = FaultDisk::new(owner.folder.path(), Plan::Fail { at, ever: false, errno: 28 });
+            let outcome = start(&owner, Some(&tokens[1]), &disks(&disk));
+            owner.assert_clean();
+            owner.publish(&format!("after operation {at}"));
+            if disk.struck() == 0 {
+                outcome.unwrap();
+                break;
+            }
+            met += 1;
+            match start(&owner, Some(&tokens[1]), &Disks::default()) {
+                Ok(_) | Err(AdminError::Rotation(_)) => {}
+                Err(error) => panic!("operation {at}: {error}"),
+            }
+            owner.publish(&format!("repeated after operation {at}"));
+            finish(&owner);
+        }
+    }
+    assert!(met > 30, "{met}");
 }
 
 /// The master key is on another machine; the files go back and forth.
@@ -511,6 +596,25 @@ fn a_token_signs() {
     owner.publish("signed by a token");
     resign().run(&owner.root(), &name(), &owner.keys(), now()).unwrap();
     owner.assert_clean();
+
+    // The next key is in the token, too.
+    let next = token_key(owner.folder.path(), "next");
+    let file = text_of(&owner.folder.path().join("next.pem"));
+    let place = ["--token", "esker", "--label", "next", "--id", "03", "--pin", "1234"];
+    run("softhsm2-util", &[&["--import", &file][..], &place].concat());
+    fs::remove_file(&file).unwrap();
+    let signer = format!(
+        "SOFTHSM2_CONF={} pkcs11-tool --module {MODULE} --login --pin 1234 --sign --mechanism RSA-PKCS --id 03 2>/dev/null",
+        conf.display()
+    );
+    let rotate = Rotate { token: Some(TokenKey { signer, ..next }), ..rotate() };
+    rotate.start(&owner.root(), &name(), &owner.keys(), now()).unwrap();
+    owner.publish("signed by the next key of the token");
+    let open = || owner.open_with(owner.keys());
+    assert!(rotate.finish(&owner.root(), &name(), &owner.keys(), open, now()).unwrap().finished);
+    owner.publish("signed after the rotation");
+    owner.assert_clean();
+    assert!(!owner.path("key").exists() && !owner.path("old.key.signer").exists());
 }
 
 /// Without a master key nothing is signed, and the reason names it.

@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -59,6 +59,10 @@ pub(crate) struct Args {
     /// Collect objects without a revision too, such as those of an interrupted publish, once they are a day old
     #[arg(long)]
     orphans: bool,
+
+    /// File to append the names of deleted objects to, between comments with times and causes
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
 
     /// Print what would go, and which kept revisions hold the most; delete nothing
     #[arg(long)]
@@ -141,6 +145,7 @@ fn one(
     };
     collect.grace = seconds(args.grace);
     collect.orphans = args.orphans.then(|| collect.orphan_age());
+    collect.log.clone_from(&args.log);
     collect.threads = args.threads.map_or_else(cores, usize::from);
     collect.stop = interrupt.flag();
     let repository = place.open(args.lock, interrupt, args.quiet)?;

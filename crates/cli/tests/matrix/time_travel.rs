@@ -163,7 +163,10 @@ fn a_branch_is_published_and_listed_while_the_head_stays() {
     assert_eq!(text(&workshop, &["cat", &format!("{NAME}@f2:/fix/more")]), "more");
     let listed = text(&workshop, &["tag", "list", NAME, "--branches"]);
     let lines: Vec<_> = listed.lines().collect();
-    assert!(lines[0].starts_with("(default)") && lines[1].starts_with("  fix  since revision 2  2 tags"), "{listed}");
+    assert!(
+        lines[0].starts_with("(default)") && lines[1].starts_with("  fix  since revision 2  2 tags"),
+        "{listed}"
+    );
     let branches = json(&workshop, &["tag", "list", NAME, "--branches"]);
     assert_eq!((&branches[1]["name"], &branches[1]["newest"]["name"]), (&"fix".into(), &"f2".into()));
     assert!(text(&workshop, &["tag", "list", NAME]).contains("on branch fix"));

@@ -2,9 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use esker_admin::{KeyFolder, Resign};
+use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
 use esker_testkit::skip;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -228,15 +232,24 @@ fn kept(person: TestUser) -> Publisher {
 fn transactions_are_listed_shown_and_dropped_with_an_expired_whitelist() {
     for person in TestUser::all() {
         let publisher = kept(person);
-        let whitelist = format!("{}/{NAME}/.cvmfswhitelist", publisher.workshop.home("storage"));
-        let text = fs::read(&whitelist).expect("a whitelist");
-        // Its first line is the time of its signature, the second that of its end.
-        let end = text.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
-        let mut expired = text.clone();
-        expired[end..end + 5].copy_from_slice(b"E2001");
-        fs::write(&whitelist, expired).expect("a whitelist");
+        let workshop = &publisher.workshop;
+        let root = PathBuf::from(workshop.home("storage")).join(NAME);
+        let name = RepositoryName::parse(NAME).expect("a name");
+        let keys = KeyFolder::new(workshop.home("keys"), &name);
+        // Signed by the owner for one day, three days ago.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
+        let then = UnixTime(i64::try_from(since).expect("a time") - 3 * 86_400);
+        let resign = Resign { days: 1, master: None, only_own: false, drop: Vec::new() };
+        person.does(|| resign.run(&root, &name, &keys, then)).expect("signing");
         let text = complaint(&mut publisher.call(&["publish", NAME]), 4);
-        assert!(text.contains("is kept"), "{text}");
+        assert!(text.contains("is kept") && text.contains("whitelist expired"), "{text}");
+        let folder = workshop.home("transactions");
+        let info = workshop.esker(&["repo", "info", NAME, "--transactions", &folder]);
+        assert!(words(&info).contains("kept, exit code 0"), "{}", words(&info));
+        let storage = workshop.home("storage");
+        let list = ["repo", "list", "--transactions", &folder, "--storage", &storage];
+        let listed = printed(&mut workshop.world.esker(&list));
+        assert!(listed.contains("1 open transaction"), "{listed}");
         assert_manageable(&publisher, "kept");
     }
 }

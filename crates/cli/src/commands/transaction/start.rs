@@ -73,7 +73,9 @@ pub(super) fn run(
     if let (Some(branch), None, false) = (&branch, &how.tag, keep) {
         // Known before a build of hours, and not after it.
         let what = format!("a revision of the branch {} needs a tag", branch.name);
-        return Err(Failure::usage(what).hint("name one with --tag NAME, or keep the transaction with --keep"));
+        return Err(
+            Failure::usage(what).hint("name one with --tag NAME, or keep the transaction with --keep")
+        );
     }
     let repository = place.open(how.lock, &interrupt, how.quiet)?;
     let base = match &branch {
