@@ -143,7 +143,10 @@ fn publish(
                 Swap::Replaced
             }
         };
-        report.remembered(profiles.remember(&prepared.bundles.triggers));
+        // Profiles follow the bundles that the head has.
+        if options.tag.branch.is_none() {
+            report.remembered(profiles.remember(&prepared.bundles.triggers));
+        }
         return Ok(swap);
     };
     // Recorded before they are public: unrecorded bundles could never be removed.
@@ -188,7 +191,9 @@ fn publish(
         (report.catalogs_written, report.catalog_bytes) = written.catalogs;
         report.published = true;
         report.branch = options.tag.branch.as_ref().map(|branch| branch.name.clone());
-        report.remembered(profiles.remember(&prepared.bundles.triggers));
+        if options.tag.branch.is_none() {
+            report.remembered(profiles.remember(&prepared.bundles.triggers));
+        }
     }
     Ok(swap)
 }

@@ -301,6 +301,7 @@ impl<'r> Context<'r> {
         report.add_bundles(&mut self.add_bundles(&self.published, changes, &options.profiles, false)?);
         let is_tagged = options.tag.name.is_some() || !changes.is_empty();
         report.tag = tag.filter(|_| is_tagged);
+        report.branch = options.tag.branch.as_ref().map(|branch| branch.name.clone());
         if changes.is_empty() && options.tag.name.is_none() {
             report.warnings.extend(self.message_warning(options));
         }

@@ -32,4 +32,5 @@ mod snapshots;
 mod tags;
 mod takeover;
 mod time_travel;
+mod token_keys;
 mod workshop;
