@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_rules_go_before_earlier_ones() {
+    fn later_rules_override_earlier_ones() {
         let mut filter = Filter::default();
         filter.ignore(b"*.o\n/build/\n# none\n", Path::new("a")).unwrap();
         filter.ignore(b"!keep.o\n", Path::new("b")).unwrap();

@@ -194,7 +194,7 @@ impl KeyFolder {
         self.certificate_in(CERTIFICATE)
     }
 
-    /// Reads the certificate of a rotation that goes on.
+    /// Reads the new certificate of a rotation in progress.
     pub(crate) fn next_certificate(&self) -> Result<Option<Certificate>, AdminError> {
         self.certificate_in(NEXT_CERTIFICATE)
     }

@@ -93,7 +93,7 @@ struct Lower {
 }
 
 impl Upper {
-    /// Gives a new upper folder the attributes of the root of its base, which the overlay shows for its own root.
+    /// Copies the attributes of the base's root to a new upper folder, whose attributes the overlay shows at its root.
     pub fn prepare(&self, repository: &Path) -> Result<(), AdminError> {
         let base = self.open_base(repository)?;
         let Some(root) = base.published.entry(b"")? else { return Ok(()) };

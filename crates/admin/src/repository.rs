@@ -82,7 +82,7 @@ pub(crate) struct ReadHead {
 }
 
 impl Repository {
-    /// Finds the folder of a repository: `storage` itself if it is one, else the folder of its name in there.
+    /// Finds the folder of a repository: `storage` itself if it is one, otherwise the folder `storage/NAME`.
     pub fn locate(storage: &Path, name: &RepositoryName) -> PathBuf {
         let is_repository = storage.join(manifest::PATH).exists();
         let is_named = storage.file_name().is_some_and(|last| last == name.as_str());

@@ -168,7 +168,7 @@ pub enum Cause {
     },
     /// A rule forbids connections to the address.
     #[error(
-        "connecting to {host} ({address}) is not allowed to users of this broker; whoever runs it allows it with `--connect`"
+        "connecting to {host} ({address}) is not allowed to users of this broker; its administrator can allow it with `--connect`"
     )]
     NotAllowed {
         /// The server or proxy, as it was named.

@@ -131,7 +131,7 @@ impl Priority {
         }
     }
 
-    /// Adds a reason to prefetch it.
+    /// Adds the cancel token of another caller: the prefetch continues until all of its tokens are cancelled.
     pub(crate) fn also_for(&self, token: CancelToken) {
         let mut state = self.0.state.lock();
         state.tokens.retain(|token| !token.is_cancelled());

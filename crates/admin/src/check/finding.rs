@@ -242,11 +242,11 @@ impl Serialize for FindingKind {
 /// A fault of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Its kind.
+    /// Kind of the fault.
     pub kind: FindingKind,
-    /// What is wrong, in words.
+    /// Description of the fault.
     pub detail: String,
-    /// The object, if it is one.
+    /// Name of the object with the fault, if an object has it.
     pub object: Option<String>,
     /// Path in the repository.
     pub path: Option<String>,

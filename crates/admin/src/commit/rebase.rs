@@ -67,13 +67,13 @@ struct Rebase<'r> {
     count: u64,
 }
 
-/// What becomes of one changed entry.
+/// Decision about one entry of the change.
 enum Verdict {
-    /// It stays.
+    /// The change of the entry stays.
     Apply,
-    /// The later revision has it already.
+    /// The head has the same change already.
     Drop,
-    /// It stays with these attributes.
+    /// The change stays, and the entry gets these attributes.
     Join(Entry),
     /// Both sides changed the path.
     Conflict,

@@ -111,7 +111,7 @@ fn the_last_n_revisions_and_all_tagged_ones_are_kept() {
 }
 
 #[test]
-fn automatic_tags_go_when_they_are_old_and_hold_their_revisions_until_then() {
+fn old_automatic_tags_are_removed_and_keep_their_revisions_until_then() {
     let workshop = aged(|_| ());
     revisions(&workshop, 6);
     let keep = at_once(Keep::Tags);
@@ -206,7 +206,7 @@ fn a_repository_that_keeps_everything_is_refused() {
 }
 
 #[test]
-fn nothing_goes_if_a_catalog_of_the_head_is_missing() {
+fn nothing_is_deleted_if_a_catalog_of_the_head_is_missing() {
     let workshop = aged(NO_TAGS);
     fs::create_dir(workshop.source().join("nested")).unwrap();
     fs::write(workshop.source().join("nested/.cvmfscatalog"), b"").unwrap();

@@ -265,7 +265,7 @@ on_all_kernels! {
     }
 }
 
-/// A program looks for what takes long in a directory of which much is told.
+/// A program looks a slow name up in a directory with many notifications; only the first lookup gets `ESTALE`.
 fn told_only_once(kernel: KernelMask, changes: impl FnOnce(&MemoryTree) -> Vec<Change>) {
     let mounted = Mounted::new(tree(), kernel);
     warm(&mounted);

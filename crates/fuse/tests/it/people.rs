@@ -122,8 +122,8 @@ fn a_process_mounts_in_its_own_namespace() {
     });
 }
 
-/// Serves, as somebody without rights over those who read, a mount that it is sent; its file is never there. Answers
-/// with what it could see of who started it, and how often the file was asked for.
+/// Serves a mount on a received device, as a user without rights over its readers; the mount's file never arrives.
+/// Returns what this process could see of its starter, and the number of requests for the file.
 pub(crate) fn serve_for_others() -> std::io::Result<String> {
     let device = mount::receive_device(std::io::stdin())?;
     let tree = Arc::new(MemoryTree::new());

@@ -279,7 +279,7 @@ fn a_recreated_repository_needs_the_users_consent() {
 }
 
 #[test]
-fn without_a_server_a_start_goes_on_with_the_saved_head_up_to_an_age() {
+fn a_start_without_a_server_uses_the_saved_head_up_to_a_maximum_age() {
     let site = Site::new();
     let rule = site.offline();
     let error = site.seat().start().unwrap_err();

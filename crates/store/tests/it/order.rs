@@ -1,4 +1,4 @@
-//! In which order servers and fallback proxies are asked, and what they are told.
+//! The order in which servers and fallback proxies are used, and the content of requests to them.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

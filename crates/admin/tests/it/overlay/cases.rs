@@ -63,7 +63,7 @@ fn a_file_takes_the_place_of_a_directory_and_the_other_way_round() {
 }
 
 #[test]
-fn a_copied_up_file_that_is_as_before_is_no_change() {
+fn an_unchanged_copied_up_file_is_no_change() {
     needs_overlay!();
     let script = "touch -r f ref; cp f copy; cat copy >f; touch -r ref f; rm ref copy; touch -r d ref; \
                   : >>d/g; rm ref; touch -d @1000000000 .";
