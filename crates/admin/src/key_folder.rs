@@ -343,7 +343,7 @@ impl KeyFolder {
     }
 }
 
-/// Extension of the certificate of a rotation that goes on.
+/// Extension of the new certificate of a rotation in progress.
 pub(crate) const NEXT_CERTIFICATE: &str = "next.crt";
 
 /// Returns true if a private key exists that other users can read or write, or that another user owns.

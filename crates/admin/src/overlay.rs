@@ -1,4 +1,4 @@
-//! Transactions: what a command changed in a tree under the kernel's overlayfs becomes a revision.
+//! Publishes the changes that a command made to a revision under the kernel's overlayfs.
 //!
 //! ```text
 //!  lower layer: the published revision ┐
@@ -68,7 +68,7 @@ pub struct Upper {
     pub claimed: Option<(u32, u32)>,
     /// The directory of the repository that may change; empty or `/` for all of it.
     pub within: Vec<u8>,
-    /// What is left out, and whom the rest belongs to.
+    /// Ignored paths, and the owners of the others.
     pub filter: Filter,
 }
 

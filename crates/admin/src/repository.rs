@@ -74,7 +74,7 @@ impl Base {
     }
 }
 
-/// The published head: what it says, and its bytes, which have to be there when it is replaced.
+/// The published head: its content, and its bytes, which must be unchanged when it is replaced.
 #[derive(Clone)]
 pub(crate) struct ReadHead {
     pub(crate) verified: VerifiedHead,
@@ -171,7 +171,7 @@ impl Repository {
         Base::of(&self.head, self.collections)
     }
 
-    /// Returns the revision that is published now, to compute changes anew.
+    /// Returns the newest revision, as the base of recomputed changes.
     pub(crate) fn begin_again(&self) -> Result<Base, AdminError> {
         // The number comes first, as when the repository is opened.
         let collections = self.condemned().collections()?;

@@ -300,7 +300,7 @@ impl HowArgs {
         })
     }
 
-    /// Reads the rules of what is left out, and the maps of owners.
+    /// Reads the rules for ignored paths, and the maps of owners.
     pub(crate) fn filter(&self) -> Result<Filter, Failure> {
         let read =
             |path: &Path| std::fs::read(path).context(Kind::Usage, format!("can't read {}", path.display()));

@@ -171,7 +171,7 @@ pub enum Cause {
         "connecting to {host} ({address}) is not allowed to users of this broker; its administrator can allow it with `--connect`"
     )]
     NotAllowed {
-        /// The server or proxy, as it was named.
+        /// Server or proxy, as configured.
         host: String,
         /// Address of the host.
         address: std::net::IpAddr,

@@ -138,7 +138,7 @@ impl Priority {
         state.tokens.push(token);
     }
 
-    /// Gives up a prefetch for good; returns false if it is a demand.
+    /// Gives up a prefetch permanently; returns false if it is a demand.
     pub(crate) fn give_up(&self) -> bool {
         let mut state = self.0.state.lock();
         state.given_up = self.urgency() == Urgency::Prefetch;

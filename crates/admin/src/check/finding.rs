@@ -15,9 +15,9 @@ pub enum Fix {
     Fetch,
     /// Renew the signature of the whitelist: `esker repo resign NAME`.
     Resign,
-    /// Make the reflog anew: `esker check NAME --repair`.
+    /// Rebuild the reflog: `esker check NAME --repair`.
     RebuildReflog,
-    /// Publish the directory again, which writes its catalogs anew.
+    /// Publish the directory again, which writes new catalogs for it.
     Publish,
     /// Change or remove the tag.
     Tag,

@@ -1,9 +1,9 @@
-//! What a collect decides.
+//! Plan of a collect.
 
 use esker_format::hash::ContentHash;
 use serde::{Serialize, Serializer};
 
-/// What a collect keeps and deletes, and why.
+/// Revisions and objects that a collect keeps and deletes, with the reasons.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CollectPlan {
     /// Revision of the head.

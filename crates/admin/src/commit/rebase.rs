@@ -166,7 +166,7 @@ impl Rebase<'_> {
         }
     }
 
-    /// Finds conflicts with a directory that goes with all that it had.
+    /// Finds conflicts with the removal of a directory and all its entries.
     fn compare_below(&mut self, directory: &[u8]) -> Result<(), AdminError> {
         let mut waiting = vec![directory.to_vec()];
         while let Some(directory) = waiting.pop() {

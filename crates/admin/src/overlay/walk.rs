@@ -1,4 +1,4 @@
-//! Walks over an upper folder and collects what it changes in the published revision.
+//! Walks over an upper folder and collects its changes to the published revision.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Collecting: what is kept, what goes, and what is left when it is interrupted.
+//! Collects: the objects that are kept and deleted, and the state after an interruption.
 
 use std::collections::BTreeSet;
 use std::fs;

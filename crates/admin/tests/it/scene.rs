@@ -32,8 +32,8 @@ pub(crate) enum Act {
 pub(crate) struct Scene {
     act: Act,
     workshop: Workshop,
-    /// What was there before the first publish, and what is there after; folders without files are left out, since
-    /// making hundreds of them would be most of the work.
+    /// Storage before the first publish and after it; folders without files are left out, since making hundreds of
+    /// them would be most of the work.
     template: tempfile::TempDir,
     old: Vec<Entry>,
     new: Vec<Entry>,

@@ -69,7 +69,7 @@ fn a_prefetch_never_delays_a_demand() {
     assert_eq!(rule.hits(), 6, "a quarter of the places is for demands");
 }
 
-/// What comes over a connection that has become slow goes on over another, from where it was.
+/// A response over a connection that became slow continues over another one, at the same byte.
 #[test]
 fn a_slow_response_continues_over_another_connection() {
     let objects = [900, 901].map(|seed| zlib(&noise(seed, 20_000_000)));
@@ -150,7 +150,7 @@ fn few_prefetches_are_in_flight_at_first() {
     assert!(answers.iter().all(|warmed| warmed.is_ok()));
 }
 
-/// A server that fails is not sent the rest of the queue at once; what is demanded is tried all the same.
+/// A failing server does not get the rest of the queue at once; demands are still sent.
 #[test]
 fn prefetches_are_held_back_from_a_server_in_trouble() {
     let objects = objects(41);
