@@ -6,7 +6,7 @@
 //! ```
 //!
 //! In place of a private key there may be a command that signs, in `NAME.masterkey.signer` or `NAME.key.signer`.
-//! `NAME.next.key` and `NAME.next.crt` are those of a rotation that goes on, `NAME.old.key` and `NAME.old.crt` the
+//! `NAME.next.key` and `NAME.next.crt` are those of a rotation in progress, `NAME.old.key` and `NAME.old.crt` the
 //! ones before it.
 
 mod command_signer;

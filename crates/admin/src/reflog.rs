@@ -48,7 +48,7 @@ impl KnownReflog {
 }
 
 /// Returns a reflog of everything that the head leads to: the revisions before it, the histories before its history,
-/// and the revisions that these ever named. What is gone ends a line.
+/// and the revisions that these ever named. A missing object ends its branch.
 pub(crate) fn rebuild(
     sink: &dyn Sink,
     lists: &HashLists<'_>,

@@ -79,7 +79,7 @@ pub(crate) fn objects(root: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn old_revisions_go_and_one_beyond_the_age_stays() {
+fn old_revisions_are_dropped_and_one_beyond_the_age_stays() {
     let workshop = aged(NO_TAGS);
     revisions(&workshop, 8);
     assert_eq!(contents(&workshop, 8), [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -180,7 +180,7 @@ fn condemned_objects_wait_for_the_grace_time() {
 }
 
 #[test]
-fn leftovers_without_a_revision_go_once_they_are_old() {
+fn old_leftovers_without_a_revision_are_deleted() {
     let workshop = aged(NO_TAGS);
     revisions(&workshop, 2);
     let orphan = esker_testkit::object::Algorithm::Sha1.hash(b"orphan");

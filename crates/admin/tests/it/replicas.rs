@@ -130,7 +130,7 @@ fn a_fixture_can_be_replicated_after_esker_published_to_it() {
 }
 
 #[test]
-fn new_repositories_can_be_replicated_whatever_their_settings() {
+fn new_repositories_with_any_settings_can_be_replicated() {
     use HashAlgorithm::{Rmd160, Sha1, Shake128};
     for (algorithm, compression, deflate) in [
         (Sha1, Compression::Zlib, Deflate::Stock),

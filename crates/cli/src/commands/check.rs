@@ -43,8 +43,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "/PATH")]
     path: Option<PathBuf>,
 
-    /// Read every object and compare its hash with its name; after an interruption the next check continues at the
-    /// same object
+    /// Read every object and compare its hash with its name; after an interruption the next check continues where it
+    /// stopped
     #[arg(long)]
     data: bool,
 

@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn revisions_and_a_path_are_told_apart() {
+    fn revisions_and_a_path_are_distinguished() {
         let of = |words: &[&str]| {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
             Compared::of(&words).map(|found| (found.old, found.new, lossy(&found.path)))

@@ -104,7 +104,7 @@ fn a_slow_response_continues_over_another_connection() {
 
 /// A demand that waits for the server does not keep prefetches from coming.
 #[test]
-fn prefetches_go_on_while_something_is_demanded() {
+fn prefetches_continue_while_objects_are_demanded() {
     let objects = objects(40);
     let (mirror, _folder) = serve(&objects);
     let demanded = format!("/repo/{}", objects[39].wanted.name.path());

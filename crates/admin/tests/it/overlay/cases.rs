@@ -32,7 +32,7 @@ macro_rules! needs_overlay {
 }
 
 #[test]
-fn removed_entries_are_whiteouts_and_go() {
+fn removed_entries_are_whiteouts_and_are_removed() {
     needs_overlay!();
     let changed = after("mkdir -p d/e; touch f d/g d/e/h", "rm f; rm -r d/e");
     assert_eq!(changed, ["changed /", "changed /d", "removed /d/e", "removed /d/e/h", "removed /f"]);
