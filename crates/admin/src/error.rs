@@ -339,7 +339,7 @@ pub enum AdminError {
     #[error("the signing request can't be used: {0}")]
     SignRequest(String),
     /// A rotation of keys can't continue.
-    #[error("the rotation of the publisher's key can't go on: {0}")]
+    #[error("the rotation of the publisher's key can't continue: {0}")]
     Rotation(String),
     /// A fingerprint is not on the whitelist.
     #[error("the whitelist does not have the certificate {0}")]

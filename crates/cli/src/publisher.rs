@@ -406,7 +406,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
             failure.hint("publish or abort it with `cvmfs_server`, or have this wait for that with --wait")
         }
         AdminError::Locked { .. } => {
-            failure.hint("repeat this when it is done, or with --wait (at most ten minutes: --wait=10m)")
+            failure.hint("repeat this when it has ended, or with --wait (at most ten minutes: --wait=10m)")
         }
         AdminError::Conflict { head, .. } => failure.hint(format!(
             "repeat this to compare with revision {head}, and to replace what it changed there; --dry-run lists the \

@@ -40,7 +40,7 @@ pub enum RootError {
         source: io::Error,
     },
     /// The manifest of a repository has no valid name.
-    #[error("can't tell which repository lies in {path}: {reason}")]
+    #[error("can't tell which repository is in {path}: {reason}")]
     Nameless {
         /// Path of the folder.
         path: PathBuf,

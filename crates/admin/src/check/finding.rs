@@ -33,8 +33,8 @@ impl Fix {
         match self {
             Self::Fetch => "fetch it from a mirror with `esker check NAME --repair FROM`",
             Self::Resign => "sign the whitelist again with `esker repo resign NAME`",
-            Self::RebuildReflog => "make the reflog anew with `esker check NAME --repair-reflog`",
-            Self::Publish => "publish the directory again, which writes its catalog anew",
+            Self::RebuildReflog => "rebuild the reflog with `esker check NAME --repair-reflog`",
+            Self::Publish => "publish the directory again, which writes a new catalog for it",
             Self::Tag => "remove the tag, or move it to a revision that is there",
             Self::Remove => "remove it with `esker collect NAME --orphans`, once it is a day old",
             Self::Owner => "restore it from a backup, or ask the owner of the repository",

@@ -158,7 +158,7 @@ fn one(
                 failure.hint(format!("allow it with `esker repo set {name} garbage_collectable=true`"))
             }
             AdminError::Missing { .. } | AdminError::Corrupt { .. } => failure.hint(format!(
-                "see what is missing with `esker check {name}`, and fetch it with --repair FROM"
+                "list the missing objects with `esker check {name}`, and fetch them with --repair FROM"
             )),
             _ => failure,
         }
