@@ -277,7 +277,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Collects with a fault at every operation, and then once more without: the result is the same as without faults.
+/// Collects with a fault at every operation, and then again without: the result is the same as without faults.
 fn interrupted(plan: impl Fn(u64) -> Plan) {
     let workshop = aged(|_| ());
     revisions(&workshop, 5);

@@ -168,7 +168,7 @@ fn a_rotation_finishes_without_a_publish() {
     owner.publish("after");
 }
 
-/// Whichever operation fails, publishing goes on, and a repeated command completes the rotation.
+/// After a failure of any operation, publishing continues, and a repeated command completes the rotation.
 #[test]
 fn an_interrupted_rotation_continues() {
     let owner = Owner::new();

@@ -163,7 +163,7 @@ fn new_heads_are_followed_and_the_same_costs_one_request() {
     assert!(seat.keeper.status().offline.is_none());
 }
 
-/// A replayed older head is refused by a running mount, by a restarted one, and whatever the proxies say.
+/// A running mount and a restarted one refuse an older head, also from proxies.
 #[test]
 fn an_older_head_is_never_applied() {
     let site = Site::new();

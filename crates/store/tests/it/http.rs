@@ -126,8 +126,8 @@ fn prefetches_continue_while_objects_are_demanded() {
     assert!(store.status().network.connections <= 16);
 }
 
-/// Before anything is known of the server, few objects are sent for, although more requests would be allowed: new
-/// connections bring little at once, so it is their number that counts and not the size of what they bring.
+/// Before the path is measured, few objects are requested, although more requests would be allowed: new connections
+/// bring little at once, so it is their number that counts and not the size of what they bring.
 #[test]
 fn few_prefetches_are_in_flight_at_first() {
     let objects: Vec<Made> = (0..20).map(|seed| zlib(&noise(seed, 400_000))).collect();

@@ -113,7 +113,7 @@ fn large_objects_go_through_the_disk() {
     }
 }
 
-/// What does not fit into the memory budget goes through the disk, however small.
+/// Objects beyond the memory budget go through the disk, even small ones.
 #[test]
 fn without_memory_everything_is_spooled() {
     let engine = crate::rig::engine_with(|options| options.memory = 100_000);

@@ -76,7 +76,7 @@ fn an_unclean_restart_checks_before_the_first_use() {
     assert_eq!((cache.status().unchecked, shelf.asked().len()), (0, 0));
 }
 
-/// However large the cache is: what it has is read from the index, and no object is looked at.
+/// A restart reads the objects of a large cache from its index, and opens no object.
 #[test]
 fn a_clean_restart_opens_no_object() {
     const ENTRIES: u64 = 100_000;

@@ -17,7 +17,7 @@ use super::*;
 use crate::cache_admin::{CacheFolder, ObjectRow};
 use crate::cache_share::SharedCache;
 
-/// Names the folder in the environment of the process that is the broker and is to be killed.
+/// Environment variable with the folder, for the broker's process, which the test kills.
 const FOLDER: &str = "ESKER_TEST_SOAKED_BROKER";
 const QUOTA: u64 = 16 << 20;
 const OBJECTS: usize = 420;
