@@ -130,7 +130,7 @@ impl ResolvedRepository {
         watchdog::unless_disk_hangs(&folder, move || self.open_on_its_disk(&what, &view)).unwrap_or_else(
             |error| {
                 let failure = Failure::failed(format!("can't open the cache: {error}"));
-                Err(failure.hint("see to the disk, or name another folder with --cache DIR"))
+                Err(failure.hint("check the disk, or name another folder with --cache DIR"))
             },
         )
     }
