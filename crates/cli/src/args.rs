@@ -7,12 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use esker_cache_share::BrokerAddress;
+use esker_config::Parameters;
 use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_fuse::KernelMask;
-use esker_node::cache_share::BrokerAddress;
-use esker_node::parameters::Parameters;
 use esker_node::push::Push;
 use esker_store::{Order, Proxies, Servers, without_passwords};
 use esker_view::Pin;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use esker_node::cache_location::CacheLocation;
+use esker_cache_share::location::CacheLocation;
 
 use crate::args::RepositoryArgs;
 use crate::error::Failure;

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use esker_config::{Parameters, ProblemKind, Root};
 use esker_node::mounts;
-use esker_node::parameters::{Parameters, ProblemKind, Root};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::configuration;

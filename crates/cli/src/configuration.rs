@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use esker_config::{Files, Machine, ParameterError, Parameters, Probe, Request, Root};
 use esker_format::name::RepositoryName;
-use esker_node::parameters::{Files, Machine, ParameterError, Parameters, Probe, Request, Root};
 use esker_store::Authorities;
 
 use crate::doctor::{NoAnswer, Touch, touch};

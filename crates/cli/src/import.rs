@@ -18,7 +18,7 @@ use std::time::Duration;
 pub(crate) use tree::Tree;
 pub(crate) use unit::{Scope, Unit};
 
-use esker_node::parameters::read_file;
+use esker_config::read_file;
 
 use crate::configuration;
 use crate::error::Failure;

@@ -4,9 +4,10 @@ use std::io::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use esker_config::SyslogOptions;
 use esker_fuse::Severity;
 use esker_node::status::seconds;
-use esker_node::syslog::{Syslog, SyslogOptions};
+use esker_node::syslog::Syslog;
 use esker_vfs::Time;
 
 use crate::entry::time_text;

@@ -8,17 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use esker_cache_share::location::{self, CacheLocation};
+use esker_cache_share::memory;
+use esker_config::{
+    ConfiguredCache, ConfiguredTier, ParameterError, Parameters, Problem, ProblemKind, Root, Severity,
+    SyslogOptions, TalkOptions, Telemetry, Tuning,
+};
 use esker_format::name::RepositoryName;
 use esker_fuse::{SessionOptions, XattrGuard};
-use esker_node::cache_location::{self, CacheLocation};
-use esker_node::memory;
-use esker_node::parameters::{
-    ConfiguredCache, ConfiguredTier, ParameterError, Parameters, Problem, ProblemKind, Root, Severity, Tuning,
-};
 use esker_node::push::Push;
-use esker_node::syslog::SyslogOptions;
-use esker_node::talk::TalkOptions;
-use esker_node::telemetry::Telemetry;
 use esker_store::{Lower, LowerForm, Servers};
 use esker_view::{IdMap, Ownership, Pin, Protected, ViewOptions, Visibility};
 use rustix::fs::{Access, access, statvfs};
@@ -271,7 +269,7 @@ fn cache(
         |why: String| Failure::usage(format!("{from}: can't have the cache at {}: {why}", path.display()));
     let made = std::fs::create_dir_all(path.parent().unwrap_or(&path));
     made.map_err(|error| failed(error.to_string()).hint("`esker config check` has details"))?;
-    if let Ok(Some(kind)) = cache_location::network_of(&path)
+    if let Ok(Some(kind)) = location::network_of(&path)
         && !args.cache_on_network
     {
         return Err(failed(format!("it is on a network file system ({kind}), which may hang and is slow"))
@@ -309,10 +307,11 @@ fn may_write(path: &Path) -> bool {
 
 /// Returns the variables for variant symlinks.
 fn variables(parameters: &Parameters, name: &RepositoryName) -> BTreeMap<String, String> {
-    let architecture = esker_node::parameters::Machine::this().architecture;
+    let architecture = esker_config::Machine::this().architecture;
     let given = [("CVMFS_FQRN", name.to_string()), ("CVMFS_ARCH", architecture)];
-    let set = parameters.all().iter().map(|(name, setting)| {
-        (name.clone(), esker_node::parameters::table::shown(name, &setting.value).into_owned())
-    });
+    let set = parameters
+        .all()
+        .iter()
+        .map(|(name, setting)| (name.clone(), esker_config::table::shown(name, &setting.value).into_owned()));
     given.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(set).collect()
 }

@@ -6,9 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
+use esker_cache_share::location::{self, CacheLocation, Candidate, LocationRules};
+use esker_cache_share::memory;
 use esker_format::name::RepositoryName;
-use esker_node::cache_location::{self, CacheLocation, Candidate, LocationRules};
-use esker_node::memory;
 use esker_node::runtime::{RuntimeDir, SHARED};
 use rustix::fs::{Access, access};
 
@@ -185,12 +185,12 @@ impl Settings {
         let wish = LocationRules { uid, root: self.root_uid(), least: CACHE_LEAST, on_network };
         let insist = "name one with --cache DIR; --cache-on-network accepts a network file system";
         let Some(named) = named else {
-            return cache_location::choose(&self.caches, &wish)
+            return location::choose(&self.caches, &wish)
                 .map_err(|none| Failure::usage(none.to_string()).hint(insist));
         };
         let failed = |why: String| Failure::usage(format!("--cache {}: {why}", named.display()));
         let path = std::path::absolute(named).map_err(|error| failed(error.to_string()))?;
-        match cache_location::network_of(&path) {
+        match location::network_of(&path) {
             Ok(Some(kind)) if !on_network => {
                 let why = format!("it is on a network file system ({kind}), which may hang and is slow");
                 Err(failed(why).hint("name a folder on a disk of this node, or use --cache-on-network"))

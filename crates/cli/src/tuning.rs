@@ -1,6 +1,6 @@
 //! Settings of the process that serves a mount.
 
-use esker_node::parameters::Tuning;
+use esker_config::Tuning;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::log;

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use esker_node::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
+use esker_cache_share::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
 use esker_run::take_signals;
 use esker_store::{DestinationRule, Destinations, LowerForm};
 use rustix::thread::CapabilitySet;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use clap::Subcommand;
-use esker_node::cache_admin::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
-use esker_node::cache_location::{CacheLocation, RejectedCandidate, is_cache};
+use esker_cache_share::admin::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
+use esker_cache_share::location::{CacheLocation, RejectedCandidate, is_cache};
 use esker_store::BlockCache;
 use serde::Serialize;
 

@@ -3,8 +3,8 @@ mod others;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use esker_cache_share::memory::is_memory;
 use esker_node::control::{self, Request, Response};
-use esker_node::memory::is_memory;
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered, users};
 use esker_node::status::{Image, MountStatus, Presentation, Reach, Route};

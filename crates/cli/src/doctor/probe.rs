@@ -171,7 +171,7 @@ fn cache(path: &Path) -> Touched {
         }
         let room = rustix::fs::statvfs(path).map_err(std::io::Error::from).map_err(failed("statfs"))?;
         let network =
-            esker_node::cache_location::network_of(path).map_err(failed("statfs"))?.map(ToOwned::to_owned);
+            esker_cache_share::location::network_of(path).map_err(failed("statfs"))?.map(ToOwned::to_owned);
         let own: PathBuf = path.join(format!(".doctor-{}", std::process::id()));
         let written = std::fs::write(&own, own.as_os_str().as_bytes());
         // It was ours and is not needed; if it could not be made there is none.

@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use esker_admin::{ArchiveLimits, files_of_archive};
+use esker_config::{Files, Probe, read_file};
 use esker_format::name::RepositoryName;
-use esker_node::parameters::{Files, Probe, read_file};
 
 use super::Scope;
 use crate::error::{Context, Failure, Kind};

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use esker_config::table::{self, Kind as Takes};
+use esker_config::{Machine, Origin, Parameters, ProblemKind, Request};
 use esker_format::master_keys::{MasterKeys, ShownKey};
-use esker_node::parameters::table::{self, Kind as Takes};
-use esker_node::parameters::{Machine, Origin, Parameters, ProblemKind, Request};
 
 use super::Tree;
 use crate::error::{Failure, chain};

@@ -1,6 +1,6 @@
 //! Reports all missing settings of a configured repository at once, with advice.
 
-use esker_node::parameters::Parameters;
+use esker_config::Parameters;
 
 use crate::error::Failure;
 

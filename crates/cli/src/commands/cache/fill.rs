@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
-use esker_node::cache_admin::FreedRow;
+use esker_cache_share::admin::FreedRow;
 use esker_store::{CacheKey, Callback, CancelToken, Handle, ObjectRequest, StoreError, Warmed};
 use esker_vfs::{Kind as NodeKind, Node};
 

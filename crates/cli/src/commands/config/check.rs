@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use esker_node::check::{Checking, check};
-use esker_node::parameters::{Finding, Root, Severity};
+use esker_config::check::{Checking, check};
+use esker_config::{Finding, Root, Severity};
 use serde::Serialize;
 
 use super::{FindingJson, severity_text};

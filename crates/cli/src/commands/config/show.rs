@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-use esker_node::parameters::{Origin, Setting, State, table};
+use esker_config::{Origin, Setting, State, table};
 use serde::Serialize;
 
 use super::FindingJson;
