@@ -10,7 +10,7 @@ use esker_node::status::seconds;
 use esker_node::syslog::Syslog;
 use esker_vfs::Time;
 
-use crate::entry::time_text;
+use crate::trees::entry::time_text;
 
 /// Connection to the system log, once it is open.
 static SYSLOG: OnceLock<Syslog> = OnceLock::new();

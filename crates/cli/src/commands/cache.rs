@@ -9,12 +9,12 @@ use esker_cache_share::location::{CacheLocation, RejectedCandidate, is_cache};
 use esker_store::BlockCache;
 use serde::Serialize;
 
-use crate::args::{RepositoryArgs, split_path};
 use crate::error::{Failure, Kind, of_store};
-use crate::open::place_lines;
+use crate::mounting::open::place_lines;
 use crate::output::{JsonArray, Output, parse_size, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
+use crate::settings::args::{RepositoryArgs, split_path};
 use crate::settings::{Settings, default_quota};
 
 /// Shows, fills, checks and empties the cache.

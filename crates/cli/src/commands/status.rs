@@ -11,10 +11,10 @@ use esker_node::status::{Image, MountStatus, Presentation, Reach, Route};
 use esker_vfs::Time;
 use serde::Serialize;
 
-use crate::entry::time_text;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, size};
 use crate::settings::Settings;
+use crate::trees::entry::time_text;
 
 /// Shows mounts with their servers, revisions and last errors.
 ///

@@ -9,13 +9,13 @@ use esker_store::{CacheKey, Callback, CancelToken, Handle, ObjectRequest, StoreE
 use esker_vfs::{Kind as NodeKind, Node};
 
 use super::{failed, label, open, tell_filled};
-use crate::args::{PlaceArgs, RepositoryArgs, split_path};
-use crate::browse::Browsed;
 use crate::error::{Failure, Kind, of_store, of_tree};
 use crate::output::{lossy, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::read_profile;
 use crate::settings::Settings;
+use crate::settings::args::{PlaceArgs, RepositoryArgs, split_path};
+use crate::trees::browse::Browsed;
 
 /// Fetches a file or folder into the cache and protects it from eviction.
 ///

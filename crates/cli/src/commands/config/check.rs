@@ -5,10 +5,10 @@ use esker_config::{Finding, Root, Severity};
 use serde::Serialize;
 
 use super::{FindingJson, severity_text};
-use crate::configuration;
 use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::settings::configuration;
 
 /// Time limit for all servers and proxies of a repository together.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -4,10 +4,10 @@ use esker_config::{Origin, Setting, State, table};
 use serde::Serialize;
 
 use super::FindingJson;
-use crate::configuration;
 use crate::error::{Failure, warn};
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::settings::configuration;
 
 /// Prints the parameters that are set, and the lines that have no effect.
 ///

@@ -17,12 +17,12 @@ use esker_node::push::Push;
 use esker_store::{Order, Proxies, Servers, without_passwords};
 use esker_view::Pin;
 
-use crate::configuration::authorities;
 use crate::error::{Context, Failure, Kind};
 use crate::output::{lossy, parse_size};
 use crate::publisher::PublisherArgs;
+use crate::settings::configuration::authorities;
+use crate::settings::tiers::TierArgs;
 use crate::settings::{BROKER_SOCKET, MEMORY, Settings};
-use crate::tiers::TierArgs;
 
 /// Options for reaching and trusting a repository.
 #[derive(clap::Args, Clone, Debug)]

@@ -20,9 +20,9 @@ pub(crate) use unit::{Scope, Unit};
 
 use esker_config::read_file;
 
-use crate::configuration;
 use crate::error::Failure;
 use crate::settings::Settings;
+use crate::settings::configuration;
 use unit::Evaluation;
 
 /// Maximum number of domains and repositories of one source.

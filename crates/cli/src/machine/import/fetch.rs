@@ -6,9 +6,9 @@ use std::time::Duration;
 use esker_store::{Callback, Engine, EngineOptions, Fetch, Proxies, Servers, connect, without_passwords};
 
 use super::tree::SOURCE_MAX;
-use crate::configuration;
 use crate::error::{Failure, of_store};
 use crate::settings::Settings;
+use crate::settings::configuration;
 
 /// Fetches the file at a URL, through the proxies of the environment or the configuration.
 pub(super) fn fetch(url: &str, settings: &Settings, patience: Duration) -> Result<Vec<u8>, Failure> {

@@ -11,7 +11,7 @@ use esker_format::master_keys::{MasterKeys, ShownKey};
 
 use super::Tree;
 use crate::error::{Failure, chain};
-use crate::setup::{Item, OURS};
+use crate::machine::setup::{Item, OURS};
 
 /// Imported parameters besides keys: servers and routes.
 const TAKEN: [&str; 6] = [

@@ -23,14 +23,14 @@ use rustix::fs::{Access, access, statvfs};
 
 pub(crate) use colon::hint_at_colon;
 
-pub(crate) use crate::args::is_name;
+pub(crate) use crate::settings::args::is_name;
 
-use crate::args::{Address, RepositoryArgs, hurry, public_keys};
-use crate::cache_folder;
-use crate::configuration::{self, of_parameter};
 use crate::error::{Failure, warn};
+use crate::settings::args::{Address, RepositoryArgs, hurry, public_keys};
+use crate::settings::cache_folder;
+use crate::settings::configuration::{self, of_parameter};
+use crate::settings::tiers::tier;
 use crate::settings::{Settings, default_quota, in_memory};
-use crate::tiers::tier;
 
 /// Configuration of a mount other than servers and keys.
 #[derive(Default)]

@@ -10,10 +10,10 @@ use esker_config::{Parameters, ProblemKind, Root};
 use esker_node::mounts;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::configuration;
-use crate::doctor::probe::{Touch, touch};
 use crate::error::warn;
+use crate::machine::doctor::probe::{Touch, touch};
 use crate::settings::Settings;
+use crate::settings::configuration;
 
 /// Timeout for an automounter.
 const AUTOMOUNT: Duration = Duration::from_secs(20);

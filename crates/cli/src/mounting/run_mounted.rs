@@ -17,9 +17,9 @@ use esker_view::{View, ViewOptions};
 
 use crate::commands::replay;
 use crate::error::{Failure, Kind, chain, warn};
-use crate::failures;
-use crate::limits::OpenFiles;
-use crate::open::{ResolvedRepository, offline_warning};
+use crate::mounting::failures;
+use crate::mounting::open::{ResolvedRepository, offline_warning};
+use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 
 /// The name of the hidden subcommand that the child runs.

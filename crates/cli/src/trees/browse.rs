@@ -7,14 +7,14 @@ use esker_store::ObjectStore;
 use esker_vfs::Tree;
 use esker_view::{Pin, View, ViewOptions};
 
-use crate::args::{Located, PlaceArgs};
-use crate::configuration;
 use crate::error::Failure;
-use crate::open::{ResolvedRepository, view_options};
+use crate::mounting::open::{ResolvedRepository, view_options};
 use crate::output::lossy;
-use crate::resolve::{hint_at_colon, is_name};
 use crate::settings::Settings;
-use crate::walk::Walk;
+use crate::settings::args::{Located, PlaceArgs};
+use crate::settings::configuration;
+use crate::settings::resolve::{hint_at_colon, is_name};
+use crate::trees::walk::Walk;
 
 /// An open repository and a path in it.
 pub(crate) struct Browsed {

@@ -10,8 +10,8 @@ use esker_config::{Files, Machine, ParameterError, Parameters, Probe, Request, R
 use esker_format::name::RepositoryName;
 use esker_store::Authorities;
 
-use crate::doctor::{NoAnswer, Touch, touch};
 use crate::error::{Context, Failure, Kind};
+use crate::machine::doctor::{NoAnswer, Touch, touch};
 use crate::settings::Settings;
 
 /// Folder of the configuration of CernVM-FS.

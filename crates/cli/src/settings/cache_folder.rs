@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use esker_cache_share::location::CacheLocation;
 
-use crate::args::RepositoryArgs;
 use crate::error::Failure;
+use crate::settings::args::RepositoryArgs;
 use crate::settings::{MEMORY, Settings, default_quota, in_memory};
 
 /// Returns the cache folder for a mount that only stores recorded reads there, if there is one.

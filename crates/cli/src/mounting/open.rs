@@ -18,15 +18,15 @@ use esker_store::Servers;
 use esker_vfs::{ErrorKind, Time};
 use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
-use crate::args::{
-    Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys, servers, split_tag, two_revisions,
-};
-use crate::cache_folder;
-use crate::entry::time_text;
 use crate::error::{Context, Failure, Kind, of_store, of_tree};
 use crate::log;
-use crate::resolve::{self, Configured, NamedRepository};
 use crate::settings::Settings;
+use crate::settings::args::{
+    Address, RepositoryArgs, TestingArgs, ViewArgs, public_keys, servers, split_tag, two_revisions,
+};
+use crate::settings::cache_folder;
+use crate::settings::resolve::{self, Configured, NamedRepository};
+use crate::trees::entry::time_text;
 
 /// Blacklist of CernVM-FS installations.
 const BLACKLIST: &str = "/etc/cvmfs/blacklist";

@@ -8,13 +8,13 @@ use esker_format::object::ObjectName;
 use esker_node::repository::Repository;
 use esker_store::{Callback, Cause, ObjectRequest, ObjectStore as _, StoreError};
 
-use crate::args::{RepositoryArgs, is_name};
-use crate::configuration;
 use crate::error::{Failure, of_store};
-use crate::open::ResolvedRepository;
+use crate::mounting::open::ResolvedRepository;
 use crate::publisher::{PublisherArgs, now, of_admin};
-use crate::resolve::hint_at_colon;
 use crate::settings::Settings;
+use crate::settings::args::{RepositoryArgs, is_name};
+use crate::settings::configuration;
+use crate::settings::resolve::hint_at_colon;
 
 /// Options for a repository whose revisions are read.
 #[derive(clap::Args, Clone, Debug)]

@@ -8,8 +8,8 @@ use std::process::Command;
 use esker_node::daemon::{self, Report};
 use esker_store::without_passwords;
 
-use crate::args::RepositoryArgs;
 use crate::error::{Context, Failure, Kind};
+use crate::settings::args::RepositoryArgs;
 
 /// Data for starting this program again: its name, the option for the report's descriptor, and the error for a
 /// failed start.
