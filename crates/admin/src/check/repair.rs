@@ -36,9 +36,9 @@ const ROUNDS_MAX: usize = 256;
 
 /// How a repository is repaired.
 pub struct Repair<'r> {
-    /// Where objects are fetched from; none repairs the reflog only.
+    /// Source of objects; without one only the reflog is repaired.
     pub from: Option<&'r dyn Mirror>,
-    /// The publisher, who signs a head that names the new reflog.
+    /// Publisher's key and certificate, to sign a head that names the new reflog.
     pub publisher: Option<&'r Publisher>,
     /// Opens the repository as its publisher, who puts wrong counters right by a new revision; none leaves them.
     pub open: Option<&'r dyn Fn() -> Result<Repository, AdminError>>,
@@ -53,7 +53,7 @@ pub struct Repaired {
     pub files: Vec<String>,
     /// Revision that was published with right counters.
     pub recounted: Option<u64>,
-    /// What is still wrong.
+    /// Findings that remain.
     pub left: CheckReport,
 }
 
@@ -226,7 +226,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Makes the reflog anew, or completes it, and brings its checksums up to date.
+    /// Rebuilds or completes the reflog, and updates its checksums.
     fn reflog(
         &self,
         sink: &LocalSink,
