@@ -19,6 +19,7 @@ mod history;
 mod mirror;
 mod options;
 mod paths;
+mod reading;
 mod reflog;
 mod remote;
 mod repair;

@@ -36,7 +36,6 @@ pub use branch::BranchRequest;
 pub(crate) use kept_history::read_history;
 pub(crate) use lock::{ATTEMPTS, HeadLock, wait as wait_for_lock};
 use prepared::Prepared;
-pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;
 
 /// Tag for a revision, beside the automatic tags.

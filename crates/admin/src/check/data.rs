@@ -4,17 +4,16 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::fs::DirEntryExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use esker_format::hash::Hasher;
 use esker_format::manifest::Manifest;
 use esker_format::object::ObjectName;
 use esker_store::LocalSink;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::{Check, CheckProgress, DataCheck};
+use super::reading::{Folder, Pace};
 use super::remote::Reader;
 use super::storage::BadObjects;
 use super::target::Target;
@@ -51,16 +50,6 @@ struct Resume {
     /// Named objects that a server does not have.
     #[serde(default)]
     missing: Vec<String>,
-}
-
-/// What one folder has.
-#[derive(Default)]
-pub(super) struct Folder {
-    pub(super) objects: u64,
-    pub(super) bytes: u64,
-    pub(super) damaged: Vec<(String, String)>,
-    pub(super) strange: Vec<String>,
-    pub(super) missing: Vec<String>,
 }
 
 /// Reads all objects of a folder, or the named ones of a server.
@@ -186,31 +175,5 @@ fn hash(path: &Path, name: &ObjectName, pace: &Pace) -> io::Result<(u64, bool)> 
         hasher.update(piece.get(..count).unwrap_or_default());
         len += count as u64;
         pace.wait(count as u64);
-    }
-}
-
-/// Keeps all threads together below a rate.
-pub(super) struct Pace {
-    rate: Option<u64>,
-    begun: Instant,
-    read: Mutex<u64>,
-}
-
-impl Pace {
-    pub(super) fn new(rate: Option<u64>) -> Self {
-        Self { rate: rate.filter(|rate| *rate > 0), begun: Instant::now(), read: Mutex::new(0) }
-    }
-
-    /// Waits until this many more bytes are within the rate.
-    pub(super) fn wait(&self, bytes: u64) {
-        let Some(rate) = self.rate else { return };
-        let total = {
-            let mut read = self.read.lock();
-            *read += bytes;
-            *read
-        };
-        let due = Duration::from_secs_f64(total as f64 / rate as f64);
-        // The rate limit: this worker pauses until the bytes that all workers read are due.
-        std::thread::sleep(due.saturating_sub(self.begun.elapsed()));
     }
 }

@@ -2,10 +2,10 @@
 
 use esker_format::object::ObjectName;
 
-use super::data::{Folder, Pace};
 use super::finding::FindingKind;
 use super::mirror::{Mirror, Verdict};
 use super::options::{Check, CheckProgress};
+use super::reading::{Folder, Pace};
 use super::storage::BadObjects;
 use crate::error::AdminError;
 use crate::hash_lists::sorter::SetIter;

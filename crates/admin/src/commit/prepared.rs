@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use esker_format::catalog::Flags;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
-use esker_format::write::catalog::Entry;
 use esker_store::Sink as _;
 
 use crate::balance;
 use crate::catalogs::{Built, CatalogBuilder};
 use crate::changes::{Changes, NewTree};
+use crate::entry::objects_of;
 use crate::error::AdminError;
 use crate::published::Published;
 use crate::report::AddedBundles;
@@ -102,12 +101,4 @@ fn write(
     let names = built.values().map(|built| ObjectName::new(built.hash, ObjectKind::Catalog));
     let objects = changes.entries().flat_map(objects_of).chain(names).collect();
     Ok(Written { root, revision, ttl, now, catalogs, objects })
-}
-
-/// Returns the objects of an entry that are stored in the repository.
-pub(crate) fn objects_of(entry: &Entry) -> impl Iterator<Item = ObjectName> {
-    let stored = entry.is_file() && !entry.flags.has(Flags::EXTERNAL);
-    let whole = entry.hash.map(|hash| ObjectName::new(hash, ObjectKind::File));
-    let chunks = entry.chunks.iter().map(|chunk| ObjectName::new(chunk.hash, ObjectKind::Chunk));
-    whole.into_iter().chain(chunks).filter(move |_| stored)
 }

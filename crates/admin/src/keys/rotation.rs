@@ -21,7 +21,7 @@ use esker_format::write::keys::self_signed;
 use esker_store::{LocalSink, Sink as _};
 use serde::Serialize;
 
-use super::token::TokenKey;
+use super::token::{TokenKey, rename};
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
@@ -222,10 +222,4 @@ impl KeyFolder {
             _ => self.write_private(disks, extension, &text),
         }
     }
-}
-
-pub(super) fn rename(disks: &Disks, from: &Path, to: &Path) -> Result<(), AdminError> {
-    disks.private.rename(from, to).map_err(AdminError::file("renaming to", to))?;
-    let folder = to.parent().unwrap_or(Path::new("."));
-    disks.private.sync_dir(folder).map_err(AdminError::file("syncing", folder))
 }

@@ -1,6 +1,6 @@
 //! A new publisher key that a token has: a command signs with it, and its certificate comes from a file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use esker_format::certificate::Certificate;
 use esker_format::hash::{ContentHash, HashAlgorithm};
@@ -56,7 +56,7 @@ impl KeyFolder {
                     self.keep(disks, &path(extension), kept)?;
                 }
             }
-            super::rotation::rename(disks, &path(NEXT_SIGNER), &path(SIGNER))?;
+            rename(disks, &path(NEXT_SIGNER), &path(SIGNER))?;
         }
         // A key goes before a command.
         let is_replaced = path(SIGNER).exists() && !path(NEXT_SIGNER).exists() && !is_new_key;
@@ -94,4 +94,11 @@ impl KeyFolder {
         }
         disks.private.sync_dir(self.folder()).map_err(AdminError::file("syncing", self.folder()))
     }
+}
+
+/// Renames a key file durably.
+pub(super) fn rename(disks: &Disks, from: &Path, to: &Path) -> Result<(), AdminError> {
+    disks.private.rename(from, to).map_err(AdminError::file("renaming to", to))?;
+    let folder = to.parent().unwrap_or(Path::new("."));
+    disks.private.sync_dir(folder).map_err(AdminError::file("syncing", folder))
 }
