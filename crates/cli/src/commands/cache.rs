@@ -74,7 +74,7 @@ struct ListArgs {
 /// Example: esker cache unpin sw.example.org:/gcc/14.2
 #[derive(clap::Args, Debug)]
 struct UnpinArgs {
-    /// Pinned file or folder, as `esker cache list --pins` prints it or as it was given to `esker cache pin`
+    /// Pinned file or folder, as in the output of `esker cache list --pins` or in the arguments of `esker cache pin`
     #[arg(value_name = "NAME:/PATH", required = true)]
     names: Vec<String>,
 

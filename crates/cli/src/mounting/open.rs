@@ -33,7 +33,7 @@ pub(crate) fn open(
     watchdog::unless_disk_hangs(&folder, move || open_on_its_disk(resolved, &what, &view)).unwrap_or_else(
         |error| {
             let failure = Failure::failed(format!("can't open the cache: {error}"));
-            Err(failure.hint("see to the disk, or name another folder with --cache DIR"))
+            Err(failure.hint("check the disk, or name another folder with --cache DIR"))
         },
     )
 }

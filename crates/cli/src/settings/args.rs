@@ -202,7 +202,7 @@ pub(crate) struct ViewArgs {
     #[command(flatten)]
     pin: PinArgs,
 
-    /// Stay at the current revision; programs start faster, because the kernel can cache more
+    /// Stay at the current revision; programs start faster, because the kernel caches more
     #[arg(long)]
     pub(crate) fixed: bool,
 

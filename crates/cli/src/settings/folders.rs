@@ -198,7 +198,7 @@ impl Settings {
                 Err(failed(why).hint("name a folder on a disk of this node, or use --cache-on-network"))
             }
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                Err(failed(error.to_string()).hint("see to the disk, or name another folder"))
+                Err(failed(error.to_string()).hint("check the disk, or name another folder"))
             }
             // Opening it reports any error.
             _ => Ok(CacheLocation { path, from: "--cache".to_owned(), total: 0, passed_over: Vec::new() }),

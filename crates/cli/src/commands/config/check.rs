@@ -33,7 +33,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Field names are an interface.
+/// Findings in JSON. Field names are an interface.
 #[derive(Serialize)]
 struct CheckedJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -27,7 +27,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Field names are an interface.
+/// Parameters in JSON. Field names are an interface.
 #[derive(Serialize)]
 struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -16,7 +16,7 @@ use crate::settings::public_keys::public_keys;
 
 /// Describes a repository: head, signatures, whitelist, tags, settings and keys.
 ///
-/// A part that can't be read is named with the reason, and the others are shown all the same; the exit code then is 0.
+/// For a part that can't be read the reason is shown; the other parts follow, and the exit code is 0.
 ///
 /// Example: esker repo info sw.example.org
 #[derive(clap::Args, Debug)]

@@ -18,12 +18,12 @@ use crate::transaction::{Origin, Record, Session, Transaction, Transactions};
 use super::finish::{commit, is_kept, try_commit};
 use super::{StartArgs, show};
 
-/// Runs a further command or a shell in a kept transaction.
+/// Runs another command or a shell in a kept transaction.
 ///
 /// Example: esker transaction resume sw.example.org -- make check
 #[derive(clap::Args, Debug)]
 pub(super) struct ResumeArgs {
-    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
 
