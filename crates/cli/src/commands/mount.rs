@@ -247,7 +247,7 @@ fn serve(
                 // All users see root's mount, but its process's environment is not theirs to see.
                 view.variables.clear();
             }
-            let (repository, view) = open(checked, &view)?;
+            let (repository, view) = open(*checked, &view)?;
             let warning = offline_warning(&view.status());
             // Any other file system would send requests as root, whichever user reads.
             let may_be = is_pinned && plan.session.xattr_guard.is_none();
