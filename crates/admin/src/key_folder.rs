@@ -126,6 +126,13 @@ impl KeyFolder {
         let path = self.file(CERTIFICATE);
         let certificate = read(&path)?;
         if let Some(signer) = self.command(self.signer.as_deref(), PRIVATE, "key.signer")? {
+            // A rotation that was interrupted before its last renaming has replaced the command only.
+            let is_next = self.signer.is_none()
+                && self.has(NEXT_CERTIFICATE)?
+                && !self.has("next.key")?
+                && !self.has("next.key.signer")?;
+            let path = if is_next { self.file(NEXT_CERTIFICATE) } else { path };
+            let certificate = read(&path)?;
             let publisher = Publisher::with_signer(Arc::new(signer), &certificate);
             return publisher.map_err(|source| AdminError::Key { path, source });
         }
@@ -175,6 +182,11 @@ impl KeyFolder {
             return Err(AdminError::NoKey { path, source });
         }
         Ok(Some(signer(read(&path)?.trim())))
+    }
+
+    /// Returns the signer that runs a command.
+    pub(crate) fn signer_of(&self, command: &str) -> Arc<dyn Signer> {
+        Arc::new(CommandSigner::new(command, self.name.as_str()))
     }
 
     /// Returns the path of the master key, which may be missing.

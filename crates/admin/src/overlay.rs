@@ -304,7 +304,7 @@ impl PublishUpper<'_> {
         tick();
         let files = FolderFiles::new(&source, plan, u64::from(context.repository.settings.chunks.min()));
         let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
-        let contents = context.pipeline(index, *threads, stop).run(feeders, &mut tick)?;
+        let contents = context.pipeline(index, *threads, stop)?.run(feeders, &mut tick)?;
         for waiting in std::mem::take(&mut plan.waiting) {
             let content = contents
                 .get(waiting.job)

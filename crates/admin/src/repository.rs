@@ -54,7 +54,7 @@ pub struct Repository {
 }
 
 /// Longest wait for the lock of the head, which other publishers hold for a short time only.
-const LOCK_WAIT: Duration = Duration::from_secs(60);
+pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// Revision that changes are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

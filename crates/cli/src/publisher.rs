@@ -1,6 +1,7 @@
 //! Common parts of the publisher's commands: folders of repositories and keys, output, failures.
 
 mod ask;
+mod branch;
 mod hooks;
 mod interrupt;
 mod lock;
@@ -25,6 +26,7 @@ use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
+use esker_format::write::history::TagError;
 use esker_run::take_signals;
 
 use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
@@ -32,6 +34,7 @@ use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
 pub(crate) use ask::confirm;
+pub(crate) use branch::BranchArgs;
 pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
@@ -290,7 +293,7 @@ impl HowArgs {
         let description = self.message.clone().unwrap_or_default();
         let profiles = self.profile.iter().map(|file| read_profile(file)).collect::<Result<_, _>>()?;
         Ok(PublishOptions {
-            tag: TagRequest { name: self.tag.clone(), description },
+            tag: TagRequest { name: self.tag.clone(), description, branch: None },
             threads: self.threads(),
             stop: interrupt.flag(),
             profiles,
@@ -415,6 +418,13 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::Collected { .. } => failure.hint("repeat this: the objects are then stored again"),
         AdminError::Shrinks(_) => {
             failure.hint("if that is meant, repeat this with --allow-shrink; --dry-run lists the paths")
+        }
+        AdminError::Tag(TagError::BranchWithoutTag(_)) => failure.hint("name one with --tag NAME"),
+        AdminError::Tag(TagError::UnknownBranch(_)) => failure.hint(
+            "start it with --from REVISION; `esker tag list NAME --branches` lists those that are there",
+        ),
+        AdminError::Tag(TagError::BranchExists(_)) => {
+            failure.hint("leave out --from to go on with it, or choose another name")
         }
         AdminError::MessageWithoutTag => failure.hint("name a tag with --tag NAME"),
         AdminError::NotListed(_) => {

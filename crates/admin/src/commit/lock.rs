@@ -42,7 +42,8 @@ impl Repository {
     }
 }
 
-fn wait(
+/// Takes the lock of the head, after waiting for other publishers.
+pub(crate) fn wait(
     sink: &LocalSink,
     (limit, begins): (Option<Duration>, fn(&AdminError)),
     stop: &AtomicBool,
@@ -118,6 +119,7 @@ impl HeadLock<'_> {
             timestamp: now.max(head.timestamp()),
             history: None,
             forgotten: HashSet::new(),
+            branch_root: None,
         }
     }
 }

@@ -173,10 +173,48 @@ fn condemned_objects_wait_for_the_grace_time() {
     assert_eq!((early.waiting, early.deleted.objects), (Some(waiting), 0));
     // A publish in between names a condemned object again.
     fs::write(workshop.source().join("again"), "content 1").unwrap();
-    workshop.publish();
+    let report = workshop.publish();
+    assert_eq!(report.objects_stored, 1, "it is stored again");
     let late = collect.run(&workshop.open(), UnixTime(begun.0 + 3700)).unwrap();
     assert_eq!((late.deleted.revived, late.deleted.objects), (1, waiting.objects - 1));
     workshop.assert_equal();
+}
+
+#[test]
+fn the_deletion_log_names_each_deleted_object_with_its_time_and_cause() {
+    let workshop = aged(NO_TAGS);
+    let begun = UnixTime(now().0 - 7200);
+    revisions_until(&workshop, 5, begun);
+    let log = workshop.folder.path().join("deleted.log");
+    let collect = Collect { grace: 3600, log: Some(log.clone()), ..at_once(Keep::Tags) };
+    let before = objects(&workshop.root());
+    let plan = collect.dry_run(&workshop.open(), begun).unwrap();
+    assert!(!log.exists(), "a dry run writes no log");
+    collect.run(&workshop.open(), begun).unwrap();
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(
+        text.starts_with(&format!("# {begun} condemned {} objects: revision 0 (", plan.objects)),
+        "{text}"
+    );
+    assert_eq!(text.matches(") is not kept").count(), plan.dropped.len(), "{text}");
+    let done = collect.run(&workshop.open(), now()).unwrap();
+    let gone: BTreeSet<String> = before.difference(&objects(&workshop.root())).cloned().collect();
+    assert_eq!(gone.len() as u64, done.deleted.objects);
+    let text = fs::read_to_string(&log).unwrap();
+    let path = |name: &str| format!("data/{}/{}", &name[..2], &name[2..]);
+    let named: BTreeSet<String> =
+        text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(path).collect();
+    assert_eq!(named, gone);
+    let order: Vec<_> = ["condemned", "Collection started at", "Collection finished at"]
+        .map(|text_of| text.find(text_of).expect("the line"))
+        .into();
+    assert!(order.is_sorted(), "{text}");
+    // A log that can't be written is noticed before anything is deleted.
+    revisions(&workshop, 3);
+    let refused = Collect { log: Some(workshop.folder.path().to_owned()), ..at_once(Keep::Tags) };
+    let left = objects(&workshop.root());
+    assert!(refused.run(&workshop.open(), now()).is_err());
+    assert_eq!(objects(&workshop.root()), left);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -60,6 +60,10 @@ pub(crate) struct Args {
     /// than a day
     #[arg(long)]
     orphans: bool,
+
+    /// File to append the names of deleted objects to, between comments with times and causes
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
 
     /// Print what would be deleted and which kept revisions use the most space, and delete nothing
     #[arg(long)]
@@ -142,6 +146,7 @@ fn one(
     };
     collect.grace = seconds(args.grace);
     collect.orphans = args.orphans.then(|| collect.orphan_age());
+    collect.log.clone_from(&args.log);
     collect.threads = args.threads.map_or_else(cores, usize::from);
     collect.stop = interrupt.flag();
     let repository = place.open(args.lock, interrupt, args.quiet)?;

@@ -8,7 +8,7 @@ use crate::commands::transaction::IngestThen;
 use crate::error::{Context as _, Failure, Kind};
 use crate::mounting::run_mounted::take_signals;
 use crate::process::limits::OpenFiles;
-use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
+use crate::publisher::{BranchArgs, HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -62,6 +62,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     how: HowArgs,
+
+    #[command(flatten)]
+    branch: BranchArgs,
 }
 
 fn owner(text: &str) -> Result<Owner, String> {
@@ -94,19 +97,21 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     }
     let (archive, target) = (args.archive, args.to.clone().into_os_string().into_vec());
     let (owner, nested) = (args.owner.unwrap_or_default(), args.nested);
-    let what = "was not changed";
+    let (what, branch) = ("was not changed", args.branch.request());
     if let (Some(script), Some(forwarding)) = (args.then, forwarding) {
-        let work = |options: PublishOptions<'_>| {
+        let work = |mut options: PublishOptions<'_>| {
+            options.tag.branch.clone_from(&branch);
             Ingest { archive, target, delete, owner, nested, options }.stage(&repository, now())
         };
         let staged = how.work(&place, &interrupt, work, what)?;
         drop(repository);
         let transactions = Transactions::new(settings.transactions(args.transactions.as_deref())?);
         let (place, target, transactions) = (&place, args.to.as_path(), &transactions);
-        let then = IngestThen { place, staged, target, script, how, transactions, settings, files };
+        let then = IngestThen { place, staged, target, script, how, branch, transactions, settings, files };
         return then.run(forwarding, &interrupt);
     }
-    let work = |given: PublishOptions<'_>| {
+    let work = |mut given: PublishOptions<'_>| {
+        given.tag.branch = branch;
         let mut ingest = Ingest { archive, target, delete, owner, nested, options: given };
         match how.dry_run {
             true => ingest.dry_run(&repository, now()),

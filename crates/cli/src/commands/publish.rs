@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use esker_admin::{Publish, PublishOptions};
 
 use crate::error::Failure;
-use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
+use crate::publisher::{BranchArgs, HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 
 /// Publishes a folder: makes a repository, or a directory of it, equal to the folder.
@@ -32,6 +32,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     how: HowArgs,
+
+    #[command(flatten)]
+    branch: BranchArgs,
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
@@ -48,7 +51,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         repository.settings_mut().deflate = deflate.into();
     }
     let (source, target) = (args.source, args.to.into_os_string().into_vec());
-    let work = |given: PublishOptions<'_>| {
+    let work = |mut given: PublishOptions<'_>| {
+        given.tag.branch = args.branch.request();
         let mut publish = Publish { source, target, options: given };
         match how.dry_run {
             true => publish.dry_run(&repository, now()),

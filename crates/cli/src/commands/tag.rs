@@ -1,5 +1,5 @@
 use clap::Subcommand;
-use esker_admin::{AdminError, TagChange, TagInfo, TagReport};
+use esker_admin::{AdminError, BranchInfo, TagChange, TagInfo, TagReport};
 use esker_vfs::Time;
 
 use crate::error::Failure;
@@ -35,6 +35,10 @@ struct ListArgs {
     /// Repository: its NAME or URL
     #[arg(value_name = "NAME|URL")]
     place: String,
+
+    /// List the branches instead, each with its newest tag
+    #[arg(long)]
+    branches: bool,
 
     /// Print a JSON array
     #[arg(long)]
@@ -182,6 +186,17 @@ pub(crate) fn when(seconds: i64) -> String {
 fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
     let revisions = args.source.open(&args.place, settings)?;
     let mut out = Output::new();
+    if args.branches {
+        let branches = revisions.history().map(BranchInfo::list).unwrap_or_default();
+        if args.json {
+            out.json_array(branches.iter())?;
+        } else {
+            for branch in &branches {
+                out.line(out.name(branch_line(branch).as_bytes()).into_owned())?;
+            }
+        }
+        return out.finish();
+    }
     if args.json {
         out.json_array(revisions.tags().iter().map(TagInfo::from))?;
         return out.finish();
@@ -202,6 +217,17 @@ fn line(out: &Output, tag: &TagInfo, width: usize) -> Vec<u8> {
     let published = when(tag.published);
     let line = format!("{name:<width$}  {published} UTC  revision {revision}{branch}  {root}  {description}");
     out.name(line.trim_end().as_bytes()).into_owned()
+}
+
+/// Returns the line of a branch: indented below the one that it started from.
+fn branch_line(branch: &BranchInfo) -> String {
+    let BranchInfo { name, depth, first, newest, tags, .. } = branch;
+    let name = if name.is_empty() { "(default)" } else { name };
+    let newest = newest.as_ref().map_or_else(String::new, |tag| {
+        format!(", newest {}: revision {}, {} UTC", tag.name, tag.revision, when(tag.published))
+    });
+    let first = if *depth == 0 { String::new() } else { format!("  since revision {first}") };
+    format!("{:indent$}{name}{first}  {tags} tags{newest}", "", indent = depth * 2)
 }
 
 fn show(args: &ShowArgs, settings: &Settings) -> Result<(), Failure> {

@@ -13,7 +13,7 @@ use clap::Subcommand;
 
 use crate::error::Failure;
 use crate::process::limits::OpenFiles;
-use crate::publisher::{HowArgs, PublisherArgs};
+use crate::publisher::{BranchArgs, HowArgs, PublisherArgs};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
@@ -56,6 +56,9 @@ struct StartArgs {
 
     #[command(flatten)]
     how: HowArgs,
+
+    #[command(flatten)]
+    branch: BranchArgs,
 
     /// Keep the changes instead of publishing them
     #[arg(long, conflicts_with = "dry_run")]

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use esker_admin::{Resign, Rotate, Rotated, is_exposed};
+use esker_admin::{Resign, Rotate, Rotated, TokenKey, is_exposed};
 use serde_json::json;
 
 use crate::error::Failure;
@@ -12,7 +12,8 @@ use crate::settings::Settings;
 ///
 /// The first step makes a new key and signs a whitelist with both certificates; the next publish signs with the new
 /// key. When all replicas have that revision, run the command with --finish: it removes the old certificate from the
-/// whitelist, and the old key. After an interruption, repeat the command.
+/// whitelist, and the old key. After an interruption, repeat the command. With --next-signer and --next-certificate the
+/// new key is one that a token has.
 ///
 /// Example: esker key rotate sw.example.org
 #[derive(clap::Args, Debug)]
@@ -39,6 +40,14 @@ pub(super) struct Args {
     #[arg(long)]
     encrypt: bool,
 
+    /// Command that signs with a new key in a token, in place of making one [default: a new key in a file]
+    #[arg(long, value_name = "CMD", requires = "next_certificate", conflicts_with_all = ["encrypt", "finish"])]
+    next_signer: Option<String>,
+
+    /// Certificate of the new key in the token
+    #[arg(long, value_name = "FILE", requires = "next_signer")]
+    next_certificate: Option<PathBuf>,
+
     #[command(flatten)]
     lock: LockArgs,
 
@@ -55,6 +64,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         certificate_days: args.certificate_days,
         resign: args.master.resign(Vec::new()),
         encrypt: args.encrypt,
+        token: token(args),
     };
     let done = args.lock.when_free(&interrupt, false, || match args.finish {
         true => rotate.finish(&place.root, &place.name, &place.keys, || place.try_open(), now()),
@@ -69,6 +79,12 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     }
     print(args, &done, &mut out)?;
     out.finish()
+}
+
+/// Returns the new key that a token has.
+fn token(args: &Args) -> Option<TokenKey> {
+    let (signer, certificate) = args.next_signer.clone().zip(args.next_certificate.clone())?;
+    Some(TokenKey { signer, certificate })
 }
 
 fn print(args: &Args, done: &Rotated, out: &mut Output) -> Result<(), Failure> {

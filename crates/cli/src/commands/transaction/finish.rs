@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::output::Output;
 use crate::publisher::{Hooked, HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
-use crate::transaction::{Transaction, Transactions};
+use crate::transaction::{OnBranch, Transaction, Transactions};
 
 /// Publishes a kept transaction.
 ///
@@ -69,7 +69,8 @@ pub(super) fn try_commit(
         repository.settings_mut().deflate = deflate.into();
     }
     let upper = Upper { filter: how.filter()?, ..transaction.upper()? };
-    let work = |options: PublishOptions<'_>| {
+    let work = |mut options: PublishOptions<'_>| {
+        options.tag.branch = record.branch.as_ref().map(OnBranch::request);
         let mut publish = PublishUpper { upper, options };
         match how.dry_run {
             true => publish.dry_run(&repository, now()),

@@ -8,8 +8,6 @@ use crate::output::Output;
 use crate::publisher::{list_changes, of_admin, stop_on_signals};
 use crate::transaction::{Record, State, Transaction, Transactions};
 
-use super::list;
-
 /// Shows the changes of a transaction, also without keys or a valid whitelist.
 ///
 /// Example: esker transaction show sw.example.org
@@ -41,7 +39,7 @@ pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failur
     if args.json {
         out.json(&Shown { state: transaction.state(), record, changes: &changes })?;
     } else {
-        out.line(list::line(&transaction))?;
+        out.line(transaction.line())?;
         print(&mut out, &changes)?;
     }
     out.finish()
