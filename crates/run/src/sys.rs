@@ -61,6 +61,14 @@ pub(crate) fn set_default(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
+/// Returns the process group of this process; none if its leader is outside of the PID namespace.
+///
+/// rustix takes 0, which the kernel returns then, for impossible.
+pub(crate) fn process_group() -> Option<Pid> {
+    // SAFETY: it only returns a number.
+    Pid::from_raw(unsafe { libc::getpgrp() })
+}
+
 /// Ignores `signal` from now on.
 pub(crate) fn ignore(signal: i32) {
     // SAFETY: it changes the action of a signal of this process alone.

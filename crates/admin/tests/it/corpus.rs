@@ -361,6 +361,25 @@ fn a_repository_in_order_has_no_findings() {
     assert!(world.repair().objects.is_empty());
 }
 
+/// CernVM-FS's collect writes a shorter reflog with its checksum, and leaves the head, which names the reflog before.
+#[test]
+fn a_repository_that_cvmfs_server_collected_has_no_findings() {
+    let world = World::new("collected");
+    let reflog = fs::read(world.root().join(".cvmfsreflog")).unwrap();
+    let mut draft = ReflogDraft::new(RepositoryName::parse(NAME).unwrap());
+    let listed = Reflog::parse(&reflog).unwrap();
+    let later = UnixTime(now().0 + 60);
+    listed.references().iter().for_each(|known| draft.add(known.object, later));
+    let shorter = draft.finish();
+    assert_ne!(shorter, reflog);
+    fs::write(world.root().join(".cvmfsreflog"), &shorter).unwrap();
+    let hash = ContentHash::of(world.head().root_catalog.algorithm(), &shorter);
+    assert_ne!(world.head().reflog, Some(hash));
+    fs::write(world.spool().join("reflog.chksum"), hash.to_string()).unwrap();
+    let report = world.check();
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+}
+
 #[test]
 fn each_damage_is_found_and_named_and_repaired_where_a_mirror_has_the_data() {
     let mut names = BTreeSet::new();

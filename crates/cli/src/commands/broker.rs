@@ -9,9 +9,10 @@ use crate::error::{Context, Failure, Kind, chain, of_store};
 use crate::log;
 use crate::output::parse_size;
 use crate::process::privileges;
+use crate::settings::cache::default_quota;
 use crate::settings::configuration;
 use crate::settings::tiers::tier;
-use crate::settings::{BROKER_SOCKET, Settings, default_quota};
+use crate::settings::{BROKER_SOCKET, Settings};
 
 /// Runs the cache broker: one cache for all users of this node.
 ///

@@ -10,12 +10,14 @@ use esker_store::BlockCache;
 use serde::Serialize;
 
 use crate::error::{Failure, Kind, of_store};
-use crate::mounting::open::place_lines;
 use crate::output::{JsonArray, Output, parse_size, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
-use crate::settings::args::{RepositoryArgs, split_path};
-use crate::settings::{Settings, default_quota};
+use crate::settings::Settings;
+use crate::settings::address::split_path;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::cache::default_quota;
+use crate::settings::cache::place_lines;
 
 /// Shows, fills, checks and empties the cache.
 ///

@@ -166,6 +166,23 @@ fn processes_that_a_command_leaves_end_with_it() {
     }
 }
 
+/// In a container without a process group of its own, the number of the group is 0.
+#[test]
+fn a_transaction_runs_where_its_process_group_has_no_number() {
+    let Some(root) = TestUser::root() else { skip!("only root makes a PID namespace here") };
+    let publisher = Publisher::new(root);
+    let inside = publisher.begin(&[], "touch new");
+    let mut outside = Command::new("unshare");
+    outside.args(["--pid", "--fork", "--kill-child", "--mount-proc", "cut", "-d ", "-f5", "/proc/self/stat"]);
+    assert_eq!(printed(&mut outside), "0\n", "the group is outside");
+    let mut call = Command::new("unshare");
+    call.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(inside.get_program());
+    call.args(inside.get_args()).env_clear();
+    call.envs(inside.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    printed(&mut call);
+    assert_eq!(publisher.revision(), 2);
+}
+
 /// Starts a command that says that it runs and then waits; returns the rest of its output.
 fn waiting(publisher: &Publisher) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut call = publisher.begin(&[], "echo text >new; echo runs; exec sleep 1000");

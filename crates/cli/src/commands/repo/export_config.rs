@@ -75,8 +75,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         return out.finish();
     }
     paths.iter().try_for_each(|path| out.line(format!("wrote {}", path.display())))?;
-    out.line("next: add to /etc/fstab, make the spool folder, and call `cvmfs_server mount`:")?;
-    config.fstab.iter().try_for_each(|line| out.line(format!("  {line}")))?;
+    out.line("next, as root, if `cvmfs_server` has no spool folder of the repository:")?;
+    config.commands.iter().try_for_each(|line| out.line(format!("  {line}")))?;
     config.warnings.iter().for_each(|warning| warn(Some(warning)));
     out.finish()
 }

@@ -12,7 +12,7 @@ use crate::error::Failure;
 use crate::output::{Output, lossy, size};
 use crate::publisher::{PublisherArgs, RemoteFiles, now};
 use crate::settings::Settings;
-use crate::settings::args::public_keys;
+use crate::settings::public_keys::public_keys;
 use crate::transaction::{Transaction, Transactions};
 
 /// Describes a repository: head, signatures, whitelist, tags, settings and keys.
