@@ -31,6 +31,7 @@ mod importing;
 mod machine;
 mod namespaces;
 mod neighbours;
+mod passphrases;
 mod pins;
 mod profiles;
 mod publication;

@@ -15,7 +15,7 @@ use builds::{install_a_project, install_a_wheel};
 
 /// Every step shows what it did, and each later step goes on from it.
 #[test]
-fn a_release_managers_week_goes_by() {
+fn a_release_managers_week_of_commands_succeeds() {
     for person in TestUser::all() {
         let week = Week { publisher: Publisher::new(person) };
         week.describe_and_configure();
