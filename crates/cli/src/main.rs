@@ -19,7 +19,7 @@ mod glob;
 mod image;
 mod import;
 mod limits;
-mod log;
+mod logging;
 mod mount_helper;
 mod open;
 mod output;
@@ -46,8 +46,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::error::Failure;
 use crate::limits::OpenFiles;
+use crate::logging::LogArgs;
 use crate::mount_helper::Helper;
-use crate::settings::Settings;
+use crate::settings::{LogVariables, Settings};
 
 /// Mounts CernVM-FS repositories and squashfs images, runs programs from them, and publishes them.
 ///
@@ -99,6 +100,18 @@ enum Command {
     Replay(commands::replay::Args),
 }
 
+impl Command {
+    /// Returns the options of the log, which only some commands have.
+    fn log_args(&self) -> LogArgs {
+        match self {
+            Command::Mount(args) => args.log,
+            Command::Broker(args) => args.log,
+            Command::Serve(args) => args.log,
+            _ => LogArgs::default(),
+        }
+    }
+}
+
 /// Runs a command; `line` has the arguments after the program's name.
 fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     // The child of `run` must not change state that the command will inherit.
@@ -122,6 +135,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_)) {
         privileges::mend_umask();
     }
+    logging::start(command.log_args(), &LogVariables::from_environment())?;
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
     let done = match command {

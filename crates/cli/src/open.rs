@@ -24,7 +24,6 @@ use crate::args::{
 use crate::cache_folder;
 use crate::entry::time_text;
 use crate::error::{Context, Failure, Kind, of_store, of_tree};
-use crate::log;
 use crate::resolve::{self, Configured, NamedRepository};
 use crate::settings::Settings;
 
@@ -79,7 +78,7 @@ impl ResolvedRepository {
     ) -> Result<Self, Failure> {
         let keys = master_keys(keys)?;
         if args.verbose {
-            place_lines(&place).iter().for_each(|line| log::line(line));
+            place_lines(&place).iter().for_each(|line| tracing::info!("{line}"));
         }
         let address = Address { url: servers.url().to_owned(), name: name.to_string() };
         let named = args.tiers.any();
@@ -102,7 +101,6 @@ impl ResolvedRepository {
             offline: args.offline,
             forget_history: args.forget_history,
             deadline: args.deadline,
-            log: log::of_store(),
         };
         Ok(Self { address, options, configured, tag: None })
     }
@@ -212,7 +210,7 @@ pub(crate) fn session_options(args: &RepositoryArgs, testing: Option<&TestingArg
             Deadlines { lookup: deadline, attributes: deadline, list: deadline, read: deadline, ..deadlines };
     }
     let kernel = testing.and_then(|testing| testing.kernel).unwrap_or_default();
-    SessionOptions { kernel, deadlines, log: log::of_session(), ..SessionOptions::default() }
+    SessionOptions { kernel, deadlines, ..SessionOptions::default() }
 }
 
 /// Returns the warning of a view that uses an old head because no server replies.

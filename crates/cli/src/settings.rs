@@ -63,6 +63,24 @@ const ROOT_SPOOL: &str = "/var/spool/cvmfs";
 /// Environment variable with the time of reproducible builds, in seconds since 1970.
 const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 
+/// Environment variables of the log.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LogVariables {
+    /// Levels of targets.
+    pub(crate) levels: Option<String>,
+    /// Name of the format.
+    pub(crate) format: Option<String>,
+}
+
+impl LogVariables {
+    pub(crate) fn from_environment() -> Self {
+        let text = |name| std::env::var_os(name).filter(|text| !text.is_empty());
+        let [levels, format] = ["ESKER_LOG", "ESKER_LOG_FORMAT"]
+            .map(|name| text(name).map(|text| text.to_string_lossy().into_owned()));
+        Self { levels, format }
+    }
+}
+
 impl Settings {
     /// Returns the latest time stamp for built files, if it is set.
     pub(crate) fn source_date_epoch(&self) -> Result<Option<u32>, Failure> {

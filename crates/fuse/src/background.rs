@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::thread::Builder;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -43,7 +42,7 @@ impl Background {
         }
         if state.idle <= state.waiting.len() && state.threads < THREADS_MAX {
             let background = Arc::clone(self);
-            let started = Builder::new().name("fuse-background".into()).spawn(move || background.work());
+            let started = esker_threads::spawn("fuse-background", move || background.work());
             state.threads += usize::from(started.is_ok());
         }
         let any = state.threads > 0;

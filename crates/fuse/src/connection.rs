@@ -22,7 +22,7 @@ use crate::known_dentries::KnownDentries;
 use crate::listing::DirentBuffer;
 use crate::nodes::{Forgotten, NodeId, NodeTable};
 use crate::notify::Invalidations;
-use crate::options::{SessionOptions, Severity};
+use crate::options::SessionOptions;
 use crate::shared_deadline::SharedDeadlines;
 use crate::shared_memory::SharedMemory;
 use crate::trusted;
@@ -70,10 +70,6 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn log(&self, severity: Severity, text: &str) {
-        (self.options.log)(severity, text);
-    }
-
     /// Runs code of the tree; logs a panic and continues.
     pub(crate) fn catch_panic<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(run)) {
@@ -81,7 +77,7 @@ impl Connection {
             Err(panic) => {
                 let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                self.log(Severity::Error, &format!("the tree panicked in {what}: {text}"));
+                tracing::error!("the tree panicked in {what}: {text}");
                 None
             }
         }
@@ -404,7 +400,7 @@ impl Connection {
         match sent {
             // The caller is gone, or the mount is.
             Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED)) => {
-                self.log(Severity::Error, &format!("the kernel refused an answer: {e}"));
+                tracing::error!("the kernel refused an answer: {e}");
                 // It keeps waiting for one that it accepts.
                 let _ = request.channel.error(request.unique, libc::EIO);
             }

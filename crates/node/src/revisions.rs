@@ -175,7 +175,7 @@ impl Looks {
             // The receiver may have timed out.
             let _ = sender.send(found);
         };
-        let started = std::thread::Builder::new().name("look".into()).spawn(look);
+        let started = esker_threads::spawn("look", look);
         started.map(|_| receiver).map_err(|error| format!("no thread can be started: {error}"))
     }
 }

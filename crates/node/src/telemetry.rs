@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::sync::Weak;
 use std::time::{Duration, SystemTime};
 
-use esker_store::{ComposeDatagram, DatagramTarget, Datagrams, Log, StoreError};
+use esker_store::{ComposeDatagram, DatagramTarget, Datagrams, StoreError};
 
 use crate::mounted::{Content, Served};
 
@@ -28,7 +28,7 @@ pub struct Telemetry {
 type Counted = BTreeMap<&'static str, u64>;
 
 /// Starts to send a mount's counters, until the returned guard is dropped.
-pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>, log: Log) -> Result<Datagrams, StoreError> {
+pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>) -> Result<Datagrams, StoreError> {
     let lines = telemetry.clone();
     let mut before = None;
     let compose: ComposeDatagram = Box::new(move || {
@@ -39,7 +39,7 @@ pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>, log: Log) -> Re
         before = Some(counted);
         (!text.is_empty()).then(|| text.into_bytes())
     });
-    Datagrams::start(telemetry.to.clone(), compose, log)
+    Datagrams::start(telemetry.to.clone(), compose)
 }
 
 impl Telemetry {

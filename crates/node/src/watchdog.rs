@@ -6,7 +6,6 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 /// Minimum duration of work that is checked.
@@ -72,7 +71,7 @@ fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option
         // The caller may have timed out.
         let _ = done.send(work());
     };
-    Builder::new().name("disk".into()).spawn(run).ok().map(|_| outcome)
+    esker_threads::spawn("disk", run).ok().map(|_| outcome)
 }
 
 /// Writes a byte to a new file on the disk of the folder and removes it. Whether that succeeds doesn't matter.

@@ -103,7 +103,7 @@ impl Pool {
             for number in 0..count {
                 let queue = queue.clone();
                 let name = format!("{name}-{number}");
-                threads.push(std::thread::Builder::new().name(name).spawn(move || queue.work(urgency))?);
+                threads.push(esker_threads::spawn(name, move || queue.work(urgency))?);
             }
         }
         Ok(Arc::new(Self { queue, threads: Mutex::new(threads) }))

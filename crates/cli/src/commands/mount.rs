@@ -21,7 +21,7 @@ use crate::config_repository;
 use crate::doctor::{Touch, Touched, touch};
 use crate::error::{Context, Failure, Kind, chain_after, warn};
 use crate::image::{ImageArgs, ImageNamed};
-use crate::log;
+use crate::logging::{self, LogArgs};
 use crate::open::{ResolvedRepository, mount_options, offline_warning, session_options};
 use crate::privileges;
 use crate::resolve;
@@ -55,6 +55,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     access: AccessArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 
     #[command(flatten)]
     image: ImageArgs,
@@ -227,7 +230,7 @@ fn serve(
     let named = MountSource::new(args, settings)?;
     if let MountSource::Repository(checked) = &named {
         tuning::apply(&checked.configured.tuning);
-        checked.configured.syslog.clone().into_iter().for_each(log::tell_system);
+        checked.configured.syslog.clone().into_iter().for_each(logging::copy_to_system);
     }
     let what = format!("can't mount {} at {}", named.name(), mountpoint.display());
     refuse_taken(&mountpoint, settings)?;

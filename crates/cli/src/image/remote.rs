@@ -17,7 +17,6 @@ use esker_store::{
 use crate::args::{RepositoryArgs, servers};
 use crate::cache_folder;
 use crate::error::{Failure, of_store};
-use crate::log;
 use crate::settings::Settings;
 
 /// The list of an image of half a terabyte with the usual blocks; one with more has longer blocks.
@@ -82,7 +81,7 @@ pub(super) fn open(
     let mut servers = Servers { redirects: true, ..servers(&target.base, args)? };
     args.deadline.into_iter().for_each(|deadline| servers.within(deadline));
     let (place, quota) = cache_folder::with_quota(settings, args)?;
-    let engine = engine(args.deadline, log::of_store()).map_err(failed)?;
+    let engine = engine(args.deadline).map_err(failed)?;
     let source = connect(&engine, servers).map_err(failed)?;
     let cache = BlockCache::open(&place.path, quota).map_err(failed)?;
     let name: Arc<str> = url.into();

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Inbox, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use esker_store::{
@@ -149,7 +149,7 @@ impl Broker {
         let listener = Arc::new(listener);
         let (clients, stopping) = (Arc::<Clients>::default(), Arc::<Stopping>::default());
         let (ours, theirs, stop) = (listener.clone(), clients.clone(), stopping.clone());
-        let acceptor = thread::Builder::new().name("cache-accept".into()).spawn(move || {
+        let acceptor = esker_threads::spawn("cache-accept", move || {
             while !stop.is_so.load(Ordering::SeqCst) {
                 match ours.accept() {
                     // No thread or descriptor for it: it hangs up and tries again.
@@ -209,7 +209,7 @@ impl Clients {
             all.retain(|other| other.strong_count() > 0);
             all.push(Arc::downgrade(&socket));
         }
-        thread::Builder::new().name("cache-client".into()).spawn(move || {
+        esker_threads::spawn("cache-client", move || {
             // A client that says nonsense or goes away is simply done with.
             let _ = converse(&socket, receiver, &*host, &peer, &admission);
         })?;
@@ -230,7 +230,7 @@ fn converse(
     let (outbox, inbox) = channel();
     let (out, requests) = (socket.clone(), Arc::<Requests>::default());
     let open = requests.clone();
-    thread::Builder::new().name("cache-answer".into()).spawn(move || answer_all(&out, &inbox, &open))?;
+    esker_threads::spawn("cache-answer", move || answer_all(&out, &inbox, &open))?;
     let questions = outbox.clone();
     let ask = move |id, keys: &[_]| {
         questions.send(ToClient::Release { id, keys: keys_to_text(keys) }.into()).is_ok()

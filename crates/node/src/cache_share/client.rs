@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver as Inbox, Sender, channel};
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
@@ -123,9 +122,9 @@ impl Client {
         client.ask_status(&mut client.state.lock());
         let start = || -> io::Result<()> {
             let out = client.socket.try_clone()?;
-            thread::Builder::new().name("cache-ask".into()).spawn(move || send_all(&out, &inbox))?;
+            esker_threads::spawn("cache-ask", move || send_all(&out, &inbox))?;
             let me = Arc::clone(&client);
-            thread::Builder::new().name("cache-hear".into()).spawn(move || me.hear(receiver, &owner))?;
+            esker_threads::spawn("cache-hear", move || me.hear(receiver, &owner))?;
             Ok(())
         };
         start().map_err(gone)?;
@@ -239,9 +238,9 @@ impl Client {
             let (holder, outbox) = (owner.holder(), self.outbox.clone());
             let received = self.received.clone();
             // Without the thread releases stay unanswered, which means that everything is held.
-            let _ = thread::Builder::new()
-                .name("cache-release".into())
-                .spawn(move || release_all(&questions, &received, &*holder, &outbox));
+            let _ = esker_threads::spawn("cache-release", move || {
+                release_all(&questions, &received, &*holder, &outbox)
+            });
         }
         loop {
             let (message, descriptor) = match receiver.next::<ToClient>() {

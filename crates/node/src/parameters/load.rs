@@ -49,7 +49,7 @@ impl Request {
     pub fn load(&self) -> Parameters {
         let (sender, receiver) = mpsc::channel();
         let request = self.clone();
-        let thread = std::thread::Builder::new().name("config".into()).spawn(move || {
+        let thread = esker_threads::spawn("config", move || {
             // After the timeout the receiver is gone.
             let _ = sender.send(Load::new(&request).all(true));
         });

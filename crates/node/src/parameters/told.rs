@@ -7,14 +7,10 @@ use esker_store::DatagramTarget;
 use super::client::Read;
 use super::files::FILE_MAX;
 use super::{Files, Parameters};
-use crate::syslog::{SyslogOptions, SyslogTarget};
+use crate::syslog::{NOTICE, SOCKET, SyslogOptions, SyslogTarget};
 use crate::talk::TalkOptions;
 use crate::telemetry::Telemetry;
 
-/// Socket of the system's log.
-const SYSLOG: &str = "/dev/log";
-/// The severity of lines that are no errors: a notice.
-const NOTICE: u8 = 5;
 /// Minimum interval between two sends of counters.
 const RATE_MIN: Duration = Duration::from_secs(5);
 /// Default interval.
@@ -25,7 +21,7 @@ impl Parameters {
     pub fn syslog(&self) -> Read<SyslogOptions> {
         let to = match self.checked("CVMFS_USYSLOG")? {
             Some(file) => SyslogTarget::File(file.into()),
-            None => SyslogTarget::Socket(self.checked("ESKER_SYSLOG")?.unwrap_or(SYSLOG).into()),
+            None => SyslogTarget::Socket(self.checked("ESKER_SYSLOG")?.unwrap_or(SOCKET).into()),
         };
         let number =
             |name: &str| -> Read<Option<u8>> { Ok(self.checked(name)?.and_then(|text| text.parse().ok())) };

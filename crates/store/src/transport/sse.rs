@@ -97,8 +97,7 @@ impl SseListener {
         let (stop, stopped) = watch::channel(());
         let listener = Listener { base, heard, status: status.clone() };
         let url = listen.url.clone();
-        let thread = std::thread::Builder::new().name("listen".into());
-        thread.spawn(move || listener.run(&listen, stopped)).map_err(|source| {
+        esker_threads::spawn("listen", move || listener.run(&listen, stopped)).map_err(|source| {
             let what = "the thread that listens for revisions";
             StoreError::new(what, Cause::Disk { doing: "starting", path: what.into(), source })
         })?;

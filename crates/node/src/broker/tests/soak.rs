@@ -38,7 +38,6 @@ fn be_the_broker(folder: &Path) {
         rules: Rules::default(),
         destinations: Destinations::All,
         authorities: esker_store::Authorities::default(),
-        log: Log::default(),
     };
     let broker = NodeBroker::start(options).expect("a broker");
     std::io::stderr().write_all(b"!").expect("telling");
@@ -274,14 +273,8 @@ fn soak_broker_kill_nine_full_disk() {
         .map(|number| {
             let own = folder.path().join(format!("own-{number}"));
             let url = mirror.url("public.test");
-            SharedCache::open_through(
-                &own,
-                &url,
-                Box::new(no_private_cache),
-                Some(address.clone()),
-                Log::default(),
-            )
-            .expect("the broker")
+            SharedCache::open_through(&own, &url, Box::new(no_private_cache), Some(address.clone()))
+                .expect("the broker")
         })
         .collect();
     let readers = Readers {

@@ -18,7 +18,6 @@ use super::credentials::{self, Found, Login};
 use super::from::{Opening, of_oci};
 use crate::args::{RepositoryArgs, servers};
 use crate::error::{Failure, chain, of_store};
-use crate::log;
 
 /// Accepted types of a manifest: those of OCI, and older ones of Docker.
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
@@ -36,7 +35,7 @@ pub(super) fn open(name: &str, insecure: bool, opening: &Opening<'_>) -> Result<
     let what = format!("docker://{name}");
     let reference = Reference::parse(name).map_err(|error| Failure::usage(chain(&error)))?;
     let failed = |error: StoreError| of_store(&format!("can't ask the registry for {what}"), &error);
-    let engine = engine(opening.repository.deadline, log::of_store()).map_err(failed)?;
+    let engine = engine(opening.repository.deadline).map_err(failed)?;
     let scheme = if insecure { "http" } else { "https" };
     let base = format!("{scheme}://{}/v2", reference.server());
     let web = Web {
