@@ -459,7 +459,7 @@ impl ObjectStore for SharedCache {
             Role::Client(client) => client.clone(),
             Role::Writer { .. } | Role::Electing | Role::Closed => return StoreStatus::default(),
         };
-        client.status().unwrap_or_default().into()
+        client.status().unwrap_or_default()
     }
 }
 
@@ -470,7 +470,7 @@ impl SharedCache {
             return store.status();
         }
         match &*self.role.read() {
-            Role::Client(client) => client.last_status().unwrap_or_default().into(),
+            Role::Client(client) => client.last_status().unwrap_or_default(),
             Role::Writer { .. } | Role::Electing | Role::Closed => StoreStatus::default(),
         }
     }

@@ -497,7 +497,7 @@ fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> M
     let store = repository.store.status();
     let head = repository.heads.current();
     let mut errors: Vec<_> = view.failures.into_iter().map(status::Failure::from).collect();
-    errors.extend(store.cache.disk_failure.map(status::Failure::of_cache));
+    errors.extend(store.cache.disk_failure.clone().map(status::Failure::of_cache));
     errors.sort_by_key(|error| error.time);
     MountStatus {
         revision: view.revision,
@@ -512,10 +512,10 @@ fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> M
             .offline
             .map(|offline| status::Offline { since: seconds(offline.since), reason: offline.reason }),
         errors,
-        view: status::View::from(&view.counters),
-        fetched: status::Fetched::from(&store.traffic),
-        network: status::Network::from(&store.network),
-        work: status::Work::from(&store.work),
+        view: view.counters,
+        fetched: store.traffic,
+        network: store.network,
+        work: store.work,
         cache: status::Cache {
             directory: repository.store.cache().to_owned(),
             writer: repository.store.is_writer(),
@@ -524,14 +524,7 @@ fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> M
                 _ => None,
             },
             broker_refused: repository.store.refusal(),
-            bytes: store.cache.used,
-            quota: store.cache.quota,
-            objects: store.cache.objects,
-            evicted: store.cache.evicted,
-            unchecked: store.cache.unchecked,
-            unkept: store.cache.unkept,
-            disk_errors: store.cache.disk_errors,
-            lower: store.cache.lower.into(),
+            state: store.cache,
         },
         ..status
     }

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
 
 use crate::priority::{Priority, Urgency};
 use crate::wait_stats::{WaitStats, WaitStatus};
@@ -20,7 +21,8 @@ use crate::wait_stats::{WaitStats, WaitStatus};
 const NICE: i32 = 10;
 
 /// Waits of hashing, inflating and writing for a thread.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WorkStatus {
     /// Waits of demands.
     pub demand: WaitStatus,

@@ -14,9 +14,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use esker_store::{
-    Cache, Callback, CancelToken, Cause, Handle, Holder, ObjectStore, StoreError, StoreStatus, Warmed,
-};
+use esker_store::{Cache, Callback, CancelToken, Cause, Handle, Holder, ObjectStore, StoreError, Warmed};
 use parking_lot::{Condvar, Mutex};
 
 use super::address::{self, Listener};
@@ -26,8 +24,7 @@ use super::quota::{Bounds, Connection, Quota, QuotaSlot, Warming};
 use super::release::RemoteHolder;
 use super::requests::ClientRequests;
 use super::wire::{
-    ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage,
-    keys_to_text, send,
+    ErrorMessage, Receiver, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_to_text, send,
 };
 use super::writer::Writer;
 use crate::peer::Peer;
@@ -337,7 +334,7 @@ impl Hearing<'_> {
     }
 
     fn status(&self, id: u64) {
-        let status = Box::new(StatusMessage::new(&self.store.status()));
+        let status = Box::new(self.store.status());
         self.answer(ToClient::Status { id, status });
     }
 
@@ -422,30 +419,5 @@ fn with_own_descriptor(message: ToClient, handle: Option<&Handle>) -> (ToClient,
             }
         },
         (message, _) => (message, None),
-    }
-}
-
-impl StatusMessage {
-    pub(super) fn new(status: &StoreStatus) -> Self {
-        let cache = &status.cache;
-        Self {
-            quota: cache.quota,
-            hard_limit: cache.hard_limit,
-            used: cache.used,
-            objects: cache.objects,
-            evicted: cache.evicted,
-            over_quota: cache.over_quota,
-            unkept: cache.unkept,
-            disk_errors: cache.disk_errors,
-            disk_failure: cache.disk_failure.clone(),
-            damaged: cache.damaged,
-            unchecked: cache.unchecked,
-            opened_unclean: cache.opened_unclean,
-            lower: cache.lower.into(),
-            traffic: status.traffic.clone(),
-            network: status.network.clone(),
-            route: (&status.network.route).into(),
-            work: status.work.clone(),
-        }
     }
 }

@@ -9,15 +9,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectRequest, StoreError, Warmed,
+    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectRequest, StoreError, StoreStatus, Warmed,
 };
 use parking_lot::{Condvar, Mutex};
 
 use super::address;
 use super::received::{Pending, Received};
-use super::wire::{
-    Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send,
-};
+use super::wire::{Receiver, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send};
 use super::writer::BrokerAddress;
 use crate::peer;
 
@@ -74,7 +72,7 @@ struct State {
     /// Cancel tokens whose end has to be sent to the writer.
     tokens: HashSet<u64>,
     /// The latest reply, and the number of the request it answers.
-    status: Option<(u64, StatusMessage)>,
+    status: Option<(u64, StoreStatus)>,
     /// True if the writer was pinged and has sent nothing since.
     silent: bool,
     lost: bool,
@@ -195,7 +193,7 @@ impl Client {
     }
 
     /// Requests the status from the writer; returns the last known one if no reply arrives in time.
-    pub(super) fn status(&self) -> Option<StatusMessage> {
+    pub(super) fn status(&self) -> Option<StoreStatus> {
         let deadline = Instant::now() + STATUS_PATIENCE;
         let mut state = self.state.lock();
         let id = self.ask_status(&mut state);
@@ -208,7 +206,7 @@ impl Client {
     }
 
     /// Returns the writer's last status without waiting, and requests the next one.
-    pub(super) fn last_status(&self) -> Option<StatusMessage> {
+    pub(super) fn last_status(&self) -> Option<StoreStatus> {
         let mut state = self.state.lock();
         self.ask_status(&mut state);
         state.status.as_ref().map(|(_, status)| status.clone())

@@ -20,6 +20,7 @@ use hyper::client::conn::http1;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -63,7 +64,8 @@ pub struct SseOptions {
 }
 
 /// Status of a stream.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SseStatus {
     /// Whether a stream is open now.
     pub connected: bool,
