@@ -9,7 +9,8 @@ mod record;
 use std::io::Write;
 use std::sync::OnceLock;
 
-use esker_node::syslog::{Syslog, SyslogOptions};
+use esker_config::SyslogOptions;
+use esker_node::syslog::Syslog;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
@@ -30,22 +31,18 @@ static CONFIGURED: OnceLock<Syslog> = OnceLock::new();
 /// Form and destination of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum LogFormat {
-    /// A line of text on stderr.
     #[default]
     Line,
-    /// A JSON object on stderr.
     Json,
-    /// Fields in the journal of systemd.
     Journald,
-    /// Lines in the system's log.
     Syslog,
 }
 
 /// Options of commands that run until they are stopped.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(crate) struct LogArgs {
-    /// Form of log lines: text or JSON on stderr, which a daemon has in its log, or the journal or the system's log
-    /// [default: $ESKER_LOG_FORMAT, or line]
+    /// Format of the log: line or json on stderr, which a daemon has in its log, or journald or syslog [default:
+    /// $ESKER_LOG_FORMAT, or line]
     #[arg(long, value_name = "FORMAT", value_enum)]
     pub(crate) log_format: Option<LogFormat>,
 }

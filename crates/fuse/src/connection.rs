@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use esker_threads::Pool;
 use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Kind, Listing, NodeWithAttr, Tree, TreeError};
 
 use crate::abi::XattrSize;
-use crate::background::Background;
 use crate::caller_state::{self, Reader};
 use crate::channel::Channel;
 use crate::counters::LiveCounters;
@@ -63,7 +63,8 @@ pub(crate) struct Connection {
     /// All descriptors of the connection; the first is the one it was mounted with.
     pub(crate) channels: Vec<Arc<Channel>>,
     pub(crate) workers: WorkerPool,
-    pub(crate) background: Arc<Background>,
+    /// Threads for calls of the tree that the thread of deadlines must not wait for: a disk may not answer.
+    pub(crate) background: Pool,
     pub(crate) worker_count: WorkerCount,
     /// Whether an overlay covers the tree: see [`crate::Session::put_below_overlay`].
     pub(crate) below_overlay: AtomicBool,
@@ -380,7 +381,7 @@ impl Connection {
         self.shared_deadlines.failed(request);
         let (conn, late) = (Arc::clone(self), Arc::clone(request));
         // First, so that a reader of the error finds the reason in the status.
-        self.background.spawn_and_wait(move || conn.tell_tree(&late, &error), TELLING);
+        self.background.run_and_wait(move || conn.tell_tree(&late, &error), TELLING);
         self.refuse(request, esker_vfs::errno(ErrorKind::TimedOut));
     }
 

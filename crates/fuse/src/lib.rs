@@ -6,7 +6,6 @@
 #![deny(unsafe_code)]
 
 mod abi;
-mod background;
 mod caller_state;
 mod channel;
 mod connection;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use esker_threads::Pool;
 use esker_vfs::{Change, Tree, Watcher};
 use parking_lot::Mutex;
 
@@ -29,6 +30,9 @@ use crate::{Counters, MountError, SessionOptions, Unmount, mount, sys};
 
 /// Timeout for INIT. It is sent before mount(2) returns; a descriptor without one is not mounted.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
+
+/// Maximum number of background threads.
+const BACKGROUND: usize = 4;
 
 /// Failure to start a session.
 #[derive(Debug, thiserror::Error)]
@@ -85,7 +89,7 @@ impl Session {
         let conn = Arc::new(Connection {
             channels,
             workers,
-            background: Arc::default(),
+            background: Pool::on_demand("fuse-background", BACKGROUND),
             worker_count,
             names: (!negotiated.has_epochs()).then(KnownDentries::new),
             tree,

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use esker_cache_share::FileError;
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
-use crate::FileError;
 use crate::revisions::Revisions;
 use crate::status::MountStatus;
 
@@ -182,7 +182,7 @@ fn accept_all(accept: &impl Fn() -> io::Result<UnixStream>, answer: &Answer, cli
         };
         failing = false;
         // Excess clients are disconnected.
-        if !crate::peer::is_trusted(&client) || !clients.begin() {
+        if !esker_cache_share::peer::is_trusted(&client) || !clients.begin() {
             continue;
         }
         let (answer, theirs) = (Arc::clone(answer), Arc::clone(clients));

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use rustix::fs::{Access, access};
 
-use crate::FileError;
+use esker_cache_share::FileError;
 
 /// Shared folders for runtime directories `esker-UID` of users without a session, in order of preference.
 pub const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];

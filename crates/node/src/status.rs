@@ -24,7 +24,7 @@ pub enum Presentation {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MountStatus {
     /// Mount point.
-    #[serde(with = "crate::path_json::shown")]
+    #[serde(with = "esker_cache_share::shown_path")]
     pub mountpoint: PathBuf,
     /// The command of `esker run` for which alone it is mounted; absent for a mount that all see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,7 +172,7 @@ pub struct Requests {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
     /// Path of the cache folder.
-    #[serde(with = "crate::path_json::shown")]
+    #[serde(with = "esker_cache_share::shown_path")]
     pub directory: PathBuf,
     /// True if this daemon writes the cache; other daemons are its clients.
     pub writer: bool,

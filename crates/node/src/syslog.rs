@@ -6,9 +6,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use esker_config::{SyslogOptions, SyslogTarget};
 use parking_lot::Mutex;
 
 use crate::sys;
@@ -19,43 +20,10 @@ const FILE_MAX: u64 = 500 * 1024;
 const LINE_MAX: usize = 900;
 /// Syslog severity of errors (RFC 3164, 4.1.1).
 const ERROR: u8 = 3;
-/// Severity of lines that are no errors, unless it is configured: a notice.
-pub(crate) const NOTICE: u8 = 5;
 const DEBUG: u8 = 7;
-/// Socket of the system's log.
-pub(crate) const SOCKET: &str = "/dev/log";
 /// `user`, and the first of `local0` to `local7`.
 const USER: u8 = 1;
 const LOCAL: u8 = 16;
-
-/// Destination and form of lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SyslogOptions {
-    /// Destination.
-    pub to: SyslogTarget,
-    /// The number of a `local` facility; `user` if there is none.
-    pub local: Option<u8>,
-    /// The severity of lines that are no errors: 7 for debugging, 6 for information, 5 for notices.
-    pub severity: u8,
-    /// Prefix of each text, in parentheses; empty for none.
-    pub prefix: String,
-}
-
-impl Default for SyslogOptions {
-    /// Returns options for notices without a prefix to the socket of the system's log.
-    fn default() -> Self {
-        Self { to: SyslogTarget::Socket(SOCKET.into()), local: None, severity: NOTICE, prefix: String::new() }
-    }
-}
-
-/// Destination of log lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SyslogTarget {
-    /// The process that listens at this socket.
-    Socket(PathBuf),
-    /// The end of this file.
-    File(PathBuf),
-}
 
 /// Severity of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,10 @@
-//! Starts named threads whose log events go to the subscriber of the thread that starts them.
+//! Starts threads whose log events go to the subscriber of their starter, pools of them, and work that may hang.
 #![deny(unsafe_code)]
+
+mod pool;
+pub mod watchdog;
+
+pub use pool::Pool;
 
 use std::io;
 use std::thread::{Builder, JoinHandle};

@@ -1,17 +1,17 @@
 use std::path::PathBuf;
 
-use esker_node::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
+use esker_cache_share::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
 use esker_run::take_signals;
 use esker_store::{DestinationRule, Destinations, LowerForm};
 use rustix::thread::CapabilitySet;
 
-use crate::configuration;
 use crate::error::{Context, Failure, Kind, chain, of_store};
 use crate::logging::LogArgs;
 use crate::output::parse_size;
-use crate::privileges;
+use crate::process::privileges;
+use crate::settings::configuration;
+use crate::settings::tiers::tier;
 use crate::settings::{BROKER_SOCKET, Settings, default_quota};
-use crate::tiers::tier;
 
 /// Runs the cache broker: one cache for all users of this node.
 ///

@@ -1,10 +1,10 @@
 use std::path::PathBuf;
 use std::sync::mpsc;
 
-use crate::compare::{Pair, Scope};
 use crate::error::Failure;
 use crate::output::{JsonArray, Output};
 use crate::progress::ProgressMeter;
+use crate::trees::compare::{Pair, Scope};
 
 /// Compares two directory trees, such as mounts of one repository by two clients.
 ///

@@ -9,12 +9,12 @@ use esker_format::write::catalog::Entry;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::entry::hex;
 use crate::error::Failure;
 use crate::output::{JsonArray, Output, lossy, size};
 use crate::publisher::of_admin;
-use crate::revision_source::RevisionArgs;
 use crate::settings::Settings;
+use crate::trees::entry::hex;
+use crate::trees::revision_source::RevisionArgs;
 
 /// Shows what differs between two revisions of a repository.
 ///

@@ -2,8 +2,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::doctor::{Finding, Grade, Touch, examine};
 use crate::error::Failure;
+use crate::machine::doctor::{Finding, Grade, Touch, examine};
 use crate::output::Output;
 use crate::settings::Settings;
 

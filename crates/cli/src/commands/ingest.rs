@@ -6,9 +6,9 @@ use esker_admin::{Ingest, Owner, PublishOptions};
 
 use crate::commands::transaction::IngestThen;
 use crate::error::{Context as _, Failure, Kind};
-use crate::limits::OpenFiles;
+use crate::mounting::run_mounted::take_signals;
+use crate::process::limits::OpenFiles;
 use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
-use crate::run_mounted::take_signals;
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 

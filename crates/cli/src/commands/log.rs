@@ -5,8 +5,8 @@ use crate::commands::tag::when;
 use crate::error::{Failure, warn};
 use crate::output::{JsonArray, Output, size};
 use crate::publisher::of_admin;
-use crate::revision_source::RevisionArgs;
 use crate::settings::Settings;
+use crate::trees::revision_source::RevisionArgs;
 
 /// Lists the revisions of a repository, newest first, with what each of them changed.
 ///

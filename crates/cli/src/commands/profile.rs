@@ -9,8 +9,8 @@ use esker_format::profile::Profile;
 use serde_json::{Value, json};
 
 use crate::error::Failure;
-use crate::limits::OpenFiles;
 use crate::output::{Output, size};
+use crate::process::limits::OpenFiles;
 use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_admin, read_profile};
 use crate::settings::Settings;
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use esker_format::name::RepositoryName;
 
 use crate::error::{Context, Failure, Kind, warn};
+use crate::machine::setup::content::{self, With};
+use crate::machine::setup::{Item, Left, Machine, Plan, undo};
 use crate::output::Output;
 use crate::settings::Settings;
-use crate::setup::content::{self, With};
-use crate::setup::{Item, Left, Machine, Plan, undo};
 
 /// Writes the files with which autofs, systemd or fstab mount repositories, or imports domains.
 ///

@@ -2,12 +2,12 @@ use clap::Subcommand;
 use esker_admin::{AdminError, TagChange, TagInfo, TagReport};
 use esker_vfs::Time;
 
-use crate::entry::time_text;
 use crate::error::Failure;
 use crate::output::Output;
 use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
-use crate::revision_source::RevisionArgs;
 use crate::settings::Settings;
+use crate::trees::entry::time_text;
+use crate::trees::revision_source::RevisionArgs;
 
 /// Lists, adds, moves and removes tags, which are names of revisions.
 ///

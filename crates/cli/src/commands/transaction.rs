@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use crate::error::Failure;
-use crate::limits::OpenFiles;
+use crate::process::limits::OpenFiles;
 use crate::publisher::{HowArgs, PublisherArgs};
 use crate::settings::Settings;
 use crate::transaction::Transactions;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 
-use crate::entry::time_text;
+use crate::trees::entry::time_text;
 
 /// An event with its message and its fields.
 pub(super) struct Record {

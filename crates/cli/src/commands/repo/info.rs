@@ -8,11 +8,11 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_store::LocalSink;
 
-use crate::args::public_keys;
 use crate::error::Failure;
 use crate::output::{Output, lossy, size};
 use crate::publisher::{PublisherArgs, RemoteFiles, now};
 use crate::settings::Settings;
+use crate::settings::args::public_keys;
 
 /// Describes a repository: head, signatures, whitelist, tags, settings and keys.
 ///

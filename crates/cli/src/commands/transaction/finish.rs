@@ -36,7 +36,7 @@ pub(super) fn publish(
     settings: &Settings,
 ) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    crate::privileges::mend_umask();
+    crate::process::privileges::mend_umask();
     let transaction = transactions.find(&args.transaction)?;
     let lock = transaction.take()?;
     commit(transaction, lock, &args.how, &interrupt, settings)

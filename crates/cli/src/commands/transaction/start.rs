@@ -8,10 +8,10 @@ use esker_run::{Ending, Forwarding, take_terminal};
 use esker_store::FileLock;
 
 use crate::error::{Failure, warn};
-use crate::limits::OpenFiles;
+use crate::mounting::run_mounted::{end_as, take_signals};
 use crate::output::Output;
+use crate::process::limits::OpenFiles;
 use crate::publisher::{Hooked, HowArgs, Interrupt, Place, now, of_admin};
-use crate::run_mounted::{end_as, take_signals};
 use crate::settings::Settings;
 use crate::transaction::{Origin, Record, Session, Transaction, Transactions};
 
@@ -196,7 +196,7 @@ impl Run<'_> {
         signals.handle(move |_| raised.raise());
         take_terminal();
         // What the command made is not ours, but what follows is.
-        crate::privileges::mend_umask();
+        crate::process::privileges::mend_umask();
         let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
         let shown = !how.quiet && !how.json && !how.dry_run;
         if shown {
