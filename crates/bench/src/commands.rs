@@ -13,6 +13,7 @@ pub(crate) mod lookup;
 pub(crate) mod nodes;
 pub(crate) mod prepare;
 pub(crate) mod publish;
+pub(crate) mod publisher;
 pub(crate) mod pynamic;
 pub(crate) mod record_list;
 pub(crate) mod route;

@@ -3,6 +3,7 @@
 //! * [`startup`]: a command from several roots, cold, warm and hot, side by side;
 //! * [`pynamic`]: a tree with many shared libraries, to start from;
 //! * [`publish`]: a tree into a repository, beside `tar | pigz`;
+//! * [`publisher`]: the publisher's side, beside the reference implementation;
 //! * [`lookup`]: paths in large catalogs, from several threads;
 //! * [`clients`]: many clients behind one proxy;
 //! * [`scale`]: the same work by more and more threads;
@@ -31,6 +32,7 @@ pub mod nodes;
 pub mod plot;
 pub mod prepare;
 pub mod publish;
+pub mod publisher;
 pub mod pynamic;
 pub mod route;
 pub mod scale;

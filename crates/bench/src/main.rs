@@ -11,8 +11,8 @@ mod commands;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    backing, clients, fetch, link, lookup, nodes, prepare, publish, pynamic, record_list, route, scale,
-    startup, waits,
+    backing, clients, fetch, link, lookup, nodes, prepare, publish, publisher, pynamic, record_list, route,
+    scale, startup, waits,
 };
 
 /// Measures Esker and other methods for comparison.
@@ -27,6 +27,7 @@ struct Bench {
 enum Scenario {
     Startup(Box<startup::Args>),
     Publish(publish::Args),
+    Publisher(publisher::Args),
     Lookup(lookup::Args),
     Scale(scale::Args),
     Fetch(fetch::Args),
@@ -45,6 +46,7 @@ fn main() -> Result<()> {
     match Bench::parse().scenario {
         Scenario::Startup(args) => startup::run(*args),
         Scenario::Publish(args) => publish::run(args),
+        Scenario::Publisher(args) => publisher::run(args),
         Scenario::Lookup(args) => lookup::run(args),
         Scenario::Scale(args) => scale::run(args),
         Scenario::Fetch(args) => fetch::run(args),
@@ -90,6 +92,7 @@ mod tests {
             scenarios.push(match parsed.scenario {
                 Scenario::Startup(_) => "startup",
                 Scenario::Publish(_) => "publish",
+                Scenario::Publisher(_) => "publisher",
                 Scenario::Lookup(_) => "lookup",
                 Scenario::Scale(_) => "scale",
                 Scenario::Fetch(_) => "fetch",
@@ -110,7 +113,7 @@ mod tests {
     #[test]
     fn the_commands_of_the_guide_are_parsed() {
         let expected = "startup record-list startup backing startup nodes pynamic startup startup \
-                        startup prepare startup publish lookup scale fetch link link prepare clients \
+                        startup prepare startup publish publisher lookup scale fetch link link prepare clients \
                         waits route";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }

@@ -17,8 +17,9 @@ pub(crate) use self::starts::brought;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::parse_size;
 use crate::settings::Settings;
-use crate::settings::args::{RepositoryArgs, split_path};
-use crate::settings::resolve;
+use crate::settings::address;
+use crate::settings::address::split_path;
+use crate::settings::args::RepositoryArgs;
 
 /// Options for reading an image.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -101,7 +102,7 @@ impl ImageLocation {
             return Some(Self::File(text.into()));
         }
         if let (place, Some(path)) = split_path(text)
-            && (has_scheme || resolve::is_name(place))
+            && (has_scheme || address::is_name(place))
         {
             return Some(Self::Object(place.to_owned(), path.to_owned()));
         }

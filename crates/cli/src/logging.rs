@@ -6,6 +6,7 @@
 mod journal;
 mod record;
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::sync::OnceLock;
 
@@ -18,7 +19,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::error::Failure;
-use crate::settings::LogVariables;
+use crate::settings::environment::Environment;
 use journal::Journal;
 use record::Record;
 
@@ -48,13 +49,14 @@ pub(crate) struct LogArgs {
 }
 
 /// Starts to write events. Must be called before threads are started.
-pub(crate) fn start(args: LogArgs, variables: &LogVariables) -> Result<(), Failure> {
-    let format = match (args.log_format, &variables.format) {
+pub(crate) fn start(args: LogArgs, environment: &Environment) -> Result<(), Failure> {
+    let variable = |name| environment.get(name).map(OsStr::to_string_lossy).filter(|text| !text.is_empty());
+    let format = match (args.log_format, variable("ESKER_LOG_FORMAT")) {
         (Some(format), _) => format,
-        (None, Some(name)) => named_format(name)?,
+        (None, Some(name)) => named_format(&name)?,
         (None, None) => LogFormat::default(),
     };
-    let levels = variables.levels.as_deref().map_or_else(|| Ok(usual_levels()), levels)?;
+    let levels = variable("ESKER_LOG").map_or_else(|| Ok(usual_levels()), |text| levels(&text))?;
     let subscriber = tracing_subscriber::registry().with(levels).with(Output::new(format));
     tracing::subscriber::set_global_default(subscriber)
         .map_err(|_| Failure::failed("this process has a log already"))

@@ -27,7 +27,7 @@ use crate::error::Failure;
 use crate::logging::LogArgs;
 use crate::mounting::mount_helper::Helper;
 use crate::process::limits::OpenFiles;
-use crate::settings::{LogVariables, Settings};
+use crate::settings::Settings;
 
 /// Mounts CernVM-FS repositories and squashfs images, runs programs from them, and publishes them.
 ///
@@ -114,9 +114,9 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_)) {
         process::privileges::mend_umask();
     }
-    logging::start(command.log_args(), &LogVariables::from_environment())?;
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
+    logging::start(command.log_args(), &settings.environment)?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Ingest(args) => return commands::ingest::run(args, &settings, files),

@@ -1,12 +1,18 @@
-//! Resolves the settings of a command: the environment, configuration files above it, arguments above both.
+//! Resolves the settings of a command: the environment, configuration files above it, options above both.
 
+pub(crate) mod address;
 pub(crate) mod args;
-pub(crate) mod cache_folder;
+pub(crate) mod cache;
+pub(crate) mod colon;
 pub(crate) mod configuration;
+mod configured;
+pub(crate) mod environment;
 mod folders;
-mod log_variables;
-pub(crate) mod resolve;
+mod missing;
+pub(crate) mod public_keys;
+pub(crate) mod repository;
+pub(crate) mod servers;
+mod setting;
 pub(crate) mod tiers;
 
-pub(crate) use folders::{BROKER_SOCKET, MEMORY, Settings, default_quota, in_memory};
-pub(crate) use log_variables::LogVariables;
+pub(crate) use folders::{BROKER_SOCKET, Settings};

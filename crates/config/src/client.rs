@@ -31,8 +31,8 @@ pub enum ParameterError {
         parameter: String,
         /// Invalid value.
         value: String,
-        /// Line that sets the parameter.
-        origin: Origin,
+        /// Origin of the value.
+        origin: Box<Origin>,
         /// Reason why it is invalid.
         why: String,
         /// Advice for the user.
@@ -98,7 +98,7 @@ impl Parameters {
             parameter: parameter.to_owned(),
             mend: format!("correct {}; {parameter} takes {takes}", setting.origin),
             value: table::shown(parameter, &setting.value).into_owned(),
-            origin: setting.origin,
+            origin: Box::new(setting.origin),
             why: why.into(),
         }
     }

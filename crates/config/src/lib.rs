@@ -51,6 +51,8 @@ pub struct Setting {
 pub enum Origin {
     /// A line of a file.
     File(SourceLine),
+    /// A variable of the environment.
+    Environment(&'static str),
     /// An option of the command line.
     Option(&'static str),
 }
@@ -59,7 +61,7 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::File(place) => place.fmt(f),
-            Origin::Option(option) => f.write_str(option),
+            Origin::Environment(name) | Origin::Option(name) => f.write_str(name),
         }
     }
 }
@@ -110,9 +112,9 @@ impl Parameters {
         found.map(|(name, setting)| (name.as_str(), setting)).filter(|(_, setting)| !setting.value.is_empty())
     }
 
-    /// Sets a parameter from the command line.
-    pub fn overrule(&mut self, name: &str, value: String, option: &'static str) {
-        self.values.insert(name.to_owned(), Setting { value, origin: Origin::Option(option) });
+    /// Sets a parameter from the environment or the command line.
+    pub fn overrule(&mut self, name: &str, value: String, origin: Origin) {
+        self.values.insert(name.to_owned(), Setting { value, origin });
     }
 
     fn is_required(&self) -> bool {

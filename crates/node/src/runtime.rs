@@ -114,7 +114,7 @@ impl RuntimeDir {
         id
     }
 
-    /// Path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn demands_go_first_and_a_panic_ends_no_thread() {
+    fn demands_run_first_and_a_panic_ends_no_thread() {
         for pool in [Pool::start("pool", 1).unwrap(), Pool::on_demand("pool", 1)] {
             let (gate, opened) = mpsc::channel::<()>();
             let (say, said) = mpsc::channel();

@@ -1,5 +1,7 @@
 //! `esker-bench` as a process.
 
+mod publisher;
+
 use std::fs;
 use std::process::Command;
 

@@ -277,7 +277,7 @@ fn clients_share_no_open_file() {
     assert_eq!(node.asked_for(&object), 1);
 }
 
-/// Addresses of this node are for those whom the administrator allows them: by number, by name, and where a server sends on.
+/// Addresses of this node need the administrator's permission: as a number, as a name, and in a redirect.
 #[test]
 fn the_broker_connects_to_no_address_of_this_node_for_users() {
     let mut node = Node::new();

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_goes_away_holds_nothing() {
+    fn a_disconnected_client_holds_nothing() {
         let holder = RemoteHolder::new(|_, _| false);
         assert_eq!(holder.release(&keys(1)), [false]);
         let holder = Arc::new_cyclic(|me: &Weak<RemoteHolder>| {

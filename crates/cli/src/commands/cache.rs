@@ -10,12 +10,14 @@ use esker_store::BlockCache;
 use serde::Serialize;
 
 use crate::error::{Failure, Kind, of_store};
-use crate::mounting::open::place_lines;
 use crate::output::{JsonArray, Output, parse_size, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
-use crate::settings::args::{RepositoryArgs, split_path};
-use crate::settings::{Settings, default_quota};
+use crate::settings::Settings;
+use crate::settings::address::split_path;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::cache::default_quota;
+use crate::settings::cache::place_lines;
 
 /// Shows, fills, checks and empties the cache.
 ///
@@ -72,7 +74,7 @@ struct ListArgs {
 /// Example: esker cache unpin sw.example.org:/gcc/14.2
 #[derive(clap::Args, Debug)]
 struct UnpinArgs {
-    /// Pinned file or folder, as `esker cache list --pins` prints it or as it was given to `esker cache pin`
+    /// Pinned file or folder, as in the output of `esker cache list --pins` or in the arguments of `esker cache pin`
     #[arg(value_name = "NAME:/PATH", required = true)]
     names: Vec<String>,
 

@@ -19,11 +19,11 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR_B")]
     b: PathBuf,
 
-    /// Compare the bytes of files too; fetches all that isn't cached
+    /// Compare the bytes of files too; fetches every file that isn't cached
     #[arg(long)]
     content: bool,
 
-    /// Compare owners and groups too; a mount of an ordinary user shows its own
+    /// Compare owners and groups too; a mount by an ordinary user shows that user as the owner
     #[arg(long)]
     owners: bool,
 

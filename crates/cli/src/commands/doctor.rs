@@ -30,7 +30,7 @@ pub(crate) struct Args {
     path: Option<PathBuf>,
 }
 
-/// Field names are an interface.
+/// Findings in JSON. Field names are an interface.
 #[derive(Serialize)]
 struct Report<'a> {
     healthy: bool,

@@ -32,7 +32,7 @@ enum Command {
     Remove(RemoveArgs),
 }
 
-/// Shows the content of a profile, and the bundles that publishing would make of it.
+/// Shows the content of a profile, and the file bundles that a publish would make from it.
 ///
 /// Example: esker profile show tool.profile.json
 #[derive(clap::Args, Debug)]
@@ -46,7 +46,7 @@ struct ShowArgs {
     json: bool,
 }
 
-/// Adds profiles to a repository: each later publish writes their bundles.
+/// Adds profiles to a repository; each later publish writes file bundles made from them.
 ///
 /// The name of a profile is its file name without `.profile.json`; a profile of the same name is replaced.
 ///

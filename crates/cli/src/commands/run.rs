@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use crate::container::{self, ContainerArgs, ContainerRun, Kept, Root};
 use crate::error::{Failure, warn};
 use crate::image::ImageArgs;
-use crate::mounting::open::{ResolvedRepository, mount_options, session_options};
+use crate::mounting::open::{mount_options, session_options};
 use crate::mounting::run_mounted::{MountedRun, ToMount, end_as, take_signals};
 use crate::process::again::read_proxies;
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
-use crate::settings::resolve::hint_at_colon;
+use crate::settings::colon::hint_at_colon;
+use crate::settings::repository::ResolvedRepository;
 
 /// Runs a command with repositories mounted below /cvmfs, or with an image as its root directory.
 ///

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    /// Program that mounts
+    /// Program that mounts: autofs or systemd at the first access, fstab at boot
     #[arg(long, value_enum, default_value = "autofs")]
     with: With,
 

@@ -26,11 +26,13 @@ use super::of_container;
 use crate::commands::replay;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed};
-use crate::mounting::open::ResolvedRepository;
+use crate::mounting::open::open;
 use crate::process::again::{Again, start_again};
 use crate::settings::Settings;
-use crate::settings::args::{RepositoryArgs, split_path};
-use crate::settings::resolve;
+use crate::settings::address;
+use crate::settings::address::split_path;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::repository::ResolvedRepository;
 
 /// File that marks a folder of a web server as a repository.
 const PUBLISHED: &str = ".cvmfspublished";
@@ -51,7 +53,7 @@ impl Root {
     pub(crate) fn of(what: &OsStr, args: &ImageArgs) -> Result<Option<Self>, Failure> {
         refuse_container_image(what)?;
         if let Some((place, Some(path))) = what.to_str().map(split_path)
-            && (place.contains("://") || resolve::is_name(place))
+            && (place.contains("://") || address::is_name(place))
             && !image::is_called_one(path)
         {
             return Ok(Some(Root::Repository(place.to_owned(), path.into())));
@@ -233,7 +235,7 @@ impl Kept<'_> {
             }
             Root::Repository(place, _) => {
                 let checked = ResolvedRepository::new(place, self.repository, self.settings)?;
-                let (repository, view) = checked.open(&(self.view)())?;
+                let (repository, view) = open(checked, &(self.view)())?;
                 let recording = |command| node_replay::in_repository(&repository, &view, command);
                 opened.recording = command.and_then(recording);
                 opened.repository = Some((repository, view.clone()));

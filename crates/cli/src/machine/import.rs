@@ -67,7 +67,7 @@ impl Import {
         let wanted = wanted(all, names, &source)?;
         let machine = configuration::load(settings, None);
         let proxies = machine.get("CVMFS_HTTP_PROXY").map(|setting| setting.origin.to_string());
-        let evaluation = Evaluation::new(Arc::new(tree), &machine, proxies);
+        let evaluation = Evaluation::new(Arc::new(tree), &settings.environment, &machine, proxies);
         let mut import = Self { units: Vec::new(), remarks: Vec::new() };
         for scope in wanted {
             let found = evaluation.unit(&scope, &mut import.remarks)?;

@@ -18,9 +18,10 @@ use esker_view::{View, ViewOptions};
 use crate::commands::replay;
 use crate::error::{Failure, Kind, chain, warn};
 use crate::mounting::failures;
-use crate::mounting::open::{ResolvedRepository, offline_warning};
+use crate::mounting::open::{offline_warning, open};
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
+use crate::settings::repository::ResolvedRepository;
 
 /// The name of the hidden subcommand that the child runs.
 pub(crate) const CHILD: &str = "run-inside";
@@ -126,7 +127,7 @@ impl MountedRun<'_> {
         let overlay = self.overlay && session.xattr_guard.is_none();
         let path = PathBuf::from("/cvmfs").join(&checked.address.name);
         let source = checked.address.url.clone();
-        let (repository, view) = checked.open(&self.view)?;
+        let (repository, view) = open(checked, &self.view)?;
         let writable = self.writable.clone();
         let point = Point { path: path.clone(), source, overlay: overlay.then(|| trusted(&view)), writable };
         warn(offline_warning(&view.status()).as_deref());

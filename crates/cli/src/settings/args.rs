@@ -1,28 +1,24 @@
 //! Arguments that several commands share.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use esker_cache_share::BrokerAddress;
-use esker_config::Parameters;
 use esker_format::hash::ContentHash;
-use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_fuse::KernelMask;
 use esker_node::push::Push;
-use esker_store::{Order, Proxies, Servers, without_passwords};
+use esker_store::Order;
 use esker_view::Pin;
 
+use super::address::{path_at, split_tag, two_revisions};
+use super::folders::{BROKER_SOCKET, MEMORY};
+use super::tiers::TierArgs;
 use crate::error::{Context, Failure, Kind};
 use crate::output::{lossy, parse_size};
 use crate::publisher::PublisherArgs;
-use crate::settings::configuration::authorities;
-use crate::settings::tiers::TierArgs;
-use crate::settings::{BROKER_SOCKET, MEMORY, Settings};
 
 /// Options for reaching and trusting a repository.
 #[derive(clap::Args, Clone, Debug)]
@@ -206,7 +202,7 @@ pub(crate) struct ViewArgs {
     #[command(flatten)]
     pin: PinArgs,
 
-    /// Stay at the current revision; programs start faster, because the kernel can cache more
+    /// Stay at the current revision; programs start faster, because the kernel caches more
     #[arg(long)]
     pub(crate) fixed: bool,
 
@@ -333,232 +329,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(value).map_err(|_| bad())
 }
 
-/// A repository by its address: normalised URL and name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) url: String,
-    pub(crate) name: String,
-}
-
-impl Address {
-    /// Reads `http://host[:port]/…/NAME`, `file:///…/NAME` or `/…/NAME`.
-    pub(crate) fn parse(text: &str, name: Option<&str>) -> Result<Self, Failure> {
-        let bad = |why: &str| {
-            Failure::usage(format!("{text:?} is not the address of a repository: {why}"))
-                .hint("write it like http://server/cvmfs/software.example.org or file:///srv/cvmfs/software.example.org")
-        };
-        let url = if text.starts_with('/') { format!("file://{text}") } else { text.to_owned() };
-        let url = url.trim_end_matches('/').to_owned();
-        let Some((scheme, rest)) = url.split_once("://") else {
-            return Err(match std::path::absolute(text) {
-                _ if !text.contains('/') => bad("it has no scheme"),
-                Ok(whole) if whole.exists() => bad("a folder is named by its whole path")
-                    .hint(format!("write {} if it is a repository", whole.display())),
-                _ => bad("it has no scheme, and there is no such file or directory"),
-            });
-        };
-        match scheme {
-            "http" | "https" if rest.split('/').next().is_some_and(|host| !host.is_empty()) => {}
-            "http" | "https" => return Err(bad("it has no host")),
-            "file" if rest.starts_with('/') => {}
-            "file" => return Err(bad("a file URL has three slashes")),
-            _ => return Err(bad("only http, https and file are known")),
-        }
-        let last = rest.rsplit_once('/').map(|(_, last)| last).filter(|last| !last.is_empty());
-        match name.or(last) {
-            Some(name) => Ok(Self { name: name.to_owned(), url }),
-            None => Err(bad("it ends without the repository's name")),
-        }
-    }
-}
-
-/// Returns the servers of a repository and their routes, from the first URL on the command line.
-pub(crate) fn servers(url: &str, args: &RepositoryArgs) -> Result<Servers, Failure> {
-    let mut servers = Servers::direct(url);
-    for further in &args.server {
-        let further = Address::parse(further, args.fqrn.as_deref())?;
-        servers.urls.push(further.url);
-    }
-    if let Some(groups) = &args.proxy {
-        let auto = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
-        servers.proxies = Proxies::parse(groups, auto.as_deref()).map_err(|error| {
-            Failure::usage(format!("--proxy {:?}: {error}", without_passwords(groups)))
-                .hint("write it like 'http://squid1:3128|http://squid2:3128;DIRECT'")
-        })?;
-    }
-    servers.order = args.server_order.unwrap_or_default();
-    servers.http2 = !args.no_http2;
-    servers.authorities = authorities(&Parameters::default(), &args.ca)?;
-    if !args.external.is_empty() {
-        let urls = args.external.iter().map(|url| url.trim_end_matches('/').to_owned()).collect();
-        servers.external = Some(Box::new(Servers { urls, ..servers.clone() }));
-    }
-    hurry(&mut servers, args);
-    let mixed = servers.urls.iter().any(|url| url.starts_with("file:"));
-    if mixed && (servers.urls.len() > 1 || args.proxy.is_some()) {
-        return Err(Failure::usage("a folder needs no proxy, and can't be one of several servers"));
-    }
-    Ok(servers)
-}
-
-/// Applies the timeouts that the command line sets.
-pub(crate) fn hurry(servers: &mut Servers, args: &RepositoryArgs) {
-    if let Some(timeout) = args.timeout {
-        (servers.timings.proxy, servers.timings.direct) = (timeout, Some(timeout));
-        servers.dns.timeout = timeout;
-    }
-    if let Some(reset) = args.reset_after {
-        (servers.timings.proxy_reset, servers.timings.server_reset) = (Some(reset), Some(reset));
-    }
-}
-
-/// Returns true if the argument is a name, and not a URL or a path.
-pub(crate) fn is_name(text: &str) -> bool {
-    !text.contains('/') && RepositoryName::parse(text).is_ok()
-}
-
-/// Splits `NAME@TAG` and `URL/NAME@TAG`; names of repositories have no `@` in them.
-pub(crate) fn split_tag(text: &str) -> Result<(&str, Option<&str>), Failure> {
-    let of_name = text.split_once('@').filter(|(name, _)| is_name(name));
-    let of_url = || {
-        let (server, last) = text.rsplit_once('/')?;
-        // A host may follow a user's name and an `@`.
-        let has_path = server
-            .split_once("://")
-            .map_or(server.starts_with('/') || server.is_empty(), |(_, rest)| !rest.is_empty());
-        let (name, tag) = last.split_once('@').filter(|(name, _)| has_path && is_name(name))?;
-        Some((&text[..server.len() + 1 + name.len()], tag))
-    };
-    match of_name.or_else(of_url) {
-        None => Ok((text, None)),
-        Some((_, "")) => Err(Failure::usage(format!("{text} has no tag after the @"))),
-        Some((repository, tag)) => Ok((repository, Some(tag))),
-    }
-}
-
-/// Returns the failure for a tag in the name of a repository beside an option.
-pub(crate) fn two_revisions(place: &str) -> Failure {
-    Failure::usage(format!("two revisions are named: {place} names one, and an option another"))
-}
-
-/// Splits `URL:/path`; the path is `None` where there is only a URL.
-pub(crate) fn split_path(text: &str) -> (&str, Option<&str>) {
-    match path_at(text.as_bytes()) {
-        Some(at) => (&text[..at], Some(&text[at + 1..])),
-        None => (text, None),
-    }
-}
-
-/// Returns the position of the colon in `URL:/path`; paths need not be text.
-fn path_at(text: &[u8]) -> Option<usize> {
-    let find = |from: usize, what: &[u8]| {
-        let found = text.get(from..)?.windows(what.len()).position(|here| here == what);
-        found.map(|at| from + at)
-    };
-    let scheme = find(0, b"://").map_or(0, |at| at + 3);
-    find(scheme, b":/")
-}
-
-/// Most public keys read from a folder.
-const KEYS_MAX: usize = 100;
-/// Longest public key file.
-const KEY_LEN_MAX: u64 = 64 * 1024;
-
-/// Reads the master keys for a repository as PEM texts.
-pub(crate) fn public_keys(
-    named: &[PathBuf],
-    repository: &str,
-    settings: &Settings,
-) -> Result<Vec<(PathBuf, Vec<u8>)>, Failure> {
-    let mut files = Vec::new();
-    if named.is_empty() {
-        if !settings.keys.is_dir() {
-            return Err(Failure::usage(format!("there is no public key for {repository}"))
-                .hint("name the repository's master key with --public-key FILE"));
-        }
-        collect_keys(&settings.keys, repository, &mut files)?;
-    }
-    for path in named {
-        if path.is_dir() {
-            collect_keys(path, repository, &mut files)?;
-        } else {
-            files.push(path.clone());
-        }
-    }
-    files.into_iter().map(|path| read_key(&path).map(|text| (path, text))).collect()
-}
-
-fn read_key(path: &Path) -> Result<Vec<u8>, Failure> {
-    let failed = |why: String| {
-        Failure::usage(format!("can't read the public key {}: {why}", path.display()))
-            .hint("name the repository's master key with --public-key FILE")
-    };
-    let mut text = Vec::new();
-    fs::File::open(path)
-        .and_then(|file| file.take(KEY_LEN_MAX + 1).read_to_end(&mut text))
-        .map_err(|error| failed(error.to_string()))?;
-    if text.len() as u64 > KEY_LEN_MAX {
-        return Err(failed("it is too large for a key".into()));
-    }
-    Ok(text)
-}
-
-/// Collects the keys in a folder: those of the repository's domain if it has a folder for it (as CernVM-FS arranges
-/// them), otherwise all.
-fn collect_keys(folder: &Path, repository: &str, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
-    let domain = repository.split_once('.').map(|(_, domain)| folder.join(domain));
-    let own = folder.join(format!("{repository}.pub"));
-    let before = files.len();
-    if own.is_file() {
-        files.push(own);
-    }
-    for folder in domain.iter().map(PathBuf::as_path).chain([folder]) {
-        if files.len() == before && folder.is_dir() {
-            list_keys(folder, files)?;
-        }
-    }
-    if files.len() == before {
-        return Err(Failure::usage(format!("{} has no public key (*.pub) in it", folder.display()))
-            .hint("name the repository's master key with --public-key FILE"));
-    }
-    files.truncate(before + KEYS_MAX);
-    Ok(())
-}
-
-fn list_keys(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| {
-        Failure::new(Kind::Usage, format!("can't read the keys folder {}: {error}", folder.display()))
-    };
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        if path.extension().is_some_and(|extension| extension == "pub") && path.is_file() {
-            found.push(path);
-        }
-    }
-    found.sort();
-    files.append(&mut found);
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn addresses_are_parsed_as_urls_and_paths() {
-        let parse = |text| Address::parse(text, None).map(|address| (address.url, address.name));
-        let pair = |url: &str, name: &str| Some((url.to_owned(), name.to_owned()));
-        assert_eq!(parse("http://h:8000/cvmfs/a.test/").ok(), pair("http://h:8000/cvmfs/a.test", "a.test"));
-        assert_eq!(parse("file:///srv/a.test").ok(), pair("file:///srv/a.test", "a.test"));
-        assert_eq!(parse("/srv/a.test").ok(), pair("file:///srv/a.test", "a.test"));
-        assert_eq!(parse("https://h/a.test").ok(), pair("https://h/a.test", "a.test"));
-        for bad in ["a.test", "ftp://h/a", "http:///a", "http://h", "file://srv/a", "", "https://"] {
-            let failure = parse(bad).expect_err(bad);
-            assert_eq!(failure.kind, Kind::Usage);
-        }
-        assert_eq!(Address::parse("http://h/x", Some("b.test")).expect("named").name, "b.test");
-    }
 
     #[test]
     fn a_name_may_have_a_tag() {
@@ -588,44 +361,5 @@ mod tests {
         assert_eq!(locate(&["http://u@h.org:/x"]), place("http://u@h.org", "/x", None));
         assert!(locate(&["a.test@v1:/x", "--tag", "v2"]).is_err_and(|said| said.contains("two revisions")));
         assert!(locate(&["a.test@:/x"]).is_err_and(|said| said.contains("no tag")));
-    }
-
-    #[test]
-    fn a_path_follows_the_url_after_a_colon() {
-        assert_eq!(
-            split_path("http://h:80/cvmfs/a.test:/dir/f"),
-            ("http://h:80/cvmfs/a.test", Some("/dir/f"))
-        );
-        assert_eq!(split_path("http://h:80/cvmfs/a.test"), ("http://h:80/cvmfs/a.test", None));
-        assert_eq!(split_path("/srv/a.test:/d:/e"), ("/srv/a.test", Some("/d:/e")));
-    }
-
-    #[test]
-    fn keys_come_from_a_file_a_folder_or_the_folder_of_the_domain() {
-        let base = tempfile::tempdir().expect("a directory");
-        let settings = Settings::for_tests(base.path());
-        let write = |name: &str, text: &str| {
-            let path = base.path().join(name);
-            fs::create_dir_all(path.parent().expect("a parent")).expect("mkdir");
-            fs::write(&path, text).expect("write");
-            path
-        };
-        let file = write("alone.key", "alone");
-        write("keys/b.pub", "b");
-        write("keys/a.pub", "a");
-        write("keys/notes.txt", "no key");
-        write("keys/example.org/x.pub", "x");
-        write("keys/mine.test.pub", "mine");
-        let keys = |path: &Path, name: &str| {
-            let keys = public_keys(&[path.to_owned()], name, &settings).expect("keys");
-            keys.iter().map(|(_, key)| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>()
-        };
-        let folder = base.path().join("keys");
-        assert_eq!(keys(&file, "sw.example.org"), ["alone"]);
-        assert_eq!(keys(&folder, "sw.example.org"), ["x"]);
-        assert_eq!(keys(&folder, "mine.test"), ["mine"]);
-        assert_eq!(keys(&folder, "other.test"), ["a", "b", "mine"]);
-        let none = public_keys(&[base.path().join("absent")], "a.test", &settings);
-        assert_eq!(none.expect_err("absent").kind, Kind::Usage);
     }
 }

@@ -1,18 +1,20 @@
 //! Loads the configuration of this machine, and its settings for a repository.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use esker_config::{Files, Machine, ParameterError, Parameters, Probe, Request, Root};
+use esker_config::{Files, Machine, Origin, ParameterError, Parameters, Probe, Request, Root};
 use esker_format::name::RepositoryName;
 use esker_store::Authorities;
 
+use super::environment::Environment;
+use super::folders::Settings;
 use crate::error::{Context, Failure, Kind};
 use crate::machine::doctor::{NoAnswer, Touch, touch};
-use crate::settings::Settings;
 
 /// Folder of the configuration of CernVM-FS.
 const CERNVMFS: &str = "/etc/cvmfs";
@@ -56,31 +58,37 @@ impl Files for Guarded {
 
 /// Loads the configuration for a repository, or the common one.
 pub(crate) fn load(settings: &Settings, name: Option<&str>) -> Parameters {
-    let environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
     let own = [Some(PathBuf::from(OWN)), settings.own_config.clone()];
     let request = Request {
         files: Arc::new(Guarded { root: Root::new(&settings.config_root), stuck: Mutex::default() }),
         machine: Machine::this(),
-        environment,
+        environment: settings.environment.texts(),
         folder: CERNVMFS.into(),
         own: own.into_iter().flatten().collect(),
         name: name.map(str::to_owned),
         patience: PATIENCE,
     };
     let mut parameters = request.load();
-    add_environment(&mut parameters);
+    add_environment(&mut parameters, &settings.environment);
+    parameters
+}
+
+/// Returns the parameters of the environment, without any file: for servers that the command line names by URL.
+pub(super) fn without_files(environment: &Environment) -> Parameters {
+    let mut parameters = Parameters::default();
+    add_environment(&mut parameters, environment);
     parameters
 }
 
 /// Adds certificate authorities from the environment where no file has any: from the reference's variables, and those
 /// of most programs.
-fn add_environment(parameters: &mut Parameters) {
+fn add_environment(parameters: &mut Parameters, environment: &Environment) {
     let mut take = |name: &str, variable: &'static str| {
-        let value = std::env::var(variable).ok().filter(|value| value.starts_with('/'));
+        let value = environment.get(variable).and_then(OsStr::to_str).filter(|value| value.starts_with('/'));
         match value {
-            Some(value) if parameters.get(name).is_none() => parameters.overrule(name, value, variable),
+            Some(value) if parameters.get(name).is_none() => {
+                parameters.overrule(name, value.to_owned(), Origin::Environment(variable));
+            }
             _ => return false,
         }
         true
@@ -90,14 +98,13 @@ fn add_environment(parameters: &mut Parameters) {
     if take("ESKER_CA", "SSL_CERT_FILE") | take("X509_CERT_DIR", "SSL_CERT_DIR")
         && parameters.get("CVMFS_USE_SSL_SYSTEM_CA").is_none()
     {
-        parameters.overrule("CVMFS_USE_SSL_SYSTEM_CA", "no".to_owned(), "SSL_CERT_FILE or SSL_CERT_DIR");
+        let from = Origin::Environment("SSL_CERT_FILE or SSL_CERT_DIR");
+        parameters.overrule("CVMFS_USE_SSL_SYSTEM_CA", "no".to_owned(), from);
     }
 }
 
 /// Returns the additional certificate authorities for TLS, from configuration and command line.
 pub(crate) fn authorities(parameters: &Parameters, named: &[PathBuf]) -> Result<Authorities, Failure> {
-    let mut parameters = parameters.clone();
-    add_environment(&mut parameters);
     let mut authorities = parameters.authorities().map_err(of_parameter)?;
     for path in named {
         let what = || format!("--ca {}", path.display());

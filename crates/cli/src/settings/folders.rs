@@ -1,4 +1,4 @@
-//! Resolves the user's folders once from the environment; other modules of the command line don't read it.
+//! Resolves the user's folders once from the environment.
 //!
 //! Without root everything but the cache is in the XDG folders, and the cache on a disk of this node. With root: the
 //! cache where CernVM-FS has its own below `/var/lib`, sockets below `/run`. Public keys are searched in
@@ -7,16 +7,18 @@
 use std::path::{Path, PathBuf};
 
 use esker_cache_share::location::{self, CacheLocation, Candidate, LocationRules};
-use esker_cache_share::memory;
 use esker_format::name::RepositoryName;
 use esker_node::runtime::{RuntimeDir, SHARED};
 use rustix::fs::{Access, access};
 
+use super::environment::Environment;
 use crate::error::Failure;
 
 /// Folders of this user.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    /// Environment variables.
+    pub(crate) environment: Environment,
     /// True if mounts are made with mount(2) and show owners as published.
     pub(crate) root: bool,
     /// Candidates for the cache, unless a command names a folder.
@@ -66,7 +68,7 @@ const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 impl Settings {
     /// Returns the latest time stamp for built files, if it is set.
     pub(crate) fn source_date_epoch(&self) -> Result<Option<u32>, Failure> {
-        let Some(text) = std::env::var_os(SOURCE_DATE_EPOCH) else { return Ok(None) };
+        let Some(text) = self.environment.get(SOURCE_DATE_EPOCH) else { return Ok(None) };
         let seconds = text.to_str().and_then(|text| text.parse().ok());
         seconds.map(Some).ok_or_else(|| {
             let text = text.to_string_lossy();
@@ -75,10 +77,9 @@ impl Settings {
     }
 
     pub(crate) fn from_environment() -> Result<Self, Failure> {
+        let environment = Environment::of_process();
         let uid = rustix::process::geteuid().as_raw();
-        let folder = |name: &str| -> Option<PathBuf> {
-            std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
-        };
+        let folder = |name: &str| environment.path(name);
         let root = uid == 0 && is_initial_namespace();
         let named = folder(CACHE).map(|path| Candidate { from: format!("${CACHE}"), path, is_cache: true });
         let base = |from: String, path: PathBuf| Candidate { from, path, is_cache: false };
@@ -125,6 +126,7 @@ impl Settings {
         let passphrase_file =
             folder("ESKER_KEY_PASSPHRASE_FILE").or(credential.filter(|credential| credential.exists()));
         Ok(Self {
+            environment,
             passphrase_file,
             transactions,
             root,
@@ -196,30 +198,12 @@ impl Settings {
                 Err(failed(why).hint("name a folder on a disk of this node, or use --cache-on-network"))
             }
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
-                Err(failed(error.to_string()).hint("see to the disk, or name another folder"))
+                Err(failed(error.to_string()).hint("check the disk, or name another folder"))
             }
             // Opening it reports any error.
             _ => Ok(CacheLocation { path, from: "--cache".to_owned(), total: 0, passed_over: Vec::new() }),
         }
     }
-}
-
-/// Returns a cache in memory.
-pub(crate) fn in_memory(quota: Option<u64>, from: String) -> Result<(CacheLocation, u64), Failure> {
-    let quota = quota.unwrap_or_else(memory::default_quota);
-    memory::place(quota, from.clone()).map_err(|error| {
-        let why = match error.raw_os_error() {
-            Some(libc::ENOSYS) => "the kernel is older than Linux 5.2".to_owned(),
-            _ => error.to_string(),
-        };
-        Failure::usage(format!("{from}: there can't be a cache in memory: {why}"))
-    })
-}
-
-/// Returns the default quota of a cache: enough for usual software, but never most of a small disk or of memory.
-pub(crate) fn default_quota(place: &CacheLocation) -> u64 {
-    const USUAL: u64 = 10 << 30;
-    if place.total == 0 { USUAL } else { USUAL.min(place.total / 2) }
 }
 
 /// Returns the runtime directory without a session: never one that another user has made in a shared folder.
@@ -269,6 +253,7 @@ impl Settings {
     /// Creates settings with all folders below one folder.
     pub(crate) fn for_tests(base: &Path) -> Self {
         Self {
+            environment: Environment::default(),
             root: false,
             caches: vec![Candidate { from: "a test".to_owned(), path: base.join("cache"), is_cache: true }],
             runtime: base.join("run"),

@@ -12,11 +12,12 @@ use esker_view::{Pin, ViewOptions};
 
 use super::{Outcome, Transaction};
 use crate::error::{Context as _, Failure, Kind, chain};
-use crate::mounting::open::{ResolvedRepository, session_options, view_options};
+use crate::mounting::open::{session_options, view_options};
 use crate::mounting::run_mounted::{MountedRun, ToMount};
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
+use crate::settings::repository::ResolvedRepository;
 
 /// The variable that tells a command its transaction.
 const VARIABLE: &str = "ESKER_TRANSACTION";

@@ -8,12 +8,14 @@ use esker_vfs::Tree;
 use esker_view::{Pin, View, ViewOptions};
 
 use crate::error::Failure;
-use crate::mounting::open::{ResolvedRepository, view_options};
+use crate::mounting::open::{open, view_options};
 use crate::output::lossy;
 use crate::settings::Settings;
+use crate::settings::address::is_name;
 use crate::settings::args::{Located, PlaceArgs};
+use crate::settings::colon::hint_at_colon;
 use crate::settings::configuration;
-use crate::settings::resolve::{hint_at_colon, is_name};
+use crate::settings::repository::ResolvedRepository;
 use crate::trees::walk::Walk;
 
 /// An open repository and a path in it.
@@ -39,7 +41,7 @@ impl Browsed {
         };
         let opened = checked.and_then(|checked| {
             let name = checked.address.name.clone();
-            let (repository, view) = checked.open(&options)?;
+            let (repository, view) = open(checked, &options)?;
             Ok(Self { repository, view, name, path: path.to_owned() })
         });
         opened.map_err(|failure| hint_at_colon(named, failure))

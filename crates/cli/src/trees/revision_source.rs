@@ -9,12 +9,13 @@ use esker_node::repository::Repository;
 use esker_store::{Callback, Cause, ObjectRequest, ObjectStore as _, StoreError};
 
 use crate::error::{Failure, of_store};
-use crate::mounting::open::ResolvedRepository;
 use crate::publisher::{PublisherArgs, now, of_admin};
 use crate::settings::Settings;
-use crate::settings::args::{RepositoryArgs, is_name};
+use crate::settings::address::is_name;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::colon::hint_at_colon;
 use crate::settings::configuration;
-use crate::settings::resolve::hint_at_colon;
+use crate::settings::repository::ResolvedRepository;
 
 /// Options for a repository whose revisions are read.
 #[derive(clap::Args, Clone, Debug)]

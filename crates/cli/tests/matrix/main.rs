@@ -32,6 +32,7 @@ mod logs;
 mod machine;
 mod namespaces;
 mod neighbours;
+mod passphrases;
 mod pins;
 mod profiles;
 mod publication;

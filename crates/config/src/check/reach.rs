@@ -197,7 +197,7 @@ fn head(servers: Servers, trust: &Trust) -> Result<Result<UnixTime, TrustError>,
     let certificate = fetch(claimed.certificate_path(), "certificate")?;
     let whitelist = fetch(whitelist::PATH.into(), "whitelist")?;
     let Some(keys) = &trust.keys else {
-        // That there are none was told already.
+        // The lack of keys was reported already.
         return Ok(Ok(UnixTime(i64::MAX)));
     };
     // Bytes that don't inflate are no certificate, which the verifier tells.

@@ -222,7 +222,7 @@ fn files_are_sourced_relative_to_their_folder_and_without_endless_loops() {
     assert!(!values.contains_key("A") && problems[0].contains("more than"), "{problems:?}");
 }
 
-/// Makes files out of everything that is evaluated, whatever sense they make.
+/// Makes random files from all supported constructs, also meaningless ones.
 struct Author {
     random: rand::rngs::StdRng,
 }

@@ -7,11 +7,11 @@ const HEAD: &str = "\
 
 <!-- Made by `cargo run -p esker-config --example parameters > docs/parameters.md`; a test compares. -->
 
-Every parameter of the CernVM-FS 2.12 client, and what Esker does with it. *Honoured*: it has its effect, and the test
-that is named proves it; that values reach the code which that test tests is proven for all by `parameters_have_types`. *Accepted*: it has no meaning here, for the reason given, and nothing is said about it. *Not
-honoured*: it has no effect, for the reason given, and wherever it is set to anything but its default that is told by
-`esker config show`, `esker config check` and mounting. Names that are not in the table are told, too, with the
-known name that is most like them.
+All parameters of the CernVM-FS 2.12 client, and their effect in Esker. *Honoured*: the parameter has its effect, which
+the named test proves; `parameters_have_types` proves for all of them that values reach the tested code. *Accepted*: the
+parameter has no meaning here, for the given reason, and causes no message. *Not honoured*: the parameter has no effect,
+for the given reason; `esker config show`, `esker config check` and mounting report it if its value is not the default.
+They also report names that are not in the table, with the most similar known name.
 
 In Esker's own files (`/etc/esker/esker.toml` and others, see [configuration](guides/configuration.md)) a parameter is
 written in small letters and without `CVMFS_`: `http_proxy = \"http://proxy:3128\"`.

@@ -151,10 +151,10 @@ const CACHE: &[Row] = rows! {
 
 const MOUNTS: &[Row] = rows! {
     "CVMFS_MOUNT_DIR" [] Path, "/cvmfs", Honoured(CONFIG_FIRST);
-    "CVMFS_KCACHE_TIMEOUT" [] Seconds, "60", Meaningless("the kernel keeps entries until it is told that they changed");
+    "CVMFS_KCACHE_TIMEOUT" [] Seconds, "60", Meaningless("the kernel keeps entries until a notification of their change");
     "CVMFS_STATFS_CACHE_TIMEOUT" [] Seconds, "0", Meaningless("df is answered from memory");
-    "CVMFS_CACHE_SYMLINKS" [] Switch, "no", Meaningless("the kernel always keeps targets, and is told when they change");
-    "CVMFS_FUSE_NOTIFY_INVALIDATION" [] Switch, "on", Meaningless("the kernel is always told");
+    "CVMFS_CACHE_SYMLINKS" [] Switch, "no", Meaningless("the kernel always keeps targets until a notification of their change");
+    "CVMFS_FUSE_NOTIFY_INVALIDATION" [] Switch, "on", Meaningless("the kernel always gets notifications");
     "CVMFS_CHECK_PERMISSIONS" [] Switch, "yes", Meaningless("the kernel always checks them");
     "CVMFS_CLAIM_OWNERSHIP" [] Switch, "yes", Honoured(BY_NAME);
     "CVMFS_UID_MAP" [] Path, "", Honoured(ACTS);
@@ -162,7 +162,7 @@ const MOUNTS: &[Row] = rows! {
     "CVMFS_WORLD_READABLE" [] Switch, "no", Honoured(ACTS);
     "CVMFS_ENFORCE_ACLS" [] Switch, "no", Honoured(ACLS);
     "CVMFS_MOUNT_RW" [] Switch, "no", Not("mounts are always read-only");
-    "CVMFS_SUID" [] Switch, "no", Not("nothing in a mount gains rights, whoever mounts: a repository is trusted with its content, not with root");
+    "CVMFS_SUID" [] Switch, "no", Not("nothing in a mount gains rights, even if root mounts: a repository is trusted with its content, not with root");
     "CVMFS_HIDE_MAGIC_XATTRS" [] Switch, "", Honoured(LISTED);
     "CVMFS_MAGIC_XATTRS_VISIBILITY" [] OneOf(&["never", "rootonly", "always"]), "rootonly", Honoured(LISTED);
     "CVMFS_XATTR_PRIVILEGED_GIDS" [] Text, "", Honoured(PROTECTED);
@@ -187,7 +187,7 @@ const PROCESSES: &[Row] = rows! {
     "CVMFS_SYSLOG_PREFIX" [] Text, "", Honoured(SYSLOG);
     "ESKER_SYSLOG" [] Path, "/dev/log", Honoured(SYSLOG);
     "CVMFS_USYSLOG" [] Path, "", Honoured(SYSLOG);
-    "CVMFS_DEBUGLOG" [] Path, "", Not("there is one program, not another one for debugging: `esker mount --foreground --verbose` and `esker status --json` tell what it does");
+    "CVMFS_DEBUGLOG" [] Path, "", Not("there is one program, not another one for debugging: `esker mount --foreground --verbose` and `esker status --json` show what it does");
     "CVMFS_TRACEFILE" [] Path, "", Not(TRACER);
     "CVMFS_TRACEBUFFER" [] Count, "8192", Meaningless(TRACER);
     "CVMFS_TRACEBUFFER_THRESHOLD" [] Count, "7000", Meaningless(TRACER);
@@ -205,7 +205,7 @@ const PROCESSES: &[Row] = rows! {
     "CVMFS_INFLUX_EXTRA_TAGS" [] Text, "", Honoured(TELEMETRY);
     "CVMFS_INFLUX_EXTRA_FIELDS" [] Text, "", Honoured(TELEMETRY);
     "CVMFS_CWD_CACHE" [] Text, "", Meaningless("CernVM-FS has ignored it since 2.4");
-    "CERNVM_UUID" [] Text, "", Not("machines are not told apart by servers");
+    "CERNVM_UUID" [] Text, "", Not("servers do not distinguish machines");
 };
 
 const FILES_OWN: &[Row] = rows! {

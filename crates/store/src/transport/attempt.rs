@@ -135,7 +135,7 @@ async fn exchange(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Resu
                 };
                 let complete =
                     if fetch.part.is_none() && from == 0 { range::complete(&response) } else { None };
-                let announced = length(&response).filter(|_| from == 0);
+                let announced = length(&response).filter(|_| from == 0 && !fetch.header_only);
                 let whole = fetch.part.as_ref().and_then(|_| range::whole(&response));
                 in_flight.answered(asked.elapsed(), announced, fetch);
                 connection.kept = kept(&response);
@@ -349,7 +349,11 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
     let path = base.path_of(&fetch.path);
     // A proxy needs the server in the request target, unless it is a tunnel; HTTP/2 always needs it there.
     let target = if http2 || site.is_asked_of_proxy() { format!("{}{path}", base.origin()) } else { path };
-    let method = if fetch.form.is_some() { Method::POST } else { Method::GET };
+    let method = match &fetch.form {
+        Some(_) => Method::POST,
+        None if fetch.header_only => Method::HEAD,
+        None => Method::GET,
+    };
     let mut request = Request::builder()
         .method(method)
         .uri(target)

@@ -17,7 +17,7 @@ use super::*;
 use crate::admin::{CacheFolder, ObjectRow};
 use crate::shared_cache::SharedCache;
 
-/// Names the folder in the environment of the process that is the broker and is to be killed.
+/// Environment variable with the folder, for the broker's process, which the test kills.
 const FOLDER: &str = "ESKER_TEST_SOAKED_BROKER";
 const QUOTA: u64 = 16 << 20;
 const OBJECTS: usize = 420;
@@ -128,7 +128,7 @@ struct Readers<'a> {
 }
 
 impl Readers<'_> {
-    /// Reads at random until told to stop; anything but the right bytes is a finding.
+    /// Reads at random until the test sets the stop flag; any wrong byte is a finding.
     fn read_on(&self, number: usize, seed: u64) {
         let store = &self.stores[number % self.stores.len()];
         let mut state = seed ^ (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

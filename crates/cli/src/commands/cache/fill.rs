@@ -14,7 +14,8 @@ use crate::output::{lossy, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::read_profile;
 use crate::settings::Settings;
-use crate::settings::args::{PlaceArgs, RepositoryArgs, split_path};
+use crate::settings::address::split_path;
+use crate::settings::args::{PlaceArgs, RepositoryArgs};
 use crate::trees::browse::Browsed;
 
 /// Fetches a file or folder into the cache and protects it from eviction.

@@ -63,7 +63,7 @@ fn of_cache(named: String, touched: Result<Touched, NoAnswer>) -> Finding {
         Ok(_) => Finding::good("cache", named, "it can be written and has room"),
         Err(NoAnswer::Hangs) => {
             let found = format!("it did not respond within {PATIENCE:?}: its disk hangs");
-            Finding::broken("cache", named, found, format!("see to the disk, {other}"))
+            Finding::broken("cache", named, found, format!("check the disk, {other}"))
         }
         Err(NoAnswer::Failed(why)) => {
             let found = format!("it could not be checked: {why}");
@@ -73,6 +73,6 @@ fn of_cache(named: String, touched: Result<Touched, NoAnswer>) -> Finding {
 }
 
 fn full(named: String, room: &str, other: &str) -> Finding {
-    let found = format!("its disk is full{room}; reads go on without keeping anything");
+    let found = format!("its disk is full{room}; reads continue without caching");
     Finding::broken("cache", named, found, format!("make room on that disk (`esker cache evict`), {other}"))
 }

@@ -92,7 +92,7 @@ fn silent(place: &str, pid: u32, reason: &str) -> Finding {
             format!("`kill -CONT {pid}`; if that does not help, {end}"),
         ),
         Some('D') => {
-            ("waits for a disk that does not answer", format!("see to the disk of its cache; or {end}"))
+            ("waits for a disk that does not answer", format!("check the disk of its cache; or {end}"))
         }
         _ => ("does not answer", end),
     };

@@ -46,14 +46,14 @@ pub(super) fn fetch(url: &str, settings: &Settings, patience: Duration) -> Resul
 
 /// Returns the proxies of the environment, or of this machine's configuration, or none.
 fn proxies(settings: &Settings) -> Result<Proxies, Failure> {
-    let environment = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
+    let environment = settings.environment.proxy();
     let general = configuration::load(settings, None);
     let configured = general.get("CVMFS_HTTP_PROXY").map(|setting| setting.value.clone());
-    let (text, from) = match (&environment, configured) {
+    let (text, from) = match (environment, configured) {
         (Some(proxy), _) => (format!("{proxy};DIRECT"), "$http_proxy"),
         (None, Some(configured)) => (configured, "CVMFS_HTTP_PROXY"),
         (None, None) => ("DIRECT".to_owned(), "DIRECT"),
     };
-    Proxies::parse(&text, environment.as_deref())
+    Proxies::parse(&text, environment)
         .map_err(|error| Failure::usage(format!("{from}={}: {error}", without_passwords(&text))))
 }

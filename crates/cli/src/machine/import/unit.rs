@@ -12,6 +12,7 @@ use esker_format::master_keys::{MasterKeys, ShownKey};
 use super::Tree;
 use crate::error::{Failure, chain};
 use crate::machine::setup::{Item, OURS};
+use crate::settings::environment::Environment;
 
 /// Imported parameters besides keys: servers and routes.
 const TAKEN: [&str; 6] = [
@@ -142,8 +143,13 @@ pub(super) struct Evaluation {
 }
 
 impl Evaluation {
-    pub(super) fn new(tree: Arc<Tree>, machine: &Parameters, proxies: Option<String>) -> Self {
-        let given = std::env::vars().filter(|(name, _)| name.starts_with("CVMFS_"));
+    pub(super) fn new(
+        tree: Arc<Tree>,
+        environment: &Environment,
+        machine: &Parameters,
+        proxies: Option<String>,
+    ) -> Self {
+        let given = environment.texts().into_iter().filter(|(name, _)| name.starts_with("CVMFS_"));
         let set = machine.all().iter().map(|(name, setting)| (name.clone(), setting.value.clone()));
         // The source's values for these must not be this machine's.
         let is_taken = |name: &String| !TAKEN.iter().chain(&KEYS).any(|taken| taken == name);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::is_name;
+use super::address::is_name;
 use crate::error::Failure;
 
 /// File that identifies the folder of a repository.
