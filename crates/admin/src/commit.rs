@@ -101,11 +101,13 @@ pub(crate) fn commit(
         }
         report.add_bundles(&mut prepared.bundles);
         if publish(context, &prepared, &lock, options, report)? == Swap::Replaced {
+            tracing::debug!(seconds = context.seconds(), "the head is public");
             let seconds = &mut report.seconds;
             (seconds.catalogs, seconds.commit) = (written - begun, context.seconds() - written);
             seconds.locked = context.seconds() - locked;
             return Ok(());
         }
+        tracing::debug!("another publisher replaced the head; the catalogs are written again");
         lock.read_again()?;
     }
     Err(AdminError::Moving)

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
 use esker_store::{
-    Authorities, Blame, Cache, Cause, Destinations, Engine, EngineOptions, Log, Lower, ObjectStore, Proxy,
+    Authorities, Blame, Cache, Cause, Destinations, Engine, EngineOptions, Lower, ObjectStore, Proxy,
     Servers, StoreError, host_of,
 };
 use parking_lot::Mutex;
@@ -79,8 +79,6 @@ pub struct BrokerOptions {
     pub destinations: Destinations,
     /// Certificate authorities for TLS; those that clients name are for mounts without a broker.
     pub authorities: Authorities,
-    /// Log for fail-overs.
-    pub log: Log,
 }
 
 /// Failures to start a broker.
@@ -135,8 +133,8 @@ impl NodeBroker {
 
     /// Starts the broker at a listening socket.
     pub fn start_on(listening: BrokerSocket, options: BrokerOptions) -> Result<Self, BrokerError> {
-        let BrokerOptions { cache, quota, lower, socket, rules, destinations, authorities, log } = options;
-        let mut engine = EngineOptions { log, ..EngineOptions::default() };
+        let BrokerOptions { cache, quota, lower, socket, rules, destinations, authorities } = options;
+        let mut engine = EngineOptions::default();
         engine.http.destinations = destinations.clone();
         let engine = Engine::start(engine)?;
         let restricted = rules.restricted();

@@ -18,9 +18,7 @@ mod opener;
 pub mod peer;
 mod shared_cache;
 pub mod shown_path;
-pub mod status;
 mod sys;
-pub mod watchdog;
 
 pub use file_error::FileError;
 pub use opener::{CacheOpener, room};

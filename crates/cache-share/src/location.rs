@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use crate::watchdog;
+use esker_threads::watchdog;
 
 /// A folder that is considered for the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]

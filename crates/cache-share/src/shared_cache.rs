@@ -36,8 +36,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    CacheKey, Callback, CancelToken, Cause, Handle, Holder, Log, ObjectRequest, ObjectStore, Room,
-    StoreError, StoreStatus, Warmed,
+    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectRequest, ObjectStore, Room, StoreError,
+    StoreStatus, Warmed,
 };
 use parking_lot::{Mutex, RwLock};
 
@@ -103,7 +103,6 @@ pub struct SharedCache {
     received: Arc<Received>,
     holders: Arc<Holders>,
     pace: Pace,
-    log: Log,
     events: Sender<Event>,
     me: Weak<SharedCache>,
     service: Mutex<Option<thread::JoinHandle<()>>>,
@@ -131,19 +130,18 @@ struct Holders(Mutex<Vec<Weak<dyn Holder>>>);
 impl SharedCache {
     /// Connects to the writer of `cache`, or becomes the writer if there is none.
     pub fn open(cache: &Path, servers: &str, open: OpenWriter) -> Result<Arc<Self>, StoreError> {
-        Self::open_with(cache, servers, open, None, Pace::default(), Log::default())
+        Self::open_with(cache, servers, open, None, Pace::default())
     }
 
     /// Like [`SharedCache::open`], but through the broker of the node while it runs and serves this repository.
-    /// Changes are logged to `log`.
+    /// Changes are logged.
     pub fn open_through(
         cache: &Path,
         servers: &str,
         open: OpenWriter,
         broker: Option<BrokerAddress>,
-        log: Log,
     ) -> Result<Arc<Self>, StoreError> {
-        Self::open_with(cache, servers, open, broker, Pace::default(), log)
+        Self::open_with(cache, servers, open, broker, Pace::default())
     }
 
     pub(crate) fn open_with(
@@ -152,7 +150,6 @@ impl SharedCache {
         open: OpenWriter,
         broker: Option<BrokerAddress>,
         pace: Pace,
-        log: Log,
     ) -> Result<Arc<Self>, StoreError> {
         let (events, inbox) = channel();
         let wake = events.clone();
@@ -170,7 +167,6 @@ impl SharedCache {
             received: Received::new(limit, move || drop(wake.send(Event::SlotFree))),
             holders: Arc::default(),
             pace,
-            log,
             events,
             me: me.clone(),
             service: Mutex::default(),
@@ -181,8 +177,7 @@ impl SharedCache {
         };
         shared.take_role(role);
         let weak = shared.me.clone();
-        let service =
-            thread::Builder::new().name("cache-share".into()).spawn(move || service::run(&weak, &inbox));
+        let service = esker_threads::spawn("cache-share", move || service::run(&weak, &inbox));
         match service {
             Ok(service) => {
                 *shared.service.lock() = Some(service);
@@ -442,9 +437,10 @@ impl ObjectStore for SharedCache {
             return store.room();
         }
         match &*self.role.read() {
-            Role::Client(client) => client
-                .last_status()
-                .map_or_else(Room::default, |status| Room { quota: status.quota, used: status.used }),
+            Role::Client(client) => client.last_status().map_or_else(Room::default, |status| Room {
+                quota: status.cache.quota,
+                used: status.cache.used,
+            }),
             Role::Writer { .. } | Role::Electing | Role::Closed => Room::default(),
         }
     }
@@ -464,7 +460,7 @@ impl ObjectStore for SharedCache {
             Role::Client(client) => client.clone(),
             Role::Writer { .. } | Role::Electing | Role::Closed => return StoreStatus::default(),
         };
-        client.status().unwrap_or_default().into()
+        client.status().unwrap_or_default()
     }
 }
 
@@ -475,7 +471,7 @@ impl SharedCache {
             return store.status();
         }
         match &*self.role.read() {
-            Role::Client(client) => client.last_status().unwrap_or_default().into(),
+            Role::Client(client) => client.last_status().unwrap_or_default(),
             Role::Writer { .. } | Role::Electing | Role::Closed => StoreStatus::default(),
         }
     }

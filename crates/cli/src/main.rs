@@ -6,7 +6,7 @@ mod container;
 mod cvmfs_help;
 mod error;
 mod image;
-mod log;
+mod logging;
 mod machine;
 mod mounting;
 mod output;
@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::error::Failure;
+use crate::logging::LogArgs;
 use crate::mounting::mount_helper::Helper;
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
@@ -78,6 +79,18 @@ enum Command {
     Replay(commands::replay::Args),
 }
 
+impl Command {
+    /// Returns the options of the log, which only some commands have.
+    fn log_args(&self) -> LogArgs {
+        match self {
+            Command::Mount(args) => args.log,
+            Command::Broker(args) => args.log,
+            Command::Serve(args) => args.log,
+            _ => LogArgs::default(),
+        }
+    }
+}
+
 /// Runs a command; `line` has the arguments after the program's name.
 fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     // The child of `run` must not change state that the command will inherit.
@@ -103,6 +116,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
+    logging::start(command.log_args(), &settings.environment)?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Ingest(args) => return commands::ingest::run(args, &settings, files),

@@ -14,8 +14,10 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::time::Duration;
+
+use esker_threads::watchdog::within;
 
 use super::files::{FILE_MAX, Files};
 use super::problem::{Problem, ProblemKind, SourceLine};
@@ -47,15 +49,8 @@ pub struct Request {
 impl Request {
     /// Reads the configuration. Always returns the readable part; errors are among the problems.
     pub fn load(&self) -> Parameters {
-        let (sender, receiver) = mpsc::channel();
         let request = self.clone();
-        let thread = std::thread::Builder::new().name("config".into()).spawn(move || {
-            // After the timeout the receiver is gone.
-            let _ = sender.send(Load::new(&request).all(true));
-        });
-        if thread.is_ok()
-            && let Ok(parameters) = receiver.recv_timeout(self.patience)
-        {
+        if let Some(parameters) = within(self.patience, move || Load::new(&request).all(true)) {
             return parameters;
         }
         // The thread hangs in a mount and is detached; files outside of the mount are read again.

@@ -9,14 +9,15 @@ use super::client::Read;
 use super::files::FILE_MAX;
 use super::{Files, Parameters};
 
-/// Socket of the system's log.
-const SYSLOG: &str = "/dev/log";
-/// The severity of lines that are no errors: a notice.
-const NOTICE: u8 = 5;
 /// Minimum interval between two sends of counters.
 const RATE_MIN: Duration = Duration::from_secs(5);
 /// Default interval.
 const RATE: Duration = Duration::from_secs(300);
+
+/// Socket of the system's log.
+const SYSLOG: &str = "/dev/log";
+/// The severity of lines that are no errors: a notice.
+const NOTICE: u8 = 5;
 
 /// Destination and form of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +28,15 @@ pub struct SyslogOptions {
     pub local: Option<u8>,
     /// The severity of lines that are no errors: 7 for debugging, 6 for information, 5 for notices.
     pub severity: u8,
-    /// Prefix of each text, in parentheses.
+    /// Prefix of each text, in parentheses; empty for none.
     pub prefix: String,
+}
+
+impl Default for SyslogOptions {
+    /// Returns options for notices without a prefix to the socket of the system's log.
+    fn default() -> Self {
+        Self { to: SyslogTarget::Socket(SYSLOG.into()), local: None, severity: NOTICE, prefix: String::new() }
+    }
 }
 
 /// Destination of log lines.

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use esker_cache_share::{FileError, watchdog};
+use esker_cache_share::FileError;
+use esker_threads::watchdog;
 use serde::{Deserialize, Serialize};
 
 use crate::sys;

@@ -9,8 +9,8 @@ use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_store::{
-    CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, Log, Lower,
-    RealDisk, Servers, Source, StoreError, Stored, connect, make_dirs,
+    CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, Lower, RealDisk,
+    Servers, Source, StoreError, Stored, connect, make_dirs,
 };
 
 /// Servers, keys and cache of a repository.
@@ -41,8 +41,6 @@ pub struct RepositoryOptions {
     pub forget_history: bool,
     /// Timeout for a server to begin a reply, in place of the default.
     pub deadline: Option<Duration>,
-    /// Log for fail-overs.
-    pub log: Log,
 }
 
 /// An open repository.
@@ -65,7 +63,7 @@ const HEADS: &str = "heads";
 impl Repository {
     /// Joins or opens the cache and prepares to fetch the head; sends no request yet.
     pub fn open(options: RepositoryOptions) -> Result<Self, StoreError> {
-        let engine = engine(options.deadline, options.log.clone())?;
+        let engine = engine(options.deadline)?;
         let mut servers = options.servers;
         options.deadline.into_iter().for_each(|deadline| servers.within(deadline));
         let url = servers.url().to_owned();
@@ -73,7 +71,7 @@ impl Repository {
         let room = CacheOptions { streaming: options.streaming, ..room(options.quota, options.lower) };
         let opener = CacheOpener { engine: engine.clone(), folder: options.cache.clone(), room };
         let (cache, text) = (&options.cache, servers.to_string());
-        let store = SharedCache::open_through(cache, &text, Box::new(opener), options.broker, options.log)?;
+        let store = SharedCache::open_through(cache, &text, Box::new(opener), options.broker)?;
         let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };
         let keys = options.keys.clone();
         let head_options =
@@ -115,8 +113,8 @@ pub fn sequences(cache: &Path, tree: &str) -> PathBuf {
 }
 
 /// Starts the fetching engine, with a deadline for servers in place of the defaults.
-pub fn engine(deadline: Option<Duration>, log: Log) -> Result<Engine, StoreError> {
-    let mut options = EngineOptions { log, ..EngineOptions::default() };
+pub fn engine(deadline: Option<Duration>) -> Result<Engine, StoreError> {
+    let mut options = EngineOptions::default();
     if let Some(deadline) = deadline {
         options.http.connect = options.http.connect.min(deadline);
         options.http.first_byte = options.http.first_byte.min(deadline);

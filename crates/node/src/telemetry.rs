@@ -8,7 +8,7 @@ use std::sync::Weak;
 use std::time::{Duration, SystemTime};
 
 use esker_config::Telemetry;
-use esker_store::{ComposeDatagram, Datagrams, Log, StoreError};
+use esker_store::{ComposeDatagram, Datagrams, StoreError};
 
 use crate::mounted::{Content, Served};
 
@@ -16,7 +16,7 @@ use crate::mounted::{Content, Served};
 type Counted = BTreeMap<&'static str, u64>;
 
 /// Starts to send a mount's counters, until the returned guard is dropped.
-pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>, log: Log) -> Result<Datagrams, StoreError> {
+pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>) -> Result<Datagrams, StoreError> {
     let lines = telemetry.clone();
     let mut before = None;
     let compose: ComposeDatagram = Box::new(move || {
@@ -27,7 +27,7 @@ pub(crate) fn start(telemetry: &Telemetry, served: Weak<Served>, log: Log) -> Re
         before = Some(counted);
         (!text.is_empty()).then(|| text.into_bytes())
     });
-    Datagrams::start(telemetry.to.clone(), compose, log)
+    Datagrams::start(telemetry.to.clone(), compose)
 }
 
 /// Returns the lines: totals, and from the second call on also differences. InfluxDB counts time in

@@ -68,7 +68,6 @@ impl Node {
         let socket = self.folder.path().join("run/socket");
         make_run(&socket);
         let cache = self.folder.path().join("cache");
-        let log = Log::default();
         let options = BrokerOptions {
             cache,
             quota: 64 << 20,
@@ -77,7 +76,6 @@ impl Node {
             rules,
             destinations: self.destinations.clone(),
             authorities: Authorities::default(),
-            log,
         };
         self.broker = Some(NodeBroker::start(options).expect("a broker"));
     }
@@ -108,8 +106,7 @@ impl Node {
         let uid = rustix::process::geteuid();
         let cache = self.folder.path().join(format!("own-{uid:?}"));
         let url = self.mirror.url(repository);
-        SharedCache::open_through(&cache, &url, Box::new(private), Some(self.address()), Log::default())
-            .expect("the broker")
+        SharedCache::open_through(&cache, &url, Box::new(private), Some(self.address())).expect("the broker")
     }
 
     fn asked_for(&self, object: &Made) -> usize {
@@ -514,8 +511,8 @@ fn the_socket_of_an_untrusted_user_is_not_used() {
     let folder = cache.clone();
     let open = move || open_writer(&engine, &folder, room(quota, Vec::new()));
     let url = node.mirror.url("public.test");
-    let store = SharedCache::open_through(&cache, &url, Box::new(open), Some(address), Log::default())
-        .expect("a private cache");
+    let store =
+        SharedCache::open_through(&cache, &url, Box::new(open), Some(address)).expect("a private cache");
     assert_eq!(store.through(), Some(Through::Ourselves));
 }
 

@@ -3,11 +3,12 @@
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use esker_store::{Cache, CacheKey, CachedObject, Cause, CheckProgress, Freed, Goal, StoreError};
+use esker_store::{
+    Cache, CacheKey, CacheStatus, CachedObject, Cause, CheckProgress, Freed, Goal, StoreError,
+};
 use serde::{Deserialize, Serialize};
 
 use super::wire::{CacheTask, Receiver, ToWriter, VERSION, keys_from_text, send};
-use crate::status::Lower;
 
 /// Maximum number of objects in one message.
 pub(crate) const PART: usize = 256;
@@ -34,32 +35,9 @@ pub struct CacheReport {
     pub directory: PathBuf,
     /// Process id of the writer; `None` if no other process writes the cache.
     pub writer: Option<u32>,
-    /// Bytes in use.
-    pub bytes: u64,
-    /// Quota in bytes.
-    pub quota: u64,
-    /// Limit of objects in use, above the quota.
-    pub hard_limit: u64,
-    /// Number of objects in the cache.
-    pub objects: u64,
-    /// Bytes of pinned objects that are in it.
-    pub pinned_bytes: u64,
-    /// Number of pinned objects that are in the cache.
-    pub pinned_objects: u64,
-    /// Number of objects that are checked before their first use, because the last writer was killed.
-    pub unchecked: u64,
-    /// Objects evicted since the writer opened it.
-    pub evicted: u64,
-    /// Number of evictions that found only objects in use, above the quota.
-    pub over_quota: u64,
-    /// Number of objects that were served uncached, for lack of room or because the disk failed.
-    pub unkept: u64,
-    /// Operations on the disk that failed.
-    pub disk_errors: u64,
-    /// Number of damaged objects found.
-    pub damaged: u64,
-    /// Objects from lower cache folders.
-    pub lower: Lower,
+    /// Counters of the cache.
+    #[serde(flatten)]
+    pub state: CacheStatus,
 }
 
 /// An object of a cache. Field names are an interface.
@@ -242,24 +220,8 @@ fn check(cache: &Cache, remove: bool, tell: &mut dyn FnMut(CacheReply) -> bool) 
 }
 
 fn report(cache: &Cache) -> CacheReport {
-    let status = cache.status();
-    CacheReport {
-        directory: cache.folder().to_owned(),
-        writer: Some(std::process::id()),
-        bytes: status.used,
-        quota: status.quota,
-        hard_limit: status.hard_limit,
-        objects: status.objects,
-        pinned_bytes: status.pinned,
-        pinned_objects: status.pinned_objects,
-        unchecked: status.unchecked,
-        evicted: status.evicted,
-        over_quota: status.over_quota,
-        unkept: status.unkept,
-        disk_errors: status.disk_errors,
-        damaged: status.damaged,
-        lower: status.lower.into(),
-    }
+    let writer = Some(std::process::id());
+    CacheReport { directory: cache.folder().to_owned(), writer, state: cache.status() }
 }
 
 impl ObjectRow {

@@ -11,12 +11,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Inbox, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use esker_store::{
-    Cache, Callback, CancelToken, Cause, Handle, Holder, ObjectStore, StoreError, StoreStatus, Warmed,
-};
+use esker_store::{Cache, Callback, CancelToken, Cause, Handle, Holder, ObjectStore, StoreError, Warmed};
 use parking_lot::{Condvar, Mutex};
 
 use super::address::{self, Listener};
@@ -26,8 +24,7 @@ use super::quota::{Bounds, Connection, Quota, QuotaSlot, Warming};
 use super::release::RemoteHolder;
 use super::requests::ClientRequests;
 use super::wire::{
-    ErrorMessage, Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage,
-    keys_to_text, send,
+    ErrorMessage, Receiver, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_to_text, send,
 };
 use super::writer::Writer;
 use crate::peer::Peer;
@@ -149,7 +146,7 @@ impl Broker {
         let listener = Arc::new(listener);
         let (clients, stopping) = (Arc::<Clients>::default(), Arc::<Stopping>::default());
         let (ours, theirs, stop) = (listener.clone(), clients.clone(), stopping.clone());
-        let acceptor = thread::Builder::new().name("cache-accept".into()).spawn(move || {
+        let acceptor = esker_threads::spawn("cache-accept", move || {
             while !stop.is_so.load(Ordering::SeqCst) {
                 match ours.accept() {
                     // No thread or descriptor for it: it hangs up and tries again.
@@ -209,7 +206,7 @@ impl Clients {
             all.retain(|other| other.strong_count() > 0);
             all.push(Arc::downgrade(&socket));
         }
-        thread::Builder::new().name("cache-client".into()).spawn(move || {
+        esker_threads::spawn("cache-client", move || {
             // A client that says nonsense or goes away is simply done with.
             let _ = converse(&socket, receiver, &*host, &peer, &admission);
         })?;
@@ -230,7 +227,7 @@ fn converse(
     let (outbox, inbox) = channel();
     let (out, requests) = (socket.clone(), Arc::<Requests>::default());
     let open = requests.clone();
-    thread::Builder::new().name("cache-answer".into()).spawn(move || answer_all(&out, &inbox, &open))?;
+    esker_threads::spawn("cache-answer", move || answer_all(&out, &inbox, &open))?;
     let questions = outbox.clone();
     let ask = move |id, keys: &[_]| {
         questions.send(ToClient::Release { id, keys: keys_to_text(keys) }.into()).is_ok()
@@ -337,7 +334,7 @@ impl Hearing<'_> {
     }
 
     fn status(&self, id: u64) {
-        let status = Box::new(StatusMessage::new(&self.store.status()));
+        let status = Box::new(self.store.status());
         self.answer(ToClient::Status { id, status });
     }
 
@@ -422,30 +419,5 @@ fn with_own_descriptor(message: ToClient, handle: Option<&Handle>) -> (ToClient,
             }
         },
         (message, _) => (message, None),
-    }
-}
-
-impl StatusMessage {
-    pub(super) fn new(status: &StoreStatus) -> Self {
-        let cache = &status.cache;
-        Self {
-            quota: cache.quota,
-            hard_limit: cache.hard_limit,
-            used: cache.used,
-            objects: cache.objects,
-            evicted: cache.evicted,
-            over_quota: cache.over_quota,
-            unkept: cache.unkept,
-            disk_errors: cache.disk_errors,
-            disk_failure: cache.disk_failure.clone(),
-            damaged: cache.damaged,
-            unchecked: cache.unchecked,
-            opened_unclean: cache.opened_unclean,
-            lower: cache.lower.into(),
-            traffic: status.traffic.clone(),
-            network: status.network.clone(),
-            route: (&status.network.route).into(),
-            work: status.work.clone(),
-        }
     }
 }

@@ -6,19 +6,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver as Inbox, Sender, channel};
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectRequest, StoreError, Warmed,
+    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectRequest, StoreError, StoreStatus, Warmed,
 };
 use parking_lot::{Condvar, Mutex};
 
 use super::address;
 use super::received::{Pending, Received};
-use super::wire::{
-    Receiver, StatusMessage, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send,
-};
+use super::wire::{Receiver, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send};
 use super::writer::BrokerAddress;
 use crate::peer;
 
@@ -75,7 +72,7 @@ struct State {
     /// Cancel tokens whose end has to be sent to the writer.
     tokens: HashSet<u64>,
     /// The latest reply, and the number of the request it answers.
-    status: Option<(u64, StatusMessage)>,
+    status: Option<(u64, StoreStatus)>,
     /// True if the writer was pinged and has sent nothing since.
     silent: bool,
     lost: bool,
@@ -123,9 +120,9 @@ impl Client {
         client.ask_status(&mut client.state.lock());
         let start = || -> io::Result<()> {
             let out = client.socket.try_clone()?;
-            thread::Builder::new().name("cache-ask".into()).spawn(move || send_all(&out, &inbox))?;
+            esker_threads::spawn("cache-ask", move || send_all(&out, &inbox))?;
             let me = Arc::clone(&client);
-            thread::Builder::new().name("cache-hear".into()).spawn(move || me.hear(receiver, &owner))?;
+            esker_threads::spawn("cache-hear", move || me.hear(receiver, &owner))?;
             Ok(())
         };
         start().map_err(gone)?;
@@ -196,7 +193,7 @@ impl Client {
     }
 
     /// Requests the status from the writer; returns the last known one if no reply arrives in time.
-    pub(super) fn status(&self) -> Option<StatusMessage> {
+    pub(super) fn status(&self) -> Option<StoreStatus> {
         let deadline = Instant::now() + STATUS_PATIENCE;
         let mut state = self.state.lock();
         let id = self.ask_status(&mut state);
@@ -209,7 +206,7 @@ impl Client {
     }
 
     /// Returns the writer's last status without waiting, and requests the next one.
-    pub(super) fn last_status(&self) -> Option<StatusMessage> {
+    pub(super) fn last_status(&self) -> Option<StoreStatus> {
         let mut state = self.state.lock();
         self.ask_status(&mut state);
         state.status.as_ref().map(|(_, status)| status.clone())
@@ -239,9 +236,9 @@ impl Client {
             let (holder, outbox) = (owner.holder(), self.outbox.clone());
             let received = self.received.clone();
             // Without the thread releases stay unanswered, which means that everything is held.
-            let _ = thread::Builder::new()
-                .name("cache-release".into())
-                .spawn(move || release_all(&questions, &received, &*holder, &outbox));
+            let _ = esker_threads::spawn("cache-release", move || {
+                release_all(&questions, &received, &*holder, &outbox)
+            });
         }
         loop {
             let (message, descriptor) = match receiver.next::<ToClient>() {

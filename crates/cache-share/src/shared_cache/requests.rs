@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Inbox, Sender, SyncSender, sync_channel};
-use std::thread;
 
 use esker_store::{Callback, Handle, ObjectRequest, ObjectStore, StoreError};
 
@@ -92,8 +91,7 @@ impl RequestWorker {
     fn start(worker: &Arc<Self>) -> Option<SyncSender<(u64, ObjectRequest)>> {
         let (waiting, inbox) = sync_channel(WAITING_MAX);
         let worker = worker.clone();
-        let thread = thread::Builder::new().name("cache-wait".into());
-        thread.spawn(move || worker.ask_all(&inbox)).is_ok().then_some(waiting)
+        esker_threads::spawn("cache-wait", move || worker.ask_all(&inbox)).is_ok().then_some(waiting)
     }
 
     fn ask_all(&self, inbox: &Inbox<(u64, ObjectRequest)>) {

@@ -54,9 +54,7 @@ pub(super) fn run(shared: &Weak<SharedCache>, inbox: &Inbox<Event>) {
                 shared.look_for_broker(looks);
                 shared.look_for_disk(inbox);
                 if shared.has_lost_folder() {
-                    shared
-                        .log
-                        .say(&format!("the cache {} was removed; creating it again", shared.cache.display()));
+                    tracing::warn!("the cache {} was removed; creating it again", shared.cache.display());
                     shared.exchange(Role::Electing);
                     if !shared.settle(inbox) {
                         return;
@@ -104,7 +102,7 @@ impl SharedCache {
         let spare = self.open.open_spare().and_then(|writer| self.become_writer(writer, true).ok());
         let Some(role) = spare else { return false };
         let why = error.full_text();
-        self.log.say(&format!("{why}; until it works, objects are fetched without being cached"));
+        tracing::warn!("{why}; until it works, objects are fetched without being cached");
         self.take_role(role);
         true
     }
@@ -116,7 +114,7 @@ impl SharedCache {
         }
         // One attempt.
         if let Ok(role) = self.elect(Some(Instant::now()), inbox) {
-            self.log.say(&format!("the cache {} can be used again", self.cache.display()));
+            tracing::info!("the cache {} can be used again", self.cache.display());
             self.exchange(role);
         }
     }
@@ -124,7 +122,7 @@ impl SharedCache {
     fn tell_of_own_cache(&self) {
         if let (Some(broker), false) = (&self.broker, self.is_through_broker()) {
             let (socket, cache) = (broker.socket.display(), self.cache.display());
-            self.log.say(&format!("no broker serves at {socket}; until one does, objects are in {cache}"));
+            tracing::warn!("no broker serves at {socket}; until one does, objects are in {cache}");
         }
     }
 
@@ -139,7 +137,7 @@ impl SharedCache {
             return;
         }
         if let Ok(client) = self.ask_broker(broker, LOOK_PATIENCE) {
-            self.log.say(&format!("the broker at {} serves again", broker.socket.display()));
+            tracing::info!("the broker at {} serves again", broker.socket.display());
             self.exchange(Role::Client(client));
         }
     }

@@ -364,7 +364,7 @@ fn a_silent_writer_is_reported() {
     let (folder, open) = (bench.folder.path().to_owned(), bench.open_writer());
     let opening = thread::spawn(move || {
         let pace = Pace { silence: Duration::from_millis(100), ..Pace::default() };
-        SharedCache::open_with(&folder, "http://far/a", open, None, pace, Log::default())
+        SharedCache::open_with(&folder, "http://far/a", open, None, pace)
     });
     let (socket, _) = listener.accept().expect("a client");
     let mut receiver = wire::Receiver::new(socket.try_clone().expect("a descriptor"));

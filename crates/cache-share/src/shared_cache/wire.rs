@@ -29,10 +29,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
-use esker_store::{
-    Blame, CacheKey, CacheStatus, Cause, External, NetworkStatus, ObjectRequest, Requester, RouteStatus,
-    StoreError, StoreStatus, TrafficStatus, WaitStatus, WorkStatus,
-};
+use esker_store::{Blame, CacheKey, Cause, External, ObjectRequest, Requester, StoreError, StoreStatus};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -40,11 +37,9 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::status::{Lower, Route};
-
 /// Version of the protocol, which changes with every change of the messages: writer and client may be different
 /// builds.
-pub(crate) const VERSION: u32 = 7;
+pub(crate) const VERSION: u32 = 8;
 
 /// Maximum length of a message in bytes. The longest regular one is a release of [`RELEASE_MAX`] keys or a long
 /// path.
@@ -162,7 +157,7 @@ pub(super) enum ToClient {
     },
     Status {
         id: u64,
-        status: Box<StatusMessage>,
+        status: Box<StoreStatus>,
     },
 }
 
@@ -250,113 +245,6 @@ impl ErrorMessage {
         };
         StoreError::new(object, Cause::Remote { blame, may_pass: self.may_pass, text: self.text })
     }
-}
-
-/// The state of the writer's cache on the wire.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct StatusMessage {
-    pub(super) quota: u64,
-    pub(super) hard_limit: u64,
-    pub(super) used: u64,
-    pub(super) objects: u64,
-    pub(super) evicted: u64,
-    pub(super) over_quota: u64,
-    pub(super) unkept: u64,
-    pub(super) disk_errors: u64,
-    #[serde(default)]
-    pub(super) disk_failure: Option<(u64, String)>,
-    pub(super) damaged: u64,
-    pub(super) unchecked: u64,
-    pub(super) opened_unclean: bool,
-    pub(super) lower: Lower,
-    #[serde(with = "TrafficMessage")]
-    pub(super) traffic: TrafficStatus,
-    #[serde(with = "NetworkMessage")]
-    pub(super) network: NetworkStatus,
-    pub(super) route: Route,
-    #[serde(with = "WorkMessage")]
-    pub(super) work: WorkStatus,
-}
-
-impl From<StatusMessage> for StoreStatus {
-    fn from(status: StatusMessage) -> Self {
-        let cache = CacheStatus {
-            quota: status.quota,
-            hard_limit: status.hard_limit,
-            used: status.used,
-            objects: status.objects,
-            evicted: status.evicted,
-            over_quota: status.over_quota,
-            unkept: status.unkept,
-            disk_errors: status.disk_errors,
-            disk_failure: status.disk_failure,
-            damaged: status.damaged,
-            unchecked: status.unchecked,
-            opened_unclean: status.opened_unclean,
-            lower: status.lower.into(),
-            ..CacheStatus::default()
-        };
-        Self {
-            cache,
-            traffic: status.traffic,
-            network: NetworkStatus { route: status.route.into(), ..status.network },
-            work: status.work,
-            errors: Vec::new(),
-        }
-    }
-}
-
-/// A [`NetworkStatus`] on the wire.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "NetworkStatus")]
-struct NetworkMessage {
-    requests: u64,
-    connections: u64,
-    received_bytes: u64,
-    round_trip_us: u64,
-    bytes_per_second: u64,
-    window: u64,
-    /// State of the route; the object's descriptor accompanies the message.
-    #[serde(skip)]
-    route: RouteStatus,
-}
-
-/// A [`WorkStatus`] on the wire.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "WorkStatus")]
-struct WorkMessage {
-    #[serde(with = "WaitMessage")]
-    demand: WaitStatus,
-    #[serde(with = "WaitMessage")]
-    prefetch: WaitStatus,
-    #[serde(with = "WaitMessage")]
-    idle: WaitStatus,
-}
-
-/// A [`WaitStatus`] on the wire.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "WaitStatus")]
-struct WaitMessage {
-    jobs: u64,
-    half_us: u64,
-    p99_us: u64,
-}
-
-/// A [`TrafficStatus`] on the wire.
-#[derive(Serialize, Deserialize)]
-#[serde(remote = "TrafficStatus")]
-struct TrafficMessage {
-    hits: u64,
-    fetched: u64,
-    fetched_bytes: u64,
-    prefetched: u64,
-    prefetched_bytes: u64,
-    prefetched_used: u64,
-    prefetched_used_bytes: u64,
-    prefetches_failed: u64,
-    warming: u64,
-    joined: u64,
-    failed: u64,
 }
 
 /// Formats keys as text, two digits for each byte.

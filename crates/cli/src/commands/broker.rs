@@ -6,7 +6,7 @@ use esker_store::{DestinationRule, Destinations, LowerForm};
 use rustix::thread::CapabilitySet;
 
 use crate::error::{Context, Failure, Kind, chain, of_store};
-use crate::log;
+use crate::logging::LogArgs;
 use crate::output::parse_size;
 use crate::process::privileges;
 use crate::settings::cache::default_quota;
@@ -65,6 +65,9 @@ pub(crate) struct Args {
     /// Users who may read repositories that no --allow names
     #[arg(long, value_name = "all|none|uid:N,gid:N,…", default_value = "all", value_parser = parse_readers)]
     others: Readers,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 fn parse_rule(text: &str) -> Result<(String, Readers), String> {
@@ -129,24 +132,22 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             .hint("have the broker serve those without --lower"));
     }
     let authorities = configuration::authorities(&configuration::load(settings, None), &args.ca)?;
-    let (log, at) = (log::of_store(), socket.clone());
     let destinations = Destinations::Named(args.connect);
     let options = BrokerOptions {
         cache: cache.clone(),
         quota,
         lower,
-        socket: at,
+        socket: socket.clone(),
         rules,
         destinations,
         authorities,
-        log,
     };
     let broker = NodeBroker::start_on(listening, options).map_err(of_broker)?;
-    log::line(&format!("serving the cache {} at {}", cache.display(), socket.display()));
+    tracing::info!("serving the cache {} at {}", cache.display(), socket.display());
     // An error means that all senders are gone, which ends it too.
     let _ = told.recv();
     drop(broker);
-    log::line("stopped");
+    tracing::info!("stopped");
     Ok(())
 }
 

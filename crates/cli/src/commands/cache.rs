@@ -200,10 +200,11 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
         Some(pid) => format!("written by process {pid}"),
         None => "not in use".to_owned(),
     };
+    let state = &report.state;
     out.line(out.bold(&format!("{} — {writer}", report.directory.display())))?;
-    let quota = if report.writer.is_some() { format!(" of {}", size(report.quota)) } else { String::new() };
-    out.line(format!("  used      {}{quota}, {} objects", size(report.bytes), report.objects))?;
-    out.line(format!("  pinned    {}, {} objects", size(report.pinned_bytes), report.pinned_objects))?;
+    let quota = if report.writer.is_some() { format!(" of {}", size(state.quota)) } else { String::new() };
+    out.line(format!("  used      {}{quota}, {} objects", size(state.used), state.objects))?;
+    out.line(format!("  pinned    {}, {} objects", size(state.pinned), state.pinned_objects))?;
     for pin in &pins {
         out.line(format!("            {} ({} objects, {})", pin.name, pin.objects, size(pin.bytes)))?;
     }
@@ -211,9 +212,9 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
         out.line(format!("  place     {line}"))?;
     }
     if report.writer.is_some() {
-        out.line(format!("  evicted   {} objects", report.evicted))?;
+        out.line(format!("  evicted   {} objects", state.evicted))?;
     }
-    let lower = report.lower;
+    let lower = state.lower;
     if lower.found + lower.given > 0 {
         let found = format!("{} objects ({}) came from there", lower.found, size(lower.found_bytes));
         out.line(format!("  below     {found}, {} were put there", lower.given))?;
@@ -221,11 +222,11 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
     let troubles = [
         (lower.refused, "files of lower caches failed verification or could not be read, and were fetched"),
         (lower.late, "reads went to the network because a lower cache did not answer"),
-        (report.unchecked, "objects are checked before they are read, because the last writer was killed"),
-        (report.over_quota, "times everything above the quota was in use"),
-        (report.unkept, "objects were served without being cached: no room, or the disk failed"),
-        (report.disk_errors, "operations on the disk failed"),
-        (report.damaged, "objects were found damaged, and fetched again"),
+        (state.unchecked, "objects are checked before they are read, because the last writer was killed"),
+        (state.over_quota, "times everything above the quota was in use"),
+        (state.unkept, "objects were served without being cached: no room, or the disk failed"),
+        (state.disk_errors, "operations on the disk failed"),
+        (state.damaged, "objects were found damaged, and fetched again"),
     ];
     for (count, what) in troubles.iter().filter(|(count, _)| *count > 0) {
         out.line(format!("  {}", out.warning(&format!("{count} {what}"))))?;

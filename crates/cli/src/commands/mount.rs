@@ -17,7 +17,7 @@ use esker_node::status::Presentation;
 use crate::commands::replay;
 use crate::error::{Context, Failure, Kind, chain_after, warn};
 use crate::image::{ImageArgs, ImageNamed};
-use crate::log;
+use crate::logging::{self, LogArgs};
 use crate::machine::doctor::{Touch, Touched, touch};
 use crate::mounting::config_repository;
 use crate::mounting::open::{mount_options, offline_warning, open, session_options};
@@ -57,6 +57,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     access: AccessArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 
     #[command(flatten)]
     image: ImageArgs,
@@ -229,7 +232,7 @@ fn serve(
     let named = MountSource::new(args, settings)?;
     if let MountSource::Repository(checked) = &named {
         tuning::apply(&checked.configured.tuning);
-        checked.configured.syslog.clone().into_iter().for_each(log::tell_system);
+        checked.configured.syslog.clone().into_iter().for_each(logging::copy_to_system);
     }
     let what = format!("can't mount {} at {}", named.name(), mountpoint.display());
     refuse_taken(&mountpoint, settings)?;

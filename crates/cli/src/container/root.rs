@@ -223,7 +223,6 @@ impl Kept<'_> {
     /// Opens the tree for `mount`, and records in `opened` what must be closed at the end.
     fn open(&self, mount: MountedAt<'_>, opened: &mut Open) -> Result<Arc<dyn Tree>, Failure> {
         let command = self.replay.then(|| replay::command_in(mount.directory, mount.name));
-        let log = &self.session.log;
         let tree: Arc<dyn Tree> = match &self.root {
             Root::Directory(path) => {
                 let path = path.display();
@@ -231,14 +230,13 @@ impl Kept<'_> {
             }
             Root::Image(named) => {
                 let mut image = named.mount(self.repository, self.settings)?;
-                opened.recording =
-                    command.and_then(|command| node_replay::in_image(&mut image, command, log));
+                opened.recording = command.and_then(|command| node_replay::in_image(&mut image, command));
                 image.tree
             }
             Root::Repository(place, _) => {
                 let checked = ResolvedRepository::new(place, self.repository, self.settings)?;
                 let (repository, view) = open(checked, &(self.view)())?;
-                let recording = |command| node_replay::in_repository(&repository, &view, command, log);
+                let recording = |command| node_replay::in_repository(&repository, &view, command);
                 opened.recording = command.and_then(recording);
                 opened.repository = Some((repository, view.clone()));
                 view

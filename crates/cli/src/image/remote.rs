@@ -15,7 +15,6 @@ use esker_store::{
 };
 
 use crate::error::{Failure, of_store};
-use crate::log;
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
 use crate::settings::cache;
@@ -83,7 +82,7 @@ pub(super) fn open(
     let mut servers = Servers { redirects: true, ..servers(&target.base, args, &settings.environment)? };
     args.deadline.into_iter().for_each(|deadline| servers.within(deadline));
     let (place, quota) = cache::with_quota(settings, args)?;
-    let engine = engine(args.deadline, log::of_store()).map_err(failed)?;
+    let engine = engine(args.deadline).map_err(failed)?;
     let source = connect(&engine, servers).map_err(failed)?;
     let cache = BlockCache::open(&place.path, quota).map_err(failed)?;
     let name: Arc<str> = url.into();

@@ -3,11 +3,11 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
 use std::time::Duration;
 
 use esker_config::{Parameters, ProblemKind, Root};
 use esker_node::mounts;
+use esker_threads::watchdog;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::warn;
@@ -68,13 +68,9 @@ fn mount(repository: &str, folder: &Path) -> Result<(), String> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().map_err(|error| error.to_string())?;
     let pid = Pid::from_child(&child);
-    let (sender, receiver) = mpsc::channel();
-    let wait = move || {
-        // The receiver may have timed out.
-        let _ = sender.send(child.wait_with_output());
-    };
-    std::thread::Builder::new().spawn(wait).map_err(|error| error.to_string())?;
-    match receiver.recv_timeout(MOUNT) {
+    let wait = move || child.wait_with_output();
+    let ended = watchdog::begin("mount", wait).map_err(|error| error.to_string())?;
+    match ended.recv_timeout(MOUNT) {
         Ok(Ok(output)) if output.status.success() => Ok(()),
         Ok(Ok(output)) => {
             let said = String::from_utf8_lossy(&output.stderr);

@@ -39,7 +39,8 @@ pub(crate) fn lines(causes: &[FailureCause], status: &MountStatus, started: u64)
 mod tests {
     use std::time::SystemTime;
 
-    use esker_node::status::{Cache, Failure, Network, Route};
+    use esker_node::status::{Cache, Failure};
+    use esker_store::{NetworkStatus, RouteStatus};
 
     use super::*;
 
@@ -73,7 +74,8 @@ mod tests {
     #[test]
     fn a_timeout_reports_the_network_failure() {
         let last_error = Some((10, "http://h: the server can't be reached".to_owned()));
-        let network = Network { route: Route { last_error, ..Route::default() }, ..Network::default() };
+        let route = RouteStatus { last_error, ..RouteStatus::default() };
+        let network = NetworkStatus { route, ..NetworkStatus::default() };
         let status = MountStatus { repository: "a.test".into(), network, ..MountStatus::default() };
         let causes = [cause("/f", "timed out", 1), cause("/g", "is damaged", 1)];
         assert_eq!(

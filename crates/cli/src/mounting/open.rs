@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use esker_cache_share::watchdog;
 use esker_fuse::{Deadlines, SessionOptions};
 use esker_node::repository::Repository;
 use esker_node::status::seconds;
+use esker_threads::watchdog;
 use esker_vfs::{ErrorKind, Time};
 use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
 use crate::error::{Failure, of_store, of_tree};
-use crate::log;
 use crate::settings::Settings;
 use crate::settings::address::two_revisions;
 use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
@@ -89,7 +88,7 @@ pub(crate) fn session_options(args: &RepositoryArgs, testing: Option<&TestingArg
             Deadlines { lookup: deadline, attributes: deadline, list: deadline, read: deadline, ..deadlines };
     }
     let kernel = testing.and_then(|testing| testing.kernel).unwrap_or_default();
-    SessionOptions { kernel, deadlines, log: log::of_session(), ..SessionOptions::default() }
+    SessionOptions { kernel, deadlines, ..SessionOptions::default() }
 }
 
 /// Returns the warning of a view that uses an old head because no server replies.

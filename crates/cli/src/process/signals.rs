@@ -8,7 +8,6 @@ use esker_node::mounted::Mounted;
 use esker_run::{Received, die_by, take_signals};
 
 use crate::error::{Context, Failure, Kind};
-use crate::log;
 
 /// Effect of a signal now.
 enum Phase {
@@ -82,9 +81,9 @@ impl StopSignals {
     pub(crate) fn end(&self, mounted: &Mounted) {
         self.change(Phase::Ending);
         let Err(busy) = mounted.unmount(Unmount::IfUnused) else { return };
-        log::line(&format!("{busy}; it is taken from them"));
+        tracing::warn!("{busy}; it is taken from them");
         if let Err(error) = mounted.unmount(Unmount::Lazy) {
-            log::line(&format!("{error}; it ends with this process"));
+            tracing::warn!("{error}; it ends with this process");
         }
         mounted.abandon();
         // The kernel ends the mount when the process that serves it is gone.

@@ -25,7 +25,6 @@ use super::folders::Settings;
 use super::setting::Setting;
 use super::{cache, missing, public_keys, servers, tiers};
 use crate::error::{Failure, warn};
-use crate::log;
 
 /// Blacklist of CernVM-FS installations.
 const BLACKLIST: &str = "/etc/cvmfs/blacklist";
@@ -103,7 +102,7 @@ impl ResolvedRepository {
         let (place, quota) = cache::resolve(&parameters, args, settings)?;
         let keys = public_keys::master_keys(keys)?;
         if args.verbose {
-            cache::place_lines(&place).iter().for_each(|line| log::line(line));
+            cache::place_lines(&place).iter().for_each(|line| tracing::info!("{line}"));
         }
         let lower = tiers::resolve(&parameters, &args.tiers, settings)?;
         let streaming = streaming(&parameters, args)?.value;
@@ -126,7 +125,6 @@ impl ResolvedRepository {
             offline: args.offline,
             forget_history: args.forget_history,
             deadline: args.deadline,
-            log: log::of_store(),
         };
         Ok(Self { address, options, configured, tag })
     }

@@ -28,6 +28,7 @@ mod hot;
 mod image_mounts;
 mod images;
 mod importing;
+mod logs;
 mod machine;
 mod namespaces;
 mod neighbours;

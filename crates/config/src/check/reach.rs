@@ -15,6 +15,7 @@ use esker_store::{
     Callback, Cause, Engine, EngineOptions, Fetch, Order, Proxies, Proxy, Servers, StoreError, Stored,
     connect,
 };
+use tracing::subscriber::{NoSubscriber, with_default};
 
 use super::Checking;
 use crate::{Files, Finding, Parameters, Severity};
@@ -65,9 +66,11 @@ pub(super) fn check(
     let (sender, receiver) = mpsc::channel();
     for (at, one) in asked.iter().enumerate() {
         let (sender, servers, trust) = (sender.clone(), one.servers.clone(), trust.clone());
-        let thread = std::thread::Builder::new().name("check".into()).spawn(move || {
+        let thread = esker_threads::spawn("check", move || {
+            // The finding has what the log would say.
+            let answer = with_default(NoSubscriber::default(), || ask(servers, &trust));
             // After the timeout the receiver is gone.
-            let _ = sender.send((at, ask(servers, &trust)));
+            let _ = sender.send((at, answer));
         });
         if let Err(error) = thread {
             let what = format!("can't ask {}: {error}", one.what);

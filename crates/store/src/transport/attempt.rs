@@ -100,8 +100,20 @@ impl Connection {
     }
 }
 
-/// Makes one attempt; a response that is much slower than the path allows continues over another connection.
+/// Makes one attempt, and logs it for developers.
 pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Result<Stored, Cause> {
+    let began = Instant::now();
+    let outcome = exchange(site, fetch, in_flight).await;
+    let (server, path, took) = (&site.base, &*fetch.path, began.elapsed());
+    match &outcome {
+        Ok(stored) => tracing::debug!(%server, path, bytes = stored.len(), ?took, "received"),
+        Err(cause) => tracing::debug!(%server, path, ?took, "failed: {cause}"),
+    }
+    outcome
+}
+
+/// Sends the request; a response that is much slower than the path allows continues over another connection.
+async fn exchange(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Result<Stored, Cause> {
     let host = &in_flight.host;
     let mut stale = 0;
     let mut part: Option<Part> = None;

@@ -6,13 +6,13 @@
 //! name those that serve all requests; `O` is the server itself, and `-` means that requests fail.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    Callback, Engine, EngineOptions, Log, ObjectStore, Proxies, RetryPolicy, RouteStatus, Servers, Source,
-    connect,
+    Callback, Engine, EngineOptions, ObjectStore, Proxies, RetryPolicy, RouteStatus, Servers, Source, connect,
 };
+use esker_testkit::log_lines::LogLines;
 use esker_testkit::mirror::{Fault, Mirror};
 use esker_testkit::name_server::{NameAnswer, NameServer};
 use esker_testkit::waiting::until;
@@ -98,7 +98,7 @@ struct Bench {
     proxies: [(char, SocketAddr, Option<Mirror>); 3],
     origin: Mirror,
     names: NameServer,
-    lines: Arc<Mutex<Vec<String>>>,
+    lines: LogLines,
     rig: Rig,
 }
 
@@ -141,13 +141,11 @@ impl Bench {
         {
             names.tell(&name(letter), NameAnswer::At(known.to_vec()));
         }
-        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let lines = LogLines::collect();
         let pause = Duration::from_millis(5);
         let retry =
             RetryPolicy { attempts: 2, first_pause: pause, longest_pause: pause, ..RetryPolicy::default() };
-        let told = lines.clone();
-        let log = Log::new(move |line| told.lock().unwrap().push(line.to_owned()));
-        let engine = Engine::start(EngineOptions { retry, log, ..EngineOptions::default() }).unwrap();
+        let engine = Engine::start(EngineOptions { retry, ..EngineOptions::default() }).unwrap();
         let origin = serve(&folder, &objects, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         Bench { folder, objects, proxies, origin, names, lines, rig: Rig::with(engine, roomy()) }
     }
@@ -223,12 +221,7 @@ fn check(bench: &Bench, row: &Row, cell: &str, read: bool, before: &[(char, usiz
     let counts: Vec<(char, usize)> =
         bench.counts().into_iter().map(|(letter, count)| (letter, count - earlier(letter))).collect();
     let served: usize = counts.iter().map(|(_, count)| count).sum();
-    let told = format!(
-        "{:?} {:?}: {counts:?}, {route:#?}, {:#?}",
-        row.list,
-        row.fallback,
-        bench.lines.lock().unwrap()
-    );
+    let told = format!("{:?} {:?}: {counts:?}, {route:#?}, {:#?}", row.list, row.fallback, bench.lines.all());
     assert_eq!(read, cell != "-", "{told}");
     assert!(counts.iter().all(|(letter, count)| *count == 0 || cell.contains(*letter)), "not {cell}: {told}");
     assert_eq!(served, if cell == "-" { 0 } else { READS }, "{told}");
@@ -445,7 +438,7 @@ fn an_unresolved_name_times_out() {
         down.out && down.name.contains("p.test") && down.why.is_some() && down.since.is_some(),
         "{down:?}"
     );
-    let lines = bench.lines.lock().unwrap();
+    let lines = bench.lines.all();
     let line = lines.iter().find(|line| line.contains("p.test")).expect("a line of the log");
     assert!(line.contains("is out of use, going on with DIRECT"), "{line}");
 }
@@ -488,12 +481,7 @@ fn a_name_that_is_resolved_later_is_used_again() {
     let read = bench.read(&store, &bench.objects[READS..]);
     check_one(&bench, &row, "P", read, &before, &source.network().route);
     assert!(
-        bench
-            .lines
-            .lock()
-            .unwrap()
-            .iter()
-            .any(|line| line.contains("p.test") && line.contains("has an address now"))
+        bench.lines.all().iter().any(|line| line.contains("p.test") && line.contains("has an address now"))
     );
 }
 

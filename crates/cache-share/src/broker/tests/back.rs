@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::mpsc::Receiver as Outcome;
 
 use esker_store::CacheOptions;
+use esker_testkit::log_lines::LogLines;
 use esker_testkit::mirror::Fault;
 use esker_testkit::waiting::until;
-use parking_lot::Mutex;
 
 use super::*;
 use crate::opener::CacheOpener;
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(20);
 struct Own {
     store: Arc<SharedCache>,
     cache: PathBuf,
-    log: Arc<Mutex<Vec<String>>>,
+    log: LogLines,
 }
 
 impl Own {
@@ -29,18 +29,14 @@ impl Own {
 
     fn open_with(node: &Node, broker: Option<BrokerAddress>, room: CacheOptions) -> Self {
         let cache = node.folder.path().join("own");
+        let log = LogLines::collect();
         let engine = Engine::start(EngineOptions::default()).expect("an engine");
         let folder = cache.clone();
         let open = Box::new(CacheOpener { engine, folder, room });
-        let lines = Arc::<Mutex<Vec<String>>>::default();
-        let log = {
-            let lines = lines.clone();
-            Log::new(move |line| lines.lock().push(line.to_owned()))
-        };
         let pace = Pace { look: LOOK, ..Pace::default() };
         let url = node.mirror.url("public.test");
-        let store = SharedCache::open_with(&cache, &url, open, broker, pace, log).expect("a cache");
-        Self { store, cache, log: lines }
+        let store = SharedCache::open_with(&cache, &url, open, broker, pace).expect("a cache");
+        Self { store, cache, log }
     }
 
     fn ask(&self, object: &Made) -> Outcome<Result<Handle, StoreError>> {
@@ -51,11 +47,11 @@ impl Own {
 
     #[track_caller]
     fn wait_until(&self, what: &str, holds: impl Fn() -> bool) {
-        assert!(until(PATIENCE, holds), "{what} did not come about: {:?}", self.log.lock());
+        assert!(until(PATIENCE, holds), "{what} did not come about: {:?}", self.log.all());
     }
 
     fn said(&self, words: &str) -> bool {
-        self.log.lock().iter().any(|line| line.contains(words))
+        self.log.contain(words)
     }
 }
 

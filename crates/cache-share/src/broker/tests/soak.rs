@@ -38,7 +38,6 @@ fn be_the_broker(folder: &Path) {
         rules: Rules::default(),
         destinations: Destinations::All,
         authorities: esker_store::Authorities::default(),
-        log: Log::default(),
     };
     let broker = NodeBroker::start(options).expect("a broker");
     std::io::stderr().write_all(b"!").expect("telling");
@@ -206,10 +205,10 @@ fn compare(cache: &Path, objects: &[Made], disk: &SmallDisk, may: May) -> u64 {
         let files = on_disk(cache);
         let sum: u64 = rows.values().map(|row| row.takes).sum();
         let most = match may {
-            May::HardLimit => report.hard_limit,
-            May::Quota => report.quota,
+            May::HardLimit => report.state.hard_limit,
+            May::Quota => report.state.quota,
         };
-        if sum == report.bytes && sum <= most && files.keys().eq(rows.keys()) {
+        if sum == report.state.used && sum <= most && files.keys().eq(rows.keys()) {
             return Some((report, rows, files));
         }
         let names: BTreeSet<_> = files.keys().chain(rows.keys()).collect();
@@ -242,7 +241,7 @@ fn compare(cache: &Path, objects: &[Made], disk: &SmallDisk, may: May) -> u64 {
         // Files that are open though evicted take room too, and sockets, indexes and folders a little.
         assert!(taken <= files + ballast + QUOTA / 2, "{taken} bytes are taken, {files} by objects");
     }
-    report.disk_errors
+    report.state.disk_errors
 }
 
 /// > C8: Quota, pins and account hold under many readers of more than the cache may take, when its writer is killed, and when the disk is full: reads go on, with the right bytes.
@@ -274,14 +273,8 @@ fn soak_broker_kill_nine_full_disk() {
         .map(|number| {
             let own = folder.path().join(format!("own-{number}"));
             let url = mirror.url("public.test");
-            SharedCache::open_through(
-                &own,
-                &url,
-                Box::new(no_private_cache),
-                Some(address.clone()),
-                Log::default(),
-            )
-            .expect("the broker")
+            SharedCache::open_through(&own, &url, Box::new(no_private_cache), Some(address.clone()))
+                .expect("the broker")
         })
         .collect();
     let readers = Readers {

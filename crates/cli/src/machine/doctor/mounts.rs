@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 use esker_node::control::{self, Request, Response};
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered};
-use esker_node::status::{MountStatus, Reach, Route, seconds};
+use esker_node::status::{MountStatus, seconds};
+use esker_store::{Reach, RouteStatus};
 
 use super::probe::{NoAnswer, Touch, Touched, touch};
 use super::{Finding, Grade, Look, PATIENCE};
@@ -172,7 +173,7 @@ fn of_status(place: &str, status: &MountStatus) -> Vec<Finding> {
 }
 
 /// Reports proxies and servers that are marked down.
-fn of_route(place: &str, route: &Route) -> Vec<Finding> {
+fn of_route(place: &str, route: &RouteStatus) -> Vec<Finding> {
     let of = |check: &'static str, kind: &str, one: &Reach| {
         let since = one.since.map(|since| span(seconds(SystemTime::now()).saturating_sub(since)));
         let since = since.map(|since| format!(" for {since}")).unwrap_or_default();

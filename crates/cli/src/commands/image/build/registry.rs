@@ -18,7 +18,6 @@ use esker_store::{
 use super::credentials::{self, Found, Login};
 use super::from::{Opening, of_oci};
 use crate::error::{Failure, chain, of_store};
-use crate::log;
 use crate::settings::args::RepositoryArgs;
 use crate::settings::environment::Environment;
 use crate::settings::servers::servers;
@@ -39,7 +38,7 @@ pub(super) fn open(name: &str, insecure: bool, opening: &Opening<'_>) -> Result<
     let what = format!("docker://{name}");
     let reference = Reference::parse(name).map_err(|error| Failure::usage(chain(&error)))?;
     let failed = |error: StoreError| of_store(&format!("can't ask the registry for {what}"), &error);
-    let engine = engine(opening.repository.deadline, log::of_store()).map_err(failed)?;
+    let engine = engine(opening.repository.deadline).map_err(failed)?;
     let scheme = if insecure { "http" } else { "https" };
     let base = format!("{scheme}://{}/v2", reference.server());
     let web = Web {

@@ -1,4 +1,4 @@
-//! Counters and log lines of fail-overs.
+//! Counters of fail-overs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,11 +6,10 @@ use parking_lot::Mutex;
 
 use crate::clock::unix_now;
 use crate::error::StoreError;
-use crate::log::Log;
 
 /// Failure counters of one route.
-pub(super) struct FailoverLog {
-    pub(super) log: Log,
+#[derive(Default)]
+pub(super) struct FailureCounters {
     pub(super) proxies: AtomicU64,
     pub(super) servers: AtomicU64,
     pub(super) back: AtomicU64,
@@ -18,21 +17,12 @@ pub(super) struct FailoverLog {
     pub(super) last: Mutex<Option<(u64, String)>>,
 }
 
-impl FailoverLog {
-    pub(super) fn new(log: Log) -> Self {
-        let zero = || AtomicU64::new(0);
-        Self { log, proxies: zero(), servers: zero(), back: zero(), retries: zero(), last: Mutex::default() }
-    }
-
+impl FailureCounters {
     pub(super) fn retried(&self) {
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn error(&self, error: &StoreError) {
         *self.last.lock() = Some((unix_now(), error.full_text()));
-    }
-
-    pub(super) fn say(&self, text: &str) {
-        self.log.say(text);
     }
 }

@@ -1,13 +1,15 @@
-//! Detects operations on a disk that hang.
+//! Runs work that may hang on threads that are detached then, and detects disks that hang.
 //!
 //! A thread that waits for such a disk can't be stopped. So the work runs on a thread of its own; if it takes long, a
 //! small operation probes the disk, and when that doesn't return either, the work is detached.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
+
+use crate::spawn;
 
 /// Minimum duration of work that is checked.
 const CHECK_AFTER: Duration = Duration::from_secs(2);
@@ -66,13 +68,21 @@ fn watch<T: Send + 'static>(
     }
 }
 
-fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<Receiver<T>> {
+/// Starts `work` on a thread of its own, and returns the receiver of its result.
+pub fn begin<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Receiver<T>> {
     let (done, outcome) = channel();
     let run = move || {
         // The caller may have timed out.
         let _ = done.send(work());
     };
-    Builder::new().name("disk".into()).spawn(run).ok().map(|_| outcome)
+    spawn(name, run).map(|_| outcome)
+}
+
+fn start<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<Receiver<T>> {
+    begin("disk", work).ok()
 }
 
 /// Writes a byte to a new file on the disk of the folder and removes it. Whether that succeeds doesn't matter.
