@@ -222,7 +222,6 @@ fn tag(
         timestamp: modified.unwrap_or(lock.head().verified.timestamp()),
         description: request.description.clone(),
         branch: request.branch_name().to_owned(),
-        ..empty_tag(lock)
     })?;
     let swap = lock.publish(Next { history: Some(history), ..lock.same_revision(context.now) })?;
     report.tag = Some(name);
