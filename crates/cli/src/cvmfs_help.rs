@@ -33,6 +33,13 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_server transaction, publish", "esker transaction NAME -- COMMAND, esker publish NAME DIR"),
     ("cvmfs_server abort", "esker transaction abort NAME"),
     ("cvmfs_server enter", "esker transaction NAME"),
+    (
+        "cvmfs_server transaction -T /A=/B",
+        "esker transaction NAME --template /A /B, esker repo copy NAME /A /B",
+    ),
+    ("cvmfs_server publish -X", "esker publish NAME DIR --external"),
+    ("cvmfs_server list-catalogs", "esker repo catalogs NAME"),
+    ("cvmfs_swissknife graft", "esker graft FILE"),
     ("cvmfs_server ingest", "esker ingest NAME FILE --to PATH"),
     ("cvmfs_server tag -l, tag -i", "esker tag list NAME, tag show NAME TAG"),
     ("cvmfs_server tag -a, tag -r", "esker tag add NAME TAG, tag remove NAME TAG"),

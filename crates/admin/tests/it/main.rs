@@ -2,20 +2,25 @@
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 mod bundles;
+mod catalog_list;
 mod collecting;
 mod compressed_archives;
+mod copies;
 mod corpus;
 mod creation;
 mod diffing;
 mod disturbed;
+mod external;
 mod faults;
 mod filters;
 mod fixtures;
+mod grafts;
 mod info;
 mod ingest;
 mod keys;
 mod kill;
 mod kill_side_by_side;
+mod limits;
 mod model;
 mod overlay;
 mod protocol;
@@ -28,7 +33,9 @@ mod scene;
 mod settings;
 mod side_by_side;
 mod snapshots;
+mod special_files;
 mod tags;
 mod takeover;
 mod time_travel;
+mod upper;
 mod workshop;

@@ -55,6 +55,10 @@ struct StartArgs {
     #[command(flatten)]
     how: HowArgs,
 
+    /// Begin with a copy of the directory /FROM at /TO, made of catalog rows; both are published as one revision
+    #[arg(long, num_args = 2, value_names = ["/FROM", "/TO"])]
+    template: Vec<PathBuf>,
+
     /// Keep the changes instead of publishing them
     #[arg(long, conflicts_with = "dry_run")]
     keep: bool,

@@ -64,10 +64,7 @@ pub(super) fn try_commit(
 ) -> Result<(), Failure> {
     let record = transaction.record()?;
     let place = PublisherArgs::of(&record.storage, &record.keys).place(&record.repository, settings)?;
-    let mut repository = place.open(how.lock, interrupt, how.quiet)?;
-    if let Some(deflate) = how.deflate {
-        repository.settings_mut().deflate = deflate.into();
-    }
+    let repository = how.open(&place, interrupt)?;
     let upper = Upper { filter: how.filter()?, ..transaction.upper()? };
     let work = |options: PublishOptions<'_>| {
         let mut publish = PublishUpper { upper, options };
@@ -76,7 +73,7 @@ pub(super) fn try_commit(
             false => publish.run(&repository, now()),
         }
     };
-    how.publish(&place, interrupt, work, "was not changed")
+    how.publish(&place, &repository, interrupt, work, "was not changed")
 }
 
 /// Returns the sentence that says that a transaction is kept.

@@ -3,7 +3,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use esker_admin::{BaseRevision, Staged};
+use esker_admin::{BaseRevision, CopyTree, PublishOptions, Repository, Staged};
 use esker_run::{Ending, Forwarding, take_terminal};
 use esker_store::FileLock;
 
@@ -68,11 +68,44 @@ pub(super) fn run(
     let missing = || Failure::usage("NAME is missing").hint("as in: esker transaction sw.example.org");
     let place = args.place.place(&args.name.ok_or_else(missing)?, settings)?;
     let path = args.path.as_deref().map_or_else(|| Ok("/".to_owned()), inner_path)?;
-    let base = BaseRevision::published(&place.open(args.how.lock, &interrupt, args.how.quiet)?);
     let (command, how, keep) = (args.command, &args.how, args.keep);
-    let begin = Begin { place: &place, base, origin: None, path, transactions, settings };
+    let repository = how.open(&place, &interrupt)?;
+    let (base, origin) = match &args.template[..] {
+        [from, to] => template(how, &place, &repository, &interrupt, (from, to), &path)?,
+        _ => (BaseRevision::published(&repository), None),
+    };
+    drop(repository);
+    let begin = Begin { place: &place, base, origin, path, transactions, settings };
     let (transaction, lock) = begin.transaction(&command)?;
     Run { transaction, lock, command, how, keep, settings, files }.run(forwarding, &interrupt, true)
+}
+
+/// Stores a copy of a directory as an unpublished revision; returns that and the published one.
+fn template(
+    how: &HowArgs,
+    place: &Place,
+    repository: &Repository,
+    interrupt: &Interrupt,
+    (from, to): (&Path, &Path),
+    within: &str,
+) -> Result<(BaseRevision, Option<BaseRevision>), Failure> {
+    let copy = inner_path(to)?;
+    if !Path::new(&copy).starts_with(within) {
+        return Err(Failure::usage(format!("--template: {copy} is not below {within}"))
+            .hint("name the directory of the copy as PATH, or none"));
+    }
+    let work = |options: PublishOptions<'_>| {
+        let (from, to) = (inner_path_bytes(from), copy.clone().into_bytes());
+        CopyTree { from, to, options }.stage(repository, now())
+    };
+    let staged = how.work(place, interrupt, work, "was not changed")?;
+    staged.warnings.iter().for_each(|warning| warn(Some(warning)));
+    Ok((staged.base, Some(staged.origin)))
+}
+
+fn inner_path_bytes(path: &Path) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt as _;
+    path.as_os_str().as_bytes().to_vec()
 }
 
 /// Inputs of a new transaction.
