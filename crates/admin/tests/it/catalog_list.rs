@@ -35,7 +35,7 @@ fn catalogs_are_listed_with_sizes_and_entries() {
         (catalog.path.clone(), catalog.depth, catalog.entries, catalog.entries_below, catalog.nested)
     };
     let expected = [
-        ("/".to_owned(), 0, 4, 11, 2),
+        ("/".to_owned(), 0, 4, 10, 2),
         ("/a/nested".to_owned(), 1, 4, 3, 1),
         ("/a/nested/deeper".to_owned(), 2, 3, 0, 0),
         ("/b".to_owned(), 1, 3, 0, 0),
