@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use esker_admin::{AdminError, CopyTree, Report};
+use esker_admin::{AdminError, Balance, CopyTree, Report};
 use esker_format::chunker::ChunkSizes;
 use esker_testkit::listing::Entry;
+use proptest::prelude::*;
 
 use crate::collecting::objects;
+use crate::model::{apply, directories, edit};
 use crate::workshop::{Workshop, assert_same_trees, now, options};
 
 fn copy(workshop: &Workshop, from: &str, to: &str) -> Result<Report, AdminError> {
@@ -98,4 +100,34 @@ fn a_copy_that_is_not_possible_changes_nothing() {
     assert_eq!(planned.differences.added.total(), 14);
     assert!(planned.changes.unwrap().iter().all(|change| change.path.starts_with(b"/b")));
     assert_eq!(workshop.check().assert_clean().revision, 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, max_shrink_iters: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn a_copy_of_a_random_directory_equals_it(
+        edits in proptest::collection::vec(edit(), 4..40),
+        chosen: usize,
+        balanced: bool,
+    ) {
+        let workshop = Workshop::with(|new| {
+            new.settings.balance = balanced.then_some(Balance { max: 8, min: 3 });
+        });
+        let top = workshop.source();
+        fs::create_dir(top.join("n0")).unwrap();
+        edits.iter().for_each(|edit| apply(&top, edit));
+        workshop.publish();
+        let all: Vec<_> = directories(&top).into_iter().filter(|directory| *directory != top).collect();
+        if !all.is_empty() {
+            let from = all[chosen % all.len()].strip_prefix(&top).unwrap().display().to_string();
+            copy(&workshop, &from, "/copy/of").unwrap();
+            let findings = workshop.check();
+            findings.assert_clean();
+            let from = format!("/{from}");
+            assert_same_trees(&below(&findings.tree, &from), &below(&findings.tree, "/copy/of"));
+        }
+        // The source lacks the copy.
+        workshop.publish();
+        workshop.assert_equal();
+    }
 }
