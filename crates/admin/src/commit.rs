@@ -183,7 +183,7 @@ fn publish(
     Ok(swap)
 }
 
-/// Gives a tag to the revision that the changes were computed from, which already is what they make.
+/// Adds a tag to the base of the changes, which make no difference to it.
 fn tag(
     context: &Context<'_>,
     lock: &HeadLock<'_>,

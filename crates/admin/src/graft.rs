@@ -103,7 +103,7 @@ impl Graft {
             let listed =
                 |of: &dyn Fn(&Chunk) -> String| self.chunks.iter().map(of).collect::<Vec<_>>().join(",");
             let offsets = listed(&|chunk| chunk.offset.to_string());
-            let checksums = listed(&|chunk| format!("{}P", chunk.hash));
+            let checksums = listed(&|chunk| chunk.hash.to_string());
             writeln!(text, "chunk_offsets={offsets}\nchunk_checksums={checksums}")
                 .expect("writing to memory succeeds because a string takes every text");
         }

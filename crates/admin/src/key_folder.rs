@@ -6,7 +6,7 @@
 //! ```
 //!
 //! In place of a private key there may be a command that signs, in `NAME.masterkey.signer` or `NAME.key.signer`.
-//! `NAME.next.key` and `NAME.next.crt` are those of a rotation that goes on, `NAME.old.key` and `NAME.old.crt` the
+//! `NAME.next.key` and `NAME.next.crt` are those of a rotation in progress, `NAME.old.key` and `NAME.old.crt` the
 //! ones before it.
 
 mod command_signer;
@@ -194,7 +194,7 @@ impl KeyFolder {
         self.certificate_in(CERTIFICATE)
     }
 
-    /// Reads the certificate of a rotation that goes on.
+    /// Reads the new certificate of a rotation in progress.
     pub(crate) fn next_certificate(&self) -> Result<Option<Certificate>, AdminError> {
         self.certificate_in(NEXT_CERTIFICATE)
     }
@@ -343,7 +343,7 @@ impl KeyFolder {
     }
 }
 
-/// Extension of the certificate of a rotation that goes on.
+/// Extension of the new certificate of a rotation in progress.
 pub(crate) const NEXT_CERTIFICATE: &str = "next.crt";
 
 /// Returns true if a private key exists that other users can read or write, or that another user owns.

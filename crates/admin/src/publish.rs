@@ -31,7 +31,7 @@ use crate::source::{Facts, Source};
 pub struct Publish<'r> {
     /// Source folder.
     pub source: PathBuf,
-    /// The directory of the repository that does; empty or `/` for all of it.
+    /// Directory of the repository that becomes equal to the source; empty or `/` for the whole repository.
     pub target: Vec<u8>,
     /// Options of the publish.
     pub options: PublishOptions<'r>,

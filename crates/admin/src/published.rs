@@ -1,4 +1,4 @@
-//! A published revision, read catalog by catalog as it is needed.
+//! Reads a published revision, catalog by catalog, on demand.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

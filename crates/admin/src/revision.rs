@@ -48,7 +48,7 @@ pub struct PublishOptions<'r> {
     pub stop: Arc<AtomicBool>,
     /// Profiles to store for this and all later revisions.
     pub profiles: Vec<NamedProfile>,
-    /// What is left out, and whom the rest belongs to.
+    /// Ignored paths, and the owners of the others.
     pub filter: Filter,
     /// Callback for progress.
     pub progress: &'r mut dyn FnMut(Progress),

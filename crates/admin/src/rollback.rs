@@ -130,7 +130,7 @@ impl Rollback {
 }
 
 impl RollbackReport {
-    /// Changes the tags of a history, and notes those that go.
+    /// Changes the tags of a history, and records the removed ones.
     fn change(&mut self, history: &mut HistoryDraft, head: &Tag) {
         let removed = history.roll_back(self.target.number, self.tag.as_deref(), head);
         self.tags_removed = removed.into_iter().map(|tag| tag.name).collect();

@@ -83,13 +83,13 @@ impl From<&Tag> for TagInfo {
 pub struct TagReport {
     /// New tags.
     pub added: Vec<TagInfo>,
-    /// Tags that were moved, as they are now.
+    /// Moved tags, after the change.
     pub moved: Vec<TagInfo>,
-    /// The same tags, as they were.
+    /// The moved tags before the change, in the same order.
     pub moved_from: Vec<TagInfo>,
     /// Tags that were removed.
     pub removed: Vec<TagInfo>,
-    /// Branches that no tag is left of.
+    /// Branches without any remaining tag.
     pub branches_removed: Vec<String>,
     /// New revision with other virtual snapshots, if the repository has those.
     pub snapshots: Option<u64>,

@@ -148,7 +148,7 @@ pub fn remembered_spool(root: &Path) -> Option<PathBuf> {
 fn check_reflog(sink: &LocalSink, head: &Manifest, spool: Option<&Path>) -> Vec<String> {
     let bytes = match sink.read(reflog::PATH, DATABASE_MAX) {
         Ok(Some(bytes)) => bytes,
-        Ok(None) => return vec!["there is no reflog; a collection makes it anew".to_owned()],
+        Ok(None) => return vec!["there is no reflog; a collect rebuilds it".to_owned()],
         Err(error) => return vec![causes(&error)],
     };
     let mut found = Vec::new();

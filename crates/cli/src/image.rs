@@ -14,11 +14,11 @@ use esker_squashfs::digest::Digest;
 use esker_squashfs::{FileImage, Image, ImageTree, OpenError, Options};
 
 pub(crate) use self::starts::brought;
-use crate::args::{RepositoryArgs, split_path};
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::parse_size;
-use crate::resolve;
 use crate::settings::Settings;
+use crate::settings::args::{RepositoryArgs, split_path};
+use crate::settings::resolve;
 
 /// Options for reading an image.
 #[derive(clap::Args, Clone, Debug, Default)]

@@ -4,12 +4,13 @@ use std::io::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
+use esker_config::SyslogOptions;
 use esker_fuse::Severity;
 use esker_node::status::seconds;
-use esker_node::syslog::{Syslog, SyslogOptions};
+use esker_node::syslog::Syslog;
 use esker_vfs::Time;
 
-use crate::entry::time_text;
+use crate::trees::entry::time_text;
 
 /// Connection to the system log, once it is open.
 static SYSLOG: OnceLock<Syslog> = OnceLock::new();

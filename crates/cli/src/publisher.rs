@@ -55,8 +55,8 @@ pub(crate) struct PublisherArgs {
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
 
-    /// Command that signs in place of NAME.key: gets the bytes to sign on standard input, writes the signature [default:
-    /// the one in NAME.key.signer in the keys folder, if there is no key]
+    /// Command that signs in place of NAME.key: it reads the bytes to sign from standard input and writes the
+    /// signature to standard output [default: the one in NAME.key.signer in the keys folder, if there is no key]
     #[arg(long, value_name = "CMD")]
     signer: Option<String>,
 }
@@ -177,28 +177,29 @@ pub(crate) struct HowArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
 
-    /// File with rules in the syntax of .gitignore, beside `.eskerignore` in the root of the source: ignored paths stay as they
-    /// are published
+    /// File with rules in the syntax of .gitignore, in addition to `.eskerignore` in the root of the source; ignored
+    /// paths stay as they are in the repository
     #[arg(long, value_name = "FILE")]
     pub(crate) ignore: Vec<PathBuf>,
 
-    /// File that maps users of the source to published ones: lines of an old and a new number, `*` for all others
+    /// File that maps user ids of the source to published ones; each line has an old id (`*` for all others) and a
+    /// new id
     #[arg(long, value_name = "FILE")]
     pub(crate) uid_map: Option<PathBuf>,
 
-    /// The same for groups
+    /// File that maps group ids, like --uid-map
     #[arg(long, value_name = "FILE")]
     pub(crate) gid_map: Option<PathBuf>,
 
-    /// Profile to add to the repository: its bundles are written in this and each later revision
+    /// Profile to add to the repository; this and each later revision has file bundles made from it
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Vec<PathBuf>,
 
-    /// Print the changes (the first 50 paths; with --json all), and do nothing
+    /// Print the changes (the first 50 paths; all with --json), and publish nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Allow removing more than half of the repository's entries without confirmation; fewer than 10 never need it
+    /// Remove more than half of the repository's entries without confirmation; fewer than 10 entries never need it
     #[arg(long)]
     pub(crate) allow_shrink: bool,
 
@@ -334,7 +335,7 @@ impl HowArgs {
         })
     }
 
-    /// Reads the rules of what is left out, and the maps of owners.
+    /// Reads the rules for ignored paths, and the maps of owners.
     pub(crate) fn filter(&self) -> Result<Filter, Failure> {
         let read =
             |path: &Path| std::fs::read(path).context(Kind::Usage, format!("can't read {}", path.display()));
@@ -442,7 +443,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
             failure.hint("publish or abort it with `cvmfs_server`, or have this wait for that with --wait")
         }
         AdminError::Locked { .. } => {
-            failure.hint("repeat this when it is done, or with --wait (at most ten minutes: --wait=10m)")
+            failure.hint("repeat this when it has ended, or with --wait (at most ten minutes: --wait=10m)")
         }
         AdminError::Conflict { head, .. } => failure.hint(format!(
             "repeat this to compare with revision {head}, and to replace what it changed there; --dry-run lists the \

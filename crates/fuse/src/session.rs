@@ -267,7 +267,7 @@ fn greet(channel: &Channel, options: &SessionOptions) -> Result<Negotiated, Sess
         let header = header.map_err(failed("the kernel's greeting is too short"))?;
         let offer = offer.map_err(failed("the kernel's greeting is too short"))?;
         if header.opcode != opcode::INIT {
-            return Err(failed("the connection is being served by somebody else")(short()));
+            return Err(failed("another process serves the connection")(short()));
         }
         if offer.major > abi::MAJOR {
             // The kernel sends INIT again with this version.

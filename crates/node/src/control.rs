@@ -9,11 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use esker_cache_share::FileError;
 use esker_fuse::{Log, Severity};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
-use crate::FileError;
 use crate::revisions::Revisions;
 use crate::status::MountStatus;
 
@@ -192,7 +192,7 @@ fn accept_all(
         };
         failing = false;
         // Excess clients are disconnected.
-        if !crate::peer::is_trusted(&client) || !clients.begin() {
+        if !esker_cache_share::peer::is_trusted(&client) || !clients.begin() {
             continue;
         }
         let (answer, theirs) = (Arc::clone(answer), Arc::clone(clients));

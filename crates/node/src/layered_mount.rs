@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_cache_share::FileError;
 use esker_erofs::{ErofsTree, XattrPolicy};
 use esker_fuse::mount::{FLAGS, Trusted, image_path, may_mount_images, mount_image, mount_overlay};
 use esker_fuse::{Log, Mount, MountOptions, Session, SessionOptions, Severity};
 use esker_vfs::{Change, Tree, Watcher};
 use rustix::mount::{UnmountFlags, mount_bind, mount_remount, unmount};
 
-use crate::FileError;
 use crate::mounted::MountedError;
 use crate::mounts;
 use crate::status::Presentation;

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use esker_cache_share::memory::is_memory;
+use esker_cache_share::{FileError, Through, watchdog};
+use esker_config::{TalkOptions, Telemetry};
 use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
 use esker_fuse::{
@@ -16,21 +19,17 @@ use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
 
-use crate::FileError;
 use crate::attributes::OfMount;
-use crate::cache_share::Through;
 use crate::control::{self, Control, Listening, Request, Response};
 use crate::layered_mount::LayeredMount;
-use crate::memory::is_memory;
 use crate::push::{self, Push};
 use crate::registry::{Entry, Registration, RegistryError};
 use crate::replay;
 use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
 use crate::status::{self, MountStatus, Presentation, seconds};
-use crate::talk::{Talk, TalkOptions};
-use crate::telemetry::{self, Telemetry};
-use crate::watchdog;
+use crate::talk::Talk;
+use crate::telemetry;
 
 /// Time limit for clients of the control socket to read their last reply.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);

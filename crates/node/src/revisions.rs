@@ -180,7 +180,7 @@ impl Looks {
     }
 }
 
-/// Returns what is known without a reply.
+/// Returns the facts that need no reply.
 fn unanswered(repository: &Repository, reason: String) -> Revisions {
     let status = repository.heads.status();
     let newest = status.head.map(|head| Newest {

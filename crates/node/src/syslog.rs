@@ -6,9 +6,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use esker_config::{SyslogOptions, SyslogTarget};
 use parking_lot::Mutex;
 
 use crate::sys;
@@ -22,28 +23,6 @@ const ERROR: u8 = 3;
 /// `user`, and the first of `local0` to `local7`.
 const USER: u8 = 1;
 const LOCAL: u8 = 16;
-
-/// Destination and form of lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SyslogOptions {
-    /// Destination.
-    pub to: SyslogTarget,
-    /// The number of a `local` facility; `user` if there is none.
-    pub local: Option<u8>,
-    /// The severity of lines that are no errors: 7 for debugging, 6 for information, 5 for notices.
-    pub severity: u8,
-    /// Prefix of each text, in parentheses.
-    pub prefix: String,
-}
-
-/// Destination of log lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SyslogTarget {
-    /// The process that listens at this socket.
-    Socket(PathBuf),
-    /// The end of this file.
-    File(PathBuf),
-}
 
 /// Connection to the system's log. Its failures are ignored and delay nothing: there is a log beside it.
 #[derive(Debug)]

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use esker_config::TalkOptions;
 use esker_fuse::{Log, Severity};
 use esker_store::{Reach, RouteStatus, Servers, StoreStatus};
 use esker_view::View;
@@ -31,17 +32,6 @@ const LOOK: Duration = Duration::from_secs(30);
 /// spin; clients wait in the socket's queue meanwhile.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 const MEGABYTE: u64 = 1 << 20;
-
-/// Socket for `cvmfs_talk`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TalkOptions {
-    /// Path of the socket.
-    pub socket: PathBuf,
-    /// User id that owns the socket, beside root.
-    pub owner: Option<u32>,
-    /// Longest interval between two checks for a new revision, if one is set.
-    pub longest_ttl: Option<Duration>,
-}
 
 /// A socket in service until the process ends; its file is removed on drop. Dropping this takes it away.
 #[derive(Debug)]

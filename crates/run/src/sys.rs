@@ -200,7 +200,7 @@ pub(crate) fn restrict_mount(target: &Path, forbid: u64, recursive: bool) -> io:
     let target = CString::new(target.as_os_str().as_bytes())?;
     let change = libc::mount_attr { attr_set: forbid, attr_clr: 0, propagation: 0, userns_fd: 0 };
     let flags = if recursive { libc::AT_RECURSIVE } else { 0 };
-    // SAFETY: the path and the structure live as long as the call, and its length is told.
+    // SAFETY: the path and the structure live as long as the call, and the structure's length is passed.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn demands_go_first_and_a_panic_ends_no_thread() {
+    fn demands_run_first_and_a_panic_ends_no_thread() {
         let pool = Pool::new(1).unwrap();
         let (gate, opened) = mpsc::channel::<()>();
         let (say, said) = mpsc::channel();

@@ -345,7 +345,7 @@ fn check_edge(parent: ContentHash, edge: &Edge, child: &CatalogFacts, findings: 
     }
 }
 
-/// Returns the objects of the rows that can be read and are asked for.
+/// Returns the objects of the readable, requested rows.
 fn readable_objects(check: &Check<'_>, sink: &LocalSink, hash: &ContentHash) -> Vec<Record> {
     let name = ObjectName::new(*hash, ObjectKind::Catalog);
     let read = read_object(sink, &name, None, DATABASE_MAX, "the catalog").ok();

@@ -42,7 +42,7 @@ struct Resume {
     folders: usize,
     objects: u64,
     bytes: u64,
-    /// Objects whose bytes are wrong, with what is wrong.
+    /// Objects with wrong bytes, and the fault of each.
     damaged: Vec<(String, String)>,
     /// Files without the name of an object.
     strange: Vec<String>,

@@ -29,9 +29,9 @@ const ROUNDS_MAX: usize = 256;
 
 /// How a repository is repaired.
 pub struct Repair<'r> {
-    /// Where objects are fetched from; none repairs the reflog only.
+    /// Source of objects; without one only the reflog is repaired.
     pub from: Option<&'r dyn Mirror>,
-    /// The publisher, who signs a head that names the new reflog.
+    /// Publisher's key and certificate, to sign a head that names the new reflog.
     pub publisher: Option<&'r Publisher>,
 }
 
@@ -42,7 +42,7 @@ pub struct Repaired {
     pub objects: Vec<String>,
     /// Other files that were written.
     pub files: Vec<String>,
-    /// What is still wrong.
+    /// Findings that remain.
     pub left: CheckReport,
 }
 
@@ -181,7 +181,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Makes the reflog anew, or completes it, and brings its checksums up to date.
+    /// Rebuilds or completes the reflog, and updates its checksums.
     fn reflog(
         &self,
         sink: &LocalSink,

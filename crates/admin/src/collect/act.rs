@@ -50,7 +50,7 @@ pub(super) struct Marked {
 }
 
 impl Collect<'_> {
-    /// Returns what a collect would do, and changes nothing but the lists of hashes.
+    /// Returns the plan of a collect, and changes only the lists of hashes.
     pub fn dry_run(&self, repository: &Repository, now: UnixTime) -> Result<CollectPlan, AdminError> {
         let run = self.start(repository, now)?;
         let head = repository.read_head()?;
@@ -197,7 +197,7 @@ impl Run<'_> {
         })
     }
 
-    /// Lists what goes, and then forgets it: in the reflog, and in the head that names the reflog.
+    /// Lists the objects to delete, then removes their revisions from the reflog, and signs a head that names it.
     fn condemn(&self, marked: &mut Marked) -> Result<(CollectPlan, Option<Waiting>), AdminError> {
         let plan = self.plan(marked)?;
         let mut lock = self.repository.lock_head(&self.marker.collect.stop)?;
@@ -230,7 +230,7 @@ impl Run<'_> {
         Err(AdminError::Moving)
     }
 
-    /// Puts a reflog that was made anew in the place of one that is missing or damaged.
+    /// Replaces a missing or damaged reflog with a rebuilt one.
     fn mend_reflog(&self, lock: &HeadLock<'_>) -> Result<(), AdminError> {
         let sink = &*self.repository.sink;
         let stored = sink.read(reflog::PATH, DATABASE_MAX)?;

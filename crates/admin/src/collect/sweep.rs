@@ -115,7 +115,7 @@ fn remove(marker: &Marker<'_>, path: &str) -> Result<(), AdminError> {
     }
 }
 
-/// Makes deletions durable, so that no object comes back after the list is gone.
+/// Makes deletions durable, so that no object reappears after the list is removed.
 fn sync(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<(), AdminError> {
     let root = marker.sink.root();
     let folders: BTreeSet<u8> = objects.iter().map(folder).collect();

@@ -22,7 +22,7 @@ pub(crate) const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// The lock of the head, and the head as it is under the lock.
+/// The lock of the head, and the head that was read under it.
 pub(crate) struct HeadLock<'r> {
     pub(super) repository: &'r Repository,
     head: ReadHead,

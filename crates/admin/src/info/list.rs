@@ -17,7 +17,7 @@ use crate::signed::SMALL_FILE_MAX;
 pub struct ListedRepository {
     /// Name.
     pub name: String,
-    /// Folder.
+    /// Folder of the repository.
     pub folder: PathBuf,
     /// Number of the published revision.
     pub revision: Option<u64>,

@@ -1,4 +1,4 @@
-//! Lists the key files of a repository, and says what is wrong with them.
+//! Lists the key files of a repository, and the faults of each.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

@@ -1,4 +1,4 @@
-//! Writes the configuration with which `cvmfs_server` goes on.
+//! Writes the configuration with which `cvmfs_server` can manage the repository.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

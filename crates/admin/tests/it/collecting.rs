@@ -1,4 +1,4 @@
-//! Collecting: what is kept, what goes, and what is left when it is interrupted.
+//! Collects: the objects that are kept and deleted, and the state after an interruption.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -79,7 +79,7 @@ pub(crate) fn objects(root: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn old_revisions_go_and_one_beyond_the_age_stays() {
+fn old_revisions_are_dropped_and_one_beyond_the_age_stays() {
     let workshop = aged(NO_TAGS);
     revisions(&workshop, 8);
     assert_eq!(contents(&workshop, 8), [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -111,7 +111,7 @@ fn the_last_n_revisions_and_all_tagged_ones_are_kept() {
 }
 
 #[test]
-fn automatic_tags_go_when_they_are_old_and_hold_their_revisions_until_then() {
+fn old_automatic_tags_are_removed_and_keep_their_revisions_until_then() {
     let workshop = aged(|_| ());
     revisions(&workshop, 6);
     let keep = at_once(Keep::Tags);
@@ -180,7 +180,7 @@ fn condemned_objects_wait_for_the_grace_time() {
 }
 
 #[test]
-fn leftovers_without_a_revision_go_once_they_are_old() {
+fn old_leftovers_without_a_revision_are_deleted() {
     let workshop = aged(NO_TAGS);
     revisions(&workshop, 2);
     let orphan = esker_testkit::object::Algorithm::Sha1.hash(b"orphan");
@@ -206,7 +206,7 @@ fn a_repository_that_keeps_everything_is_refused() {
 }
 
 #[test]
-fn nothing_goes_if_a_catalog_of_the_head_is_missing() {
+fn nothing_is_deleted_if_a_catalog_of_the_head_is_missing() {
     let workshop = aged(NO_TAGS);
     fs::create_dir(workshop.source().join("nested")).unwrap();
     fs::write(workshop.source().join("nested/.cvmfscatalog"), b"").unwrap();
@@ -277,7 +277,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Collects with a fault at every operation, and then once more without: the result is the same as without faults.
+/// Collects with a fault at every operation, and then again without: the result is the same as without faults.
 fn interrupted(plan: impl Fn(u64) -> Plan) {
     let workshop = aged(|_| ());
     revisions(&workshop, 5);

@@ -26,7 +26,7 @@ fn workshop() -> Workshop {
     for name in ["a/file", "a/nested/file", "a/nested/deeper/file", "a/nested/deeper/still/file"] {
         fs::write(at(name), name).unwrap();
     }
-    fs::write(at("a/large"), (0..40_000_u32).map(|at| (at * 31 >> 3) as u8).collect::<Vec<_>>()).unwrap();
+    fs::write(at("a/large"), (0..40_000_u32).map(|at| ((at * 31) >> 3) as u8).collect::<Vec<_>>()).unwrap();
     for name in ["a/nested", "a/nested/deeper"] {
         fs::write(at(name).join(".cvmfscatalog"), b"").unwrap();
     }

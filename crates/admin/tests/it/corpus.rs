@@ -418,7 +418,7 @@ fn a_finding_names_paths_and_revisions() {
 }
 
 #[test]
-fn an_interrupted_check_of_all_bytes_goes_on_where_it_was() {
+fn an_interrupted_check_of_all_bytes_continues_where_it_stopped() {
     let mut world = World::new("resume");
     world.damage(&Damage::Objects(&["file", "chunk", "old file"], How::Flip));
     let resume = world.spool().join("resume");

@@ -118,7 +118,7 @@ fn passphrase(text: &'static str) -> Passphrases {
 
 /// Clients that see the files before or after a step in any mixture accept them.
 #[test]
-fn a_rotation_goes_through_its_steps() {
+fn a_rotation_has_its_two_steps() {
     let owner = Owner::new();
     owner.publish("old key");
     let old_key = fs::read(owner.path("key")).unwrap();
@@ -168,9 +168,9 @@ fn a_rotation_finishes_without_a_publish() {
     owner.publish("after");
 }
 
-/// Whichever operation fails, publishing goes on, and a repeated command completes the rotation.
+/// After a failure of any operation, publishing continues, and a repeated command completes the rotation.
 #[test]
-fn an_interrupted_rotation_goes_on() {
+fn an_interrupted_rotation_continues() {
     let owner = Owner::new();
     let started = |disks: &Disks| rotate().start_on(disks, &owner.root(), &name(), &owner.keys(), now());
     let finish = || {

@@ -1,4 +1,4 @@
-//! What a publisher does to a repository, judged by a checker that shares no code with it.
+//! Changes of a publisher to a repository, judged by a checker that shares no code with it.
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
 mod bundles;

@@ -251,7 +251,7 @@ fn a_log_lists_what_each_revision_changed() {
 }
 
 #[test]
-fn a_log_goes_on_at_a_tag_after_collected_revisions() {
+fn a_log_continues_at_a_tag_before_collected_revisions() {
     let workshop = no_automatic_tags();
     (1..=4).for_each(|number| drop(write(&workshop, "file", &number.to_string())));
     add(&workshop, "kept", Some("2")).unwrap();

@@ -4,17 +4,17 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use clap::Subcommand;
-use esker_node::cache_admin::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
-use esker_node::cache_location::{CacheLocation, RejectedCandidate, is_cache};
+use esker_cache_share::admin::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
+use esker_cache_share::location::{CacheLocation, RejectedCandidate, is_cache};
 use esker_store::BlockCache;
 use serde::Serialize;
 
-use crate::args::{RepositoryArgs, split_path};
 use crate::error::{Failure, Kind, of_store};
-use crate::open::place_lines;
+use crate::mounting::open::place_lines;
 use crate::output::{JsonArray, Output, parse_size, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
+use crate::settings::args::{RepositoryArgs, split_path};
 use crate::settings::{Settings, default_quota};
 
 /// Shows, fills, checks and empties the cache.
@@ -72,7 +72,7 @@ struct ListArgs {
 /// Example: esker cache unpin sw.example.org:/gcc/14.2
 #[derive(clap::Args, Debug)]
 struct UnpinArgs {
-    /// Pinned file or folder, as `esker cache list --pins` prints it or as it was given to `esker cache pin`
+    /// Pinned file or folder, as in the output of `esker cache list --pins` or in the arguments of `esker cache pin`
     #[arg(value_name = "NAME:/PATH", required = true)]
     names: Vec<String>,
 

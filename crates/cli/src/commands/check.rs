@@ -15,10 +15,11 @@ use crate::progress::ProgressMeter;
 use crate::publisher::{Interrupt, Place, PublisherArgs, now, of_admin, refuse_address};
 use crate::settings::Settings;
 
-/// Checks a repository in a folder of this machine, and repairs it from a mirror.
+/// Checks a repository in a folder of this machine, and repairs it if requested.
 ///
-/// Signatures, history, reflog, all catalogs of the head and of tagged revisions, and that every object is there; with
-/// --data every byte. Exits with 4 if anything is wrong. Works without keys, with an expired whitelist, and read-only.
+/// Checks signatures, history, reflog, all catalogs of the head and of tagged revisions, and that every object
+/// exists; with --data it reads every byte. Exit code 4 reports faults. A check without repair needs neither keys nor
+/// a valid whitelist nor write permission.
 ///
 /// Example: esker check sw.example.org --data --scrub 50M/s
 #[derive(clap::Args, Debug)]
@@ -38,23 +39,24 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TAG")]
     tag: Option<String>,
 
-    /// Check only what is at and below this path
+    /// Check only this path and the entries below it
     #[arg(long, value_name = "/PATH")]
     path: Option<PathBuf>,
 
-    /// Read every object and compare it with its name; an interrupted check goes on where it was
+    /// Read every object and compare its hash with its name; after an interruption the next check continues where it
+    /// stopped
     #[arg(long)]
     data: bool,
 
-    /// Most bytes to read a second with --data, like 50M/s [default: no limit]
+    /// Maximum rate of reads with --data, like 50M/s [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = rate, requires = "data")]
     scrub: Option<u64>,
 
-    /// Fetch missing and damaged objects from this mirror, a folder or URL, and make a damaged reflog anew
+    /// Fetch missing and damaged objects from this mirror, a folder or URL, and rebuild a damaged reflog
     #[arg(long, value_name = "FROM")]
     repair: Option<PathBuf>,
 
-    /// Make a damaged reflog anew, and fetch nothing
+    /// Rebuild a damaged reflog, and fetch nothing
     #[arg(long)]
     repair_reflog: bool,
 

@@ -6,16 +6,16 @@ use esker_admin::{Ingest, Owner, PublishOptions};
 
 use crate::commands::transaction::IngestThen;
 use crate::error::{Context as _, Failure, Kind};
-use crate::limits::OpenFiles;
+use crate::mounting::run_mounted::take_signals;
+use crate::process::limits::OpenFiles;
 use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
-use crate::run_mounted::take_signals;
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
 /// Publishes the entries of an archive below a directory of a repository.
 ///
-/// Entries with the same name are replaced; all others stay. Other publishers may publish meanwhile; if both change the
-/// same path, this command fails and names it.
+/// Entries with the same name are replaced; all others stay. Changes that other publishers publish in the meantime
+/// stay too; if another publisher changed the same path, this command fails and names the path.
 ///
 /// Example: esker ingest sw.example.org gcc.tar.gz --to /gcc/14.2
 #[derive(clap::Args, Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     archive: PathBuf,
 
-    /// Directory of the repository
+    /// Directory of the repository to unpack to
     #[arg(long, value_name = "/PATH")]
     to: PathBuf,
 
@@ -48,12 +48,12 @@ pub(crate) struct Args {
     #[arg(long)]
     nested: bool,
 
-    /// Shell command to run in the directory after unpacking; what it changes is published together with the archive. If it
-    /// fails, all is kept as a transaction
+    /// Shell command to run in the directory after unpacking; its changes are published together with the archive. If
+    /// it fails, archive and changes are kept as a transaction
     #[arg(long, value_name = "COMMAND", conflicts_with = "dry_run")]
     then: Option<OsString>,
 
-    /// Folder of open transactions, for --then [default: as of `esker transaction`]
+    /// Folder of open transactions, for --then [default: that of `esker transaction`]
     #[arg(long, value_name = "DIR", requires = "then")]
     transactions: Option<PathBuf>,
 

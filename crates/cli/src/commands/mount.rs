@@ -14,20 +14,20 @@ use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
 use esker_node::status::Presentation;
 
-use crate::again::{Again, read_proxies, start_again};
-use crate::args::{RepositoryArgs, TestingArgs, ViewArgs, split_tag};
 use crate::commands::replay;
-use crate::config_repository;
-use crate::doctor::{Touch, Touched, touch};
 use crate::error::{Context, Failure, Kind, chain_after, warn};
 use crate::image::{ImageArgs, ImageNamed};
 use crate::log;
-use crate::open::{ResolvedRepository, mount_options, offline_warning, session_options};
-use crate::privileges;
-use crate::resolve;
+use crate::machine::doctor::{Touch, Touched, touch};
+use crate::mounting::config_repository;
+use crate::mounting::open::{ResolvedRepository, mount_options, offline_warning, session_options};
+use crate::process::again::{Again, read_proxies, start_again};
+use crate::process::privileges;
+use crate::process::signals::StopSignals;
+use crate::process::tuning;
 use crate::settings::Settings;
-use crate::signals::StopSignals;
-use crate::tuning;
+use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs, split_tag};
+use crate::settings::resolve;
 
 /// Mounts a repository or an image, and returns once the mount answers.
 ///

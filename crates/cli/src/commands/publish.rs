@@ -6,11 +6,11 @@ use crate::error::Failure;
 use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 
-/// Publishes a folder: makes a repository, or a directory of it, equal to it.
+/// Publishes a folder: makes a repository, or a directory of it, equal to the folder.
 ///
-/// The folder is compared with the revision that is published when the command starts. Other publishers may publish
-/// meanwhile: what they add or change stays, also below the directory that becomes equal to the folder. If both change
-/// the same path, this command fails and names it.
+/// The folder is compared with the newest revision at the start of the command. Changes that other publishers publish
+/// after that stay, also in the directory that becomes equal to the folder. If another publisher changed the same
+/// path, this command fails and names the path.
 ///
 /// Example: esker publish sw.example.org /build/software --to /software
 #[derive(clap::Args, Debug)]

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::log;
 use crate::output::{Output, size};
-use crate::privileges;
+use crate::process::privileges;
 use crate::publisher::refuse_address;
 
 /// Serves repositories over HTTP to Esker, CernVM-FS clients and browsers.

@@ -3,18 +3,18 @@ mod others;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use esker_cache_share::memory::is_memory;
 use esker_node::control::{self, Request, Response};
-use esker_node::memory::is_memory;
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered, users};
 use esker_node::status::{Image, MountStatus, Presentation, Reach, Route};
 use esker_vfs::Time;
 use serde::Serialize;
 
-use crate::entry::time_text;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, size};
 use crate::settings::Settings;
+use crate::trees::entry::time_text;
 
 /// Shows mounts with their servers, revisions and last errors.
 ///

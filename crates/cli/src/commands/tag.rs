@@ -2,12 +2,12 @@ use clap::Subcommand;
 use esker_admin::{AdminError, TagChange, TagInfo, TagReport};
 use esker_vfs::Time;
 
-use crate::entry::time_text;
 use crate::error::Failure;
 use crate::output::Output;
 use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
-use crate::revision_source::RevisionArgs;
 use crate::settings::Settings;
+use crate::trees::entry::time_text;
+use crate::trees::revision_source::RevisionArgs;
 
 /// Lists, adds, moves and removes tags, which are names of revisions.
 ///
@@ -83,7 +83,7 @@ struct ChangeArgs {
     json: bool,
 }
 
-/// Gives a revision a tag.
+/// Adds a tag to a revision.
 ///
 /// Example: esker tag add sw.example.org v1.2 --revision 12
 #[derive(clap::Args, Debug)]
@@ -96,7 +96,7 @@ struct AddArgs {
     #[arg(value_name = "TAG")]
     tag: String,
 
-    /// The revision: its number, another tag of it, or the hash of its root catalog [default: the newest]
+    /// Revision: a number, another tag, or the hash of a root catalog [default: the newest]
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
 
@@ -104,7 +104,7 @@ struct AddArgs {
     #[arg(long, value_name = "TEXT")]
     message: Option<String>,
 
-    /// Move the tag if there is one of this name
+    /// Move the tag if it exists
     #[arg(long)]
     force: bool,
 
@@ -114,7 +114,7 @@ struct AddArgs {
 
 /// Moves a tag to another revision.
 ///
-/// Its branch stays, and so does its description without `--message`.
+/// The tag keeps its branch, and without `--message` its description.
 ///
 /// Example: esker tag move sw.example.org production --revision v1.2
 #[derive(clap::Args, Debug)]
@@ -127,7 +127,7 @@ struct MoveArgs {
     #[arg(value_name = "TAG")]
     tag: String,
 
-    /// The revision: its number, another tag of it, or the hash of its root catalog [default: the newest]
+    /// Revision: a number, another tag, or the hash of a root catalog [default: the newest]
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
 
@@ -139,7 +139,7 @@ struct MoveArgs {
     change: ChangeArgs,
 }
 
-/// Removes tags: all that are named, or none if one of them can't be removed.
+/// Removes tags; if one of them can't be removed, removes none.
 ///
 /// Example: esker tag remove sw.example.org v1.0 v1.1
 #[derive(clap::Args, Debug)]

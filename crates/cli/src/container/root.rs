@@ -23,14 +23,14 @@ use esker_view::{View, ViewOptions};
 use rustix::process::{WaitOptions, geteuid, getppid, waitpid};
 
 use super::of_container;
-use crate::again::{Again, start_again};
-use crate::args::{RepositoryArgs, split_path};
 use crate::commands::replay;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed};
-use crate::open::ResolvedRepository;
-use crate::resolve;
+use crate::mounting::open::ResolvedRepository;
+use crate::process::again::{Again, start_again};
 use crate::settings::Settings;
+use crate::settings::args::{RepositoryArgs, split_path};
+use crate::settings::resolve;
 
 /// File that marks a folder of a web server as a repository.
 const PUBLISHED: &str = ".cvmfspublished";

@@ -14,11 +14,11 @@ use esker_store::{
     BlockCache, Cause, Check, FileBlocks, FileVersion, RangeFile, Servers, Source, StoreError, connect,
 };
 
-use crate::args::{RepositoryArgs, servers};
-use crate::cache_folder;
 use crate::error::{Failure, of_store};
 use crate::log;
 use crate::settings::Settings;
+use crate::settings::args::{RepositoryArgs, servers};
+use crate::settings::cache_folder;
 
 /// The list of an image of half a terabyte with the usual blocks; one with more has longer blocks.
 const LIST_MAX: u64 = 64 << 20;

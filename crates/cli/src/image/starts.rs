@@ -6,9 +6,9 @@ use esker_squashfs::layout::Superblock;
 use esker_squashfs::{Image, ImageTree, trailer};
 
 use super::{ImageLocation, ImageNamed};
-use crate::args::RepositoryArgs;
-use crate::cache_folder;
 use crate::settings::Settings;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::cache_folder;
 
 impl ImageNamed {
     /// Returns the reads recorded on this node; `None` for an image on a server, from which only needed bytes should

@@ -32,7 +32,7 @@ pub(crate) struct Origin {
     pub(crate) root_size: Option<u64>,
 }
 
-/// What a transaction is about. Field names are an interface.
+/// Description of a transaction. Field names are an interface.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// The id, which is the name of the folder.

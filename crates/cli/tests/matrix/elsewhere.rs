@@ -118,7 +118,9 @@ fn catalogs_are_listed_by_name_folder_and_url() {
     let url = workshop.published();
     let folder = format!("{}/{NAME}", workshop.home("storage"));
     let key = workshop.world.path("key.pub").display().to_string();
-    let by_name = workshop.json(&["repo", "catalogs", NAME]);
+    let output = workshop.esker(&["repo", "catalogs", NAME, "--json"]);
+    assert!(output.status.success(), "{}", words(&output));
+    let by_name: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let paths: Vec<&str> =
         by_name.as_array().expect("a list").iter().filter_map(|one| one["path"].as_str()).collect();
     assert_eq!(paths, ["/", "/a/b"]);
@@ -138,7 +140,8 @@ fn catalogs_are_listed_by_name_folder_and_url() {
 fn a_publish_collects_when_that_is_due() {
     let publisher = Publisher::new(TestUser::ordinary());
     let workshop = &publisher.workshop;
-    workshop.json(&["repo", "set", NAME, "automatic_collect=1d", "automatic_collect_keep=1s"]);
+    let output = workshop.esker(&["repo", "set", NAME, "automatic_collect=1d", "automatic_collect_keep=1s"]);
+    assert!(output.status.success(), "{}", words(&output));
     let publish = |name: &str| {
         fs::write(format!("{}/{name}", workshop.tree()), name).expect("a file");
         workshop.json(&["publish", NAME, &workshop.tree()])

@@ -40,7 +40,7 @@ fn source_tree() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// A user with the guide's files, who can reach the guide's server.
+/// A user with the guide's files and access to the guide's server.
 struct Reader {
     world: TestEnv,
     server: Child,

@@ -51,7 +51,7 @@ fn has(person: TestUser, line: &[&str]) -> bool {
 }
 
 #[test]
-fn a_release_managers_week_goes_by() {
+fn a_release_managers_week_of_commands_succeeds() {
     for person in TestUser::all() {
         let publisher = Publisher::new(person);
         install_a_project(&publisher);

@@ -35,7 +35,7 @@ pub(crate) fn terminal() -> (File, File) {
     };
     let outside = open("/dev/ptmx");
     let mut name = [0; 64];
-    // SAFETY: the descriptor is open, and the name gets a place that is ours, of the length that is told.
+    // SAFETY: the descriptor is open, and the name is written to our array, whose length is passed.
     let unlocked = unsafe {
         libc::unlockpt(outside.as_raw_fd()) == 0
             && libc::ptsname_r(outside.as_raw_fd(), name.as_mut_ptr(), name.len()) == 0

@@ -99,7 +99,7 @@ fn a_transaction_publishes_what_its_command_saw() {
     }
 }
 
-/// A command that fails keeps its changes; they are shown, go on in another command, and are published.
+/// A command that fails keeps its changes; they are shown, continued by another command, and published.
 #[test]
 fn changes_of_a_failed_command_are_kept_and_resumed() {
     for person in TestUser::all() {
@@ -173,7 +173,8 @@ fn waiting(publisher: &Publisher) -> (Child, BufReader<std::process::ChildStdout
     (child, output)
 }
 
-/// After `kill -9` the changes are listed as interrupted, no process and no mount is left, and the changes go on.
+/// After `kill -9` the changes are listed as interrupted, no process and no mount is left, and the changes can be
+/// continued.
 #[test]
 fn a_killed_transaction_is_listed_and_resumed() {
     for person in TestUser::all() {

@@ -1,4 +1,4 @@
-//! In which order servers and fallback proxies are asked, and what they are told.
+//! The order in which servers and fallback proxies are used, and the content of requests to them.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::rig::{Made, PATIENCE, Rig, bytes, engine_with, objects, roomy, serve};
 
-/// What is asked of the Geo-API in these tests: all servers are at one address.
+/// Request to the Geo-API in these tests: all servers are at one address.
 const QUESTION: &str = "/repo/api/v1.0/geo/here/127.0.0.1,127.0.0.1,127.0.0.1";
 
 /// Mirrors of the same objects as servers, and what was logged.

@@ -1,4 +1,5 @@
-//! Lists of proxies: for every shape of a list and every state of its members, which of them are asked, and how often.
+//! Lists of proxies: for every shape of a list and every state of its members, which of them get requests, and how
+//! many.
 //!
 //! In a list, `P` and `Q` stand for proxies by their addresses, `p` and `q` for the same ones by a name, `n` for a name
 //! with the addresses of both, `F` and `f` for a third one, and `x` for a name without an address. In a cell, letters
@@ -22,7 +23,7 @@ use crate::rig::{Made, PATIENCE, Rig, bytes, objects, roomy};
 /// Objects that are read in each cell.
 const READS: usize = 6;
 
-/// A list, the fallback proxies, and who serves in each state.
+/// A list, the fallback proxies, and the serving member in each state.
 struct Row {
     list: &'static str,
     fallback: &'static str,
@@ -300,7 +301,7 @@ fn names_with_addresses_of_one_family_are_used() {
     column(|row| row.up, |bench| bench.names.tell_v6(None));
 }
 
-/// The first member takes requests and never answers: it is asked once, and what comes after it does the work.
+/// The first member accepts requests and never answers: it gets one request, and the next member serves.
 #[test]
 fn another_member_replaces_a_silent_first_member() {
     for row in ROWS {
@@ -325,7 +326,7 @@ fn another_member_replaces_a_silent_first_member() {
     }
 }
 
-/// Names are resolved late: requests wait for them, and nothing that comes later is asked meanwhile.
+/// Names are resolved late: requests wait for them, and later members get no request meanwhile.
 #[test]
 fn names_that_are_resolved_late_are_used() {
     for row in ROWS {
@@ -359,7 +360,7 @@ fn look(source: &dyn Source) {
     let _ = Callback::wait(|done| source.fetch(fetch, done));
 }
 
-/// Addresses change while requests go on: their order stays.
+/// Addresses change during requests: their order stays.
 #[test]
 fn changed_addresses_of_names_are_used() {
     for row in ROWS {
@@ -390,7 +391,7 @@ fn changed_addresses_of_names_are_used() {
     }
 }
 
-/// What was down comes back: it is used again, and what was used instead is left.
+/// A member that was down returns: it is used again, and its replacement is not.
 #[test]
 fn a_recovered_first_group_is_used_again() {
     for row in ROWS {

@@ -8,7 +8,7 @@ use esker_testkit::web::{Authority, Web};
 use crate::rig::{Rig, bytes, folder, objects, roomy, serve};
 
 const PASSWORD: &str = "op:en@se|same;%";
-/// The same as it stands in a URL.
+/// The same in the form of a URL.
 const ESCAPED: &str = "op%3Aen%40se%7Csame%3B%25";
 
 fn rig(lines: &Arc<Mutex<Vec<String>>>) -> Rig {

@@ -1,14 +1,14 @@
 use std::time::Duration;
 
-use esker_node::check::{Checking, check};
-use esker_node::parameters::{Finding, Root, Severity};
+use esker_config::check::{Checking, check};
+use esker_config::{Finding, Root, Severity};
 use serde::Serialize;
 
 use super::{FindingJson, severity_text};
-use crate::configuration;
 use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::settings::configuration;
 
 /// Time limit for all servers and proxies of a repository together.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Field names are an interface.
+/// Findings in JSON. Field names are an interface.
 #[derive(Serialize)]
 struct CheckedJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]

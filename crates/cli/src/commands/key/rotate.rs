@@ -8,11 +8,11 @@ use crate::output::Output;
 use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin, warn_of_key};
 use crate::settings::Settings;
 
-/// Replaces the publisher's key and certificate; clients accept every revision meanwhile.
+/// Replaces the publisher's key and certificate in two steps, without an interruption for clients.
 ///
-/// Makes a new key, signs the whitelist with both certificates, and puts the new key to use: the next publish signs with
-/// it. Repeat it with --finish when replicas have that revision; this takes the old certificate off the whitelist and
-/// removes the old key. A rotation that was interrupted goes on when the command is repeated.
+/// The first step makes a new key and signs a whitelist with both certificates; the next publish signs with the new
+/// key. When all replicas have that revision, run the command with --finish: it removes the old certificate from the
+/// whitelist, and the old key. After an interruption, repeat the command.
 ///
 /// Example: esker key rotate sw.example.org
 #[derive(clap::Args, Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Args {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// Take the old certificate off the whitelist and remove the old key; signs the head with the new key first
+    /// Remove the old certificate from the whitelist, and the old key; signs the head with the new key first
     #[arg(long)]
     finish: bool,
 
@@ -31,7 +31,7 @@ pub(super) struct Args {
     #[command(flatten)]
     master: super::revoke::MasterArgs,
 
-    /// Days for which the new certificate is valid; clients ignore that
+    /// Days for which the new certificate is valid; clients ignore this limit
     #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     certificate_days: u32,
 

@@ -9,8 +9,8 @@ use serde_json::json;
 use crate::error::Failure;
 use crate::output::{Output, size};
 use crate::publisher::of_admin;
-use crate::revision_source::RevisionArgs;
 use crate::settings::Settings;
+use crate::trees::revision_source::RevisionArgs;
 
 /// Lists the catalogs of a revision with their sizes and numbers of entries.
 ///

@@ -8,15 +8,15 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_store::LocalSink;
 
-use crate::args::public_keys;
 use crate::error::Failure;
 use crate::output::{Output, lossy, size};
 use crate::publisher::{PublisherArgs, RemoteFiles, now};
 use crate::settings::Settings;
+use crate::settings::args::public_keys;
 
 /// Describes a repository: head, signatures, whitelist, tags, settings and keys.
 ///
-/// A part that can't be read is named with the reason, and the others are shown all the same; the exit code then is 0.
+/// For a part that can't be read the reason is shown; the other parts follow, and the exit code is 0.
 ///
 /// Example: esker repo info sw.example.org
 #[derive(clap::Args, Debug)]

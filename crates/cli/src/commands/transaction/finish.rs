@@ -12,7 +12,7 @@ use crate::transaction::{Transaction, Transactions};
 /// Example: esker transaction publish sw.example.org --tag v14
 #[derive(clap::Args, Debug)]
 pub(super) struct PublishArgs {
-    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
 
@@ -20,12 +20,12 @@ pub(super) struct PublishArgs {
     how: HowArgs,
 }
 
-/// Drops a transaction with all its changes. Needs neither keys nor a valid whitelist nor free space.
+/// Drops a transaction with all its changes, also without keys, a valid whitelist or free space.
 ///
 /// Example: esker transaction abort sw.example.org
 #[derive(clap::Args, Debug)]
 pub(super) struct AbortArgs {
-    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
 }
@@ -36,7 +36,7 @@ pub(super) fn publish(
     settings: &Settings,
 ) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    crate::privileges::mend_umask();
+    crate::process::privileges::mend_umask();
     let transaction = transactions.find(&args.transaction)?;
     let lock = transaction.take()?;
     commit(transaction, lock, &args.how, &interrupt, settings)

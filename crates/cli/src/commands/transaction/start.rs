@@ -8,22 +8,22 @@ use esker_run::{Ending, Forwarding, take_terminal};
 use esker_store::FileLock;
 
 use crate::error::{Failure, warn};
-use crate::limits::OpenFiles;
+use crate::mounting::run_mounted::{end_as, take_signals};
 use crate::output::Output;
+use crate::process::limits::OpenFiles;
 use crate::publisher::{Hooked, HowArgs, Interrupt, Place, now, of_admin};
-use crate::run_mounted::{end_as, take_signals};
 use crate::settings::Settings;
 use crate::transaction::{Origin, Record, Session, Transaction, Transactions};
 
 use super::finish::{commit, is_kept, try_commit};
 use super::{StartArgs, show};
 
-/// Runs a further command or a shell in a kept transaction.
+/// Runs another command or a shell in a kept transaction.
 ///
 /// Example: esker transaction resume sw.example.org -- make check
 #[derive(clap::Args, Debug)]
 pub(super) struct ResumeArgs {
-    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
 
@@ -229,7 +229,7 @@ impl Run<'_> {
         signals.handle(move |_| raised.raise());
         take_terminal();
         // What the command made is not ours, but what follows is.
-        crate::privileges::mend_umask();
+        crate::process::privileges::mend_umask();
         let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
         let shown = !how.quiet && !how.json && !how.dry_run;
         if shown {

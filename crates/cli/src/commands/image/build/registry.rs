@@ -16,9 +16,9 @@ use esker_store::{
 
 use super::credentials::{self, Found, Login};
 use super::from::{Opening, of_oci};
-use crate::args::{RepositoryArgs, servers};
 use crate::error::{Failure, chain, of_store};
 use crate::log;
+use crate::settings::args::{RepositoryArgs, servers};
 
 /// Accepted types of a manifest: those of OCI, and older ones of Docker.
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
