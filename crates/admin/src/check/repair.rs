@@ -181,13 +181,7 @@ impl Repair<'_> {
         }
         let _lock = wait_for_lock(sink, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
         let mut findings = Findings::default();
-        head::check(
-            &Target::Folder(sink),
-            place,
-            now,
-            &mut findings,
-            &mut Vec::new(),
-        )?;
+        head::check(&Target::Folder(sink), place, now, &mut findings, &mut Vec::new())?;
         let (manifest_is_bad, whitelist_is_bad) = signed_files_are_bad(&findings.finish().0);
         if !manifest_is_bad && !whitelist_is_bad {
             return Ok(());
