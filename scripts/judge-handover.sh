@@ -50,9 +50,10 @@ if [ "$INSIDE" = 1 ]; then
     mount --bind "$work/spool" "$work/own/var/spool/cvmfs"
     # An overlay can't be above files of an overlay.
     mount --bind "$work/transactions" "$work/own/var/spool/esker/transactions"
-    for binary in "$build/cvmfs_swissknife" "$server_build"/cvmfs_{publish,suid_helper,server} "$ESKER"; do
+    for binary in "$build/cvmfs_swissknife" "$server_build"/cvmfs_{publish,suid_helper,server}; do
         cp "$binary" "$work/own/usr/bin/"
     done
+    cp "$ESKER" "$work/own/usr/bin/esker"
     # Helpers of mount(8) get an empty environment.
     chmod u+s "$work/own/usr/bin/cvmfs_suid_helper"
     printf '#!/bin/sh\nCVMFS_LIBRARY_PATH=%s LD_LIBRARY_PATH=%s exec %s/cvmfs2 "$@"\n' "$build" "$build" "$build" >"$work/own/usr/bin/cvmfs2"
