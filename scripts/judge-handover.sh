@@ -26,8 +26,8 @@ if [ "${INSIDE:-}" = "" ]; then
     for binary in "$esker" "$build"/cvmfs{2,_swissknife} "$server_build"/cvmfs_{publish,suid_helper,server}; do
         [ -x "$binary" ] || { echo "there is no $binary" >&2; exit 2; }
     done
-    mkdir "$work" "$work"/{root,srv,spool,transactions,upper,tmp}
-    trap 'rm -rf "$work/root" "$work/upper"' EXIT
+    mkdir "$work" "$work"/{own,srv,spool,transactions,upper,tmp}
+    trap 'rm -rf "$work/own" "$work/upper"' EXIT
     INSIDE=1 ESKER=$esker unshare --mount --fork --pid --kill-child bash "$0" "$build" "$work"
     rm -rf "$work"
     exit
@@ -39,35 +39,36 @@ if [ "$INSIDE" = 1 ]; then
     mount --make-rprivate /
     mount -t tmpfs none "$work/upper"
     mkdir "$work/upper"/{above,work}
-    mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper/above,workdir=$work/upper/work" "$work/root"
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper/above,workdir=$work/upper/work" "$work/own"
     for folder in /dev /sys "$PWD" "$build" "$server_build" "$(dirname "$ESKER")" "$work/tmp"; do
-        mkdir -p "$work/root$folder"
-        mount --rbind "$folder" "$work/root$folder"
+        mkdir -p "$work/own$folder"
+        mount --rbind "$folder" "$work/own$folder"
     done
-    mount -t proc proc "$work/root/proc"
-    mkdir -p "$work/root"/{cvmfs,srv/cvmfs,var/spool/cvmfs,var/spool/esker/transactions,etc/cvmfs/keys}
-    mount --bind "$work/srv" "$work/root/srv/cvmfs"
-    mount --bind "$work/spool" "$work/root/var/spool/cvmfs"
+    mount -t proc proc "$work/own/proc"
+    mkdir -p "$work/own"/{cvmfs,srv/cvmfs,var/spool/cvmfs,var/spool/esker/transactions,etc/cvmfs/keys}
+    mount --bind "$work/srv" "$work/own/srv/cvmfs"
+    mount --bind "$work/spool" "$work/own/var/spool/cvmfs"
     # An overlay can't be above files of an overlay.
-    mount --bind "$work/transactions" "$work/root/var/spool/esker/transactions"
-    for binary in "$build/cvmfs_swissknife" "$server_build"/cvmfs_{publish,suid_helper,server} "$ESKER"; do
-        cp "$binary" "$work/root/usr/bin/"
+    mount --bind "$work/transactions" "$work/own/var/spool/esker/transactions"
+    for binary in "$build/cvmfs_swissknife" "$server_build"/cvmfs_{publish,suid_helper,server}; do
+        cp "$binary" "$work/own/usr/bin/"
     done
+    cp "$ESKER" "$work/own/usr/bin/esker"
     # Helpers of mount(8) get an empty environment.
-    chmod u+s "$work/root/usr/bin/cvmfs_suid_helper"
-    printf '#!/bin/sh\nCVMFS_LIBRARY_PATH=%s LD_LIBRARY_PATH=%s exec %s/cvmfs2 "$@"\n' "$build" "$build" "$build" >"$work/root/usr/bin/cvmfs2"
-    chmod 755 "$work/root/usr/bin/cvmfs2"
+    chmod u+s "$work/own/usr/bin/cvmfs_suid_helper"
+    printf '#!/bin/sh\nCVMFS_LIBRARY_PATH=%s LD_LIBRARY_PATH=%s exec %s/cvmfs2 "$@"\n' "$build" "$build" "$build" >"$work/own/usr/bin/cvmfs2"
+    chmod 755 "$work/own/usr/bin/cvmfs2"
     # Without systemctl, its helper calls mount(8).
-    rm -f "$work/root/bin/systemctl" "$work/root/usr/bin/systemctl"
+    rm -f "$work/own/bin/systemctl" "$work/own/usr/bin/systemctl"
     # It asks whether Apache runs, and loads modules of the kernel.
-    ln -sf /bin/true "$work/root/usr/sbin/service"
-    ln -sf /bin/true "$work/root/usr/sbin/modprobe"
-    mkdir -p "$work/root/etc/httpd"
-    : >"$work/root/etc/fstab"
+    ln -sf /bin/true "$work/own/usr/sbin/service"
+    ln -sf /bin/true "$work/own/usr/sbin/modprobe"
+    mkdir -p "$work/own/etc/httpd"
+    : >"$work/own/etc/fstab"
     # Users make no user namespace in a chroot.
     script=$PWD/scripts/judge-handover.sh
-    mkdir "$work/root/old"
-    cd "$work/root"
+    mkdir "$work/own/old"
+    cd "$work/own"
     pivot_root . old
     # shellcheck disable=SC2016 # the inner shell expands it
     INSIDE=2 exec chroot . bash -c 'umount -l /old && exec bash "$@"' bash "$script" "$build" "$work"
@@ -120,7 +121,7 @@ by_esker() { # TEXT [OPTION…]
 }
 
 esker() { # as the owner of the repository, who finds storage and keys by links
-    local home=/home/$owner
+    local home=/var/lib/home-$owner
     if [ "$owner" = root ]; then command esker "$@"; return; fi
     if [ ! -d "$home" ]; then
         mkdir -p "$home"/.local/{share,state}/esker "$home"/.config/esker
