@@ -73,8 +73,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Vec<Row>> {
 
 /// Returns a collect of Esker that deletes at once.
 fn collect(place: &Place, kept: usize) -> Result<Command> {
-    let mut command = place.command(&["collect", NAME, "--quiet", "--grace", "0", "--keep-last"])?;
-    command.arg(kept.to_string());
+    let mut command = place.command(&["collect", NAME, "--quiet", "--grace", "0"])?;
+    command.arg("--keep-last").arg(kept.to_string());
     Ok(command)
 }
 
