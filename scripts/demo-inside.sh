@@ -9,7 +9,7 @@ pairs_max=5 pairs_seconds=20
 clock() {
     local start end code=0
     start=${EPOCHREALTIME/[.,]/}
-    # A Python that is started from somebody's folder must not write there.
+    # Python must not write into the user's folder.
     (cd "$1" && PYTHONDONTWRITEBYTECODE=1 exec sh -c "$DEMO_CMD") >"$DEMO_FOLDER/said" 2>&1 </dev/null || code=$?
     end=${EPOCHREALTIME/[.,]/}
     if [ "$code" -ne 0 ]; then

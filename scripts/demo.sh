@@ -36,7 +36,7 @@ left() {
 
 cleanup() {
     local code=$? remains server
-    # Whoever presses Ctrl-C again doesn't want half of it.
+    # A second Ctrl-C must not interrupt the cleanup.
     trap '' INT TERM HUP
     set +eu
     # The only process in the background, if it has come to that.
@@ -108,7 +108,7 @@ else
     measure() { "$esker" run "$url" "${access[@]}" -- "$here/demo-inside.sh" "$1" "/cvmfs/$name"; }
 fi
 measure cold
-# Objects stay in the cache on disk, but not in memory: what is clean can be dropped by whoever owns it.
+# Objects stay in the cache on disk, but not in memory: the owner of a file can drop its clean pages.
 find cache -type f -exec sync -d {} +
 find cache -type f -exec dd if={} iflag=nocache count=0 status=none \;
 measure warm

@@ -3,7 +3,7 @@
 
     scripts/draw.py SEED [COMMENTS] [TESTS]
 
-Prints COMMENTS doc comments (100 unless told) with the item each stands at, and TESTS test names (50). The same seed and the
+Prints COMMENTS doc comments (default 100) with the item each stands at, and TESTS test names (default 50). The same seed and the
 same tree give the same draw. A reader marks each one that needs a second reading; the commit that changes the language has the verdict.
 """
 

@@ -16,12 +16,17 @@
 #      and checked, and shown by both clients and compared.
 #   3. Tags added, moved and removed, a rollback, an undo and virtual snapshots; each time `check -c`. The reference lists
 #      the tags, and adds one, after which Esker goes on. Its client shows a snapshot.
+#   4. The week of a release manager (judge-week.sh), in a repository of Esker and in one of the reference: each step by one
+#      of the two, after which both check the repository, and the other goes on.
+#
+# PARTS names the parts to run, if not all: kinds, continued, travelled, week.
 set -euo pipefail
 build=$(realpath "${1:?the folder of a CernVM-FS build}")
 work=${2:-$(mktemp -du /tmp/esker-judge-XXXXXX)}
 cd "$(dirname "$0")/.."
 work=$(realpath -m "$work")
 . scripts/reference.sh
+. scripts/judge-week.sh
 compare=$(realpath "${COMPARE:-$target/$triple/release/esker-compare}")
 fixtures=$PWD/fixtures
 for binary in "$build/cvmfs_swissknife" "$build/cvmfs2" "$build/cvmfs_fsck" "$esker" "$compare"; do
@@ -65,13 +70,13 @@ read_all() { # REPOSITORY: the reference's client reads everything, and leaves i
     return $outcome
 }
 
-fsck() { # REPOSITORY: what its client has in the cache is intact
+fsck() { # REPOSITORY [LEAST]: what its client has in the cache, this many objects at least, is intact
     local count
     read_all "$1" || return 1
     "$build/cvmfs_fsck" "$cache/$1" || return 1
     count=$(find "$cache/$1"/[0-9a-f][0-9a-f] -type f | wc -l)
     rm -rf "$cache"
-    [ "$count" -gt 20 ] || return 1
+    [ "$count" -gt "${2:-20}" ] || return 1
     echo "no problems found in $count objects"
 }
 
@@ -173,27 +178,46 @@ resign() { # REPOSITORY
     echo done
 }
 
+hash_of() { # REPOSITORY: algorithm of its object names
+    case $(field "$1" C) in *-rmd160) echo rmd160 ;; *-shake128) echo shake128 ;; *) echo sha1 ;; esac
+}
+
+# CernVM-FS keeps the checksum in its spool folder; without one, the manifest has it.
+checksum_of() { # REPOSITORY: file with the checksum of its reflog
+    local file=$work/spool/$1/reflog.chksum
+    [ -d "$(dirname "$file")" ] || { file=$work/tmp/checksum.$1 && printf %s "$(field "$1" Y)" >"$file"; }
+    echo "$file"
+}
+
+sign_reference() { # REPOSITORY MANIFEST
+    knife sign -c "$work/keys/$1.crt" -k "$work/keys/$1.key" -n "$1" -u "$url/$1" -m "$2" -t "$work/tmp" \
+        -r "$(storage_of "$1")" -R "$(checksum_of "$1")" $([ -z "$(field "$1" G)" ] || echo -g)
+}
+
+tag_reference() { # REPOSITORY MANIFEST OPTION…
+    local name=$1 manifest=$2
+    shift 2
+    # It makes its history in the current folder.
+    (cd "$work/tmp" && knife tag_edit -r "$(storage_of "$name")" -w "$url/$name" -t "$work/tmp" -m "$manifest" \
+        -p "$work/keys/$name.pub" -f "$name" -e "$(hash_of "$name")" "$@")
+}
+
 # A revision by the reference: its client's mount below, an overlay above, and what changed in there.
-publish_reference() { # REPOSITORY COMMAND…: run in the folder that is published
-    local name=$1 base hash up outcome=0 here=$work/union
+publish_reference() { # REPOSITORY COMMAND…: run in the folder that is published; `tag` names the revision
+    local name=$1 base outcome=0 here=$work/union
     shift
     base=$(field "$name" C)
-    case $base in *-rmd160) hash=rmd160 ;; *-shake128) hash=shake128 ;; *) hash=sha1 ;; esac
-    up=$(storage_of "$name")
     rm -rf "$here"
     mkdir -p "$here"/{below,above,work,all,tmp} "$statistics/$name"
     mount_reference "$url" "$name" "$here/below" "$base" || return 1
     overlay "$here" || outcome=1
     (cd "$here/all" && "$@") || outcome=1
-    printf %s "$(field "$name" Y)" >"$here/reflog"
-    [ $outcome != 0 ] || synchronize "$url" "$name" "$here" "$base" "$hash" || outcome=1
+    [ $outcome != 0 ] || synchronize "$url" "$name" "$here" "$base" "$(hash_of "$name")" || outcome=1
     leave "$here/all" || outcome=1
     leave "$here/below" || outcome=1
     [ $outcome = 0 ] || return 1
-    knife tag_edit -r "$up" -w "$url/$name" -t "$here/tmp" -m "$here/manifest" -p "$work/keys/$name.pub" -f "$name" \
-        -e "$hash" -x -b "$base" || return 1
-    knife sign -c "$work/keys/$name.crt" -k "$work/keys/$name.key" -n "$name" -u "$url/$name" -m "$here/manifest" \
-        -t "$here/tmp" -r "$up" -R "$here/reflog" $([ -z "$(field "$name" G)" ] || echo -g) || return 1
+    tag_reference "$name" "$here/manifest" -x -b "$base" ${tag:+-a "$tag"} || return 1
+    sign_reference "$name" "$here/manifest" || return 1
     echo "revision $(field "$name" S)"
 }
 
@@ -317,12 +341,9 @@ listed() { # REPOSITORY TAG…: the reference lists exactly these tags
 }
 
 tag_by_reference() { # REPOSITORY TAG
-    local up="local,$work/www/$1/data/txn,$work/www/$1"
-    cp "$work/www/$1/.cvmfspublished" "$work/tmp/manifest" && printf %s "$(field "$1" Y)" >"$work/tmp/reflog" || return 1
-    (cd "$work/tmp" && knife tag_edit -r "$up" -w "$url/$1" -t "$work/tmp" -m "$work/tmp/manifest" -p "$work/keys/$1.pub" -f "$1" \
-        -e sha1 -a "$2" -b "$(field "$1" C)") || return 1
-    knife sign -c "$work/keys/$1.crt" -k "$work/keys/$1.key" -n "$1" -u "$url/$1" -m "$work/tmp/manifest" \
-        -t "$work/tmp" -r "$up" -R "$work/tmp/reflog" -g || return 1
+    cp "$work/www/$1/.cvmfspublished" "$work/tmp/manifest" || return 1
+    tag_reference "$1" "$work/tmp/manifest" -a "$2" -b "$(field "$1" C)" || return 1
+    sign_reference "$1" "$work/tmp/manifest" || return 1
     echo "$2 is added"
 }
 
@@ -376,13 +397,20 @@ serve "$work/copies"
 copies_url=$address servers="$servers $server"
 # shellcheck disable=SC2086 # two processes
 trap 'kill $servers 2>/dev/null || true' EXIT
-for hash in sha1 rmd160 shake128; do
-    kinds $hash zlib J
-    kinds $hash none z
-done
-kinds sha1 zlib z fast
-for fixture in full rmd shake; do continued $fixture.test; done
-travelled
+run() { [[ " ${PARTS:-kinds continued travelled week} " == *" $1 "* ]]; }
+if run kinds; then
+    for hash in sha1 rmd160 shake128; do
+        kinds $hash zlib J
+        kinds $hash none z
+    done
+    kinds sha1 zlib z fast
+fi
+if run continued; then for fixture in full rmd shake; do continued $fixture.test; done; fi
+if run travelled; then travelled; fi
+if run week; then
+    week esker sha1
+    week reference rmd160
+fi
 if [ "$failures" != 0 ]; then
     echo "$failures of these failed; what was made is in $work" >&2
     exit 1

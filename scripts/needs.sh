@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes sure that the tests find what they need from the system. As root it installs what is missing and opens
-# /dev/fuse; anybody else gets the commands that an administrator must run. What an ordinary user can't test is skipped, and
-# said at the end (scripts/test.sh).
+# /dev/fuse; an ordinary user gets the commands that an administrator must run. Tests that such a user can't run are
+# skipped, and listed at the end (scripts/test.sh).
 set -euo pipefail
 
 missing=()  # packages
@@ -13,7 +13,7 @@ command -v fusermount3 >/dev/null || missing+=(fuse3)
 [ -x /usr/sbin/automount ] || missing+=(autofs)
 command -v systemd-analyze >/dev/null || missing+=(systemd)
 grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
-# The fault matrix runs real proxies and servers; their programs are not on everybody's path.
+# The fault matrix runs real proxies and servers; their programs are not on the path of ordinary users.
 [ -x /usr/sbin/squid ] || missing+=(squid)
 [ -x /usr/sbin/nginx ] || missing+=(nginx-light)
 command -v openssl >/dev/null || missing+=(openssl)

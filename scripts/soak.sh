@@ -10,7 +10,7 @@ reports=$(mktemp -d)
 export ESKER_SOAK_REPORTS=$reports
 trap 'rm -rf "$reports"' EXIT
 
-# Those after one with a finding run too: nobody waits for hours to hear of one at a time.
+# A soak with a finding does not end the run: one run reports the findings of all soaks.
 findings=0
 cargo test --locked --workspace --tests --no-fail-fast -- --nocapture soak_ --skip soak_hostile_neighbours || findings=1
 ESKER_SOAK_SECONDS=$neighbours cargo test --locked -p esker-cli --test matrix -- --nocapture soak_hostile_neighbours || findings=1

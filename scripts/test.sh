@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test, and says at the end, whatever came of them, which were skipped and which promises no test proved
+# Runs all tests, and lists at the end, also after failures, the skipped tests and the promises that no test proved
 # (crates/testkit/src/skips.rs). Ends with the status of cargo.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit

@@ -2,6 +2,8 @@
 
 use esker_format::hash::ContentHash;
 
+use crate::commit::BranchRequest;
+use crate::error::AdminError;
 use crate::repository::{Base, Repository};
 
 /// Root catalog of a revision.
@@ -21,6 +23,11 @@ impl BaseRevision {
     /// Returns the published revision of a repository.
     pub fn published(repository: &Repository) -> Self {
         repository.begin().into()
+    }
+
+    /// Returns the newest revision of a branch, or the one where a new branch starts.
+    pub fn of_branch(repository: &Repository, branch: &BranchRequest) -> Result<Self, AdminError> {
+        repository.begin_on(Some(branch)).map(Self::from)
     }
 
     pub(crate) fn base(&self) -> Base {

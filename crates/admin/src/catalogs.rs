@@ -48,6 +48,8 @@ pub(crate) struct CatalogBuilder<'r> {
     pub(crate) revision: u64,
     /// Root catalog of the revision before, if it isn't that of the tree.
     pub(crate) replaces: Option<ContentHash>,
+    /// True to add up the counters of all nested catalogs, and not to trust those of the catalog before.
+    pub(crate) recount: bool,
     pub(crate) now: UnixTime,
     pub(crate) ttl: u32,
     /// The catalogs written so far, by mountpoint.

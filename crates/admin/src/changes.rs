@@ -40,12 +40,12 @@ impl Changes {
         self.change(directory).entries.insert(entry.name.clone(), Some(entry));
     }
 
-    /// Adds or replaces what a bind mountpoint shows; its entry is put separately.
+    /// Adds or replaces the content of a bind mountpoint; its entry is added separately.
     pub(crate) fn bind(&mut self, mountpoint: NestedCatalog) {
         self.binds.insert(mountpoint.path.clone(), mountpoint);
     }
 
-    /// Returns what a new or changed bind mountpoint shows.
+    /// Returns the content of a new or changed bind mountpoint.
     pub(crate) fn bound(&self, path: &[u8]) -> Option<&NestedCatalog> {
         self.binds.get(path)
     }

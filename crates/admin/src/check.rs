@@ -1,4 +1,4 @@
-//! Checks a repository in a folder, and repairs it from a mirror.
+//! Checks a repository in a folder or on a server, and repairs one in a folder from a mirror.
 //!
 //! ```text
 //! head: signatures, whitelist, certificate ─► history, reflog ─► catalogs: rows, counters, mountpoints
@@ -19,12 +19,15 @@ mod history;
 mod mirror;
 mod options;
 mod paths;
+mod reading;
 mod reflog;
+mod remote;
 mod repair;
 mod run;
 mod storage;
+mod target;
 
 pub use finding::{Finding, FindingKind, Fix};
-pub use mirror::{Mirror, MirrorFolder, MirrorServer};
+pub use mirror::{Mirror, MirrorFolder, MirrorServer, Verdict};
 pub use options::{Check, CheckPlace, CheckProgress, CheckReport, DataCheck};
 pub use repair::{Repair, Repaired};

@@ -9,6 +9,7 @@
 //! of condemned objects, and what the kept revisions of that moment name is taken off it first.
 
 mod act;
+mod deletion_log;
 mod largest;
 mod marks;
 mod orphans;
@@ -17,6 +18,7 @@ mod revisions;
 mod status_file;
 mod sweep;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -79,13 +81,15 @@ pub struct Collect<'c> {
     pub grace: i64,
     /// Whether objects that no revision names are collected too, once they are this many seconds old.
     pub orphans: Option<i64>,
+    /// File to which the names of deleted objects are appended, with times and causes.
+    pub log: Option<PathBuf>,
     /// Number of threads.
     pub threads: usize,
     /// Records that are sorted in memory, 25 bytes each.
     pub buffer: usize,
     /// Set to stop early.
     pub stop: Arc<AtomicBool>,
-    /// Told now and then how far it is.
+    /// Called from time to time with the progress.
     pub progress: &'c (dyn Fn(CollectProgress) + Sync),
 }
 
@@ -97,6 +101,7 @@ impl<'c> Collect<'c> {
             automatic_tags: None,
             grace: GRACE_SECONDS,
             orphans: None,
+            log: None,
             threads: 1,
             buffer: crate::hash_lists::sorter::RECORDS,
             stop: Arc::new(AtomicBool::new(false)),

@@ -9,18 +9,17 @@
 //! The lock is held for a short time: what is large is stored before. If another publisher replaced the head meanwhile,
 //! the catalogs that the changes touch are written once more under the lock, so no publisher waits for ever.
 
+mod branch;
 mod kept_history;
 mod lock;
 mod prepared;
 mod publication;
 mod rebase;
 
-use std::collections::HashSet;
-
 use esker_format::hash::ContentHash;
-use esker_format::history::{DEFAULT_BRANCH, Tag};
+use esker_format::history::{Branch, DEFAULT_BRANCH, Tag};
 use esker_format::time::UnixTime;
-use esker_format::write::history::HistoryDraft;
+use esker_format::write::history::{HistoryDraft, TagError};
 use esker_store::Swap;
 
 use crate::changes::Changes;
@@ -29,12 +28,14 @@ use crate::error::AdminError;
 use crate::progress::Phase;
 use crate::report::Report;
 use crate::repository::{Base, Repository};
+use crate::returning::returning_objects;
 use crate::revision::{Context, PublishOptions};
 
+pub(crate) use branch::BranchHead;
+pub use branch::BranchRequest;
 pub(crate) use kept_history::read_history;
-pub(crate) use lock::{ATTEMPTS, HeadLock};
+pub(crate) use lock::{ATTEMPTS, HeadLock, wait as wait_for_lock};
 use prepared::Prepared;
-pub(crate) use prepared::objects_of;
 pub(crate) use publication::Next;
 
 /// Tag for a revision, beside the automatic tags.
@@ -44,6 +45,15 @@ pub struct TagRequest {
     pub name: Option<String>,
     /// Description of the tag.
     pub description: String,
+    /// Branch that is published on; none for the default one, whose newest revision is the head.
+    pub branch: Option<BranchRequest>,
+}
+
+impl TagRequest {
+    /// Returns the name of the branch.
+    fn branch_name(&self) -> &str {
+        self.branch.as_ref().map_or(DEFAULT_BRANCH, |branch| &branch.name)
+    }
 }
 
 /// Attempts to write the catalogs for a head that stays until the lock is taken, so that little is done under the lock.
@@ -83,14 +93,21 @@ pub(crate) fn commit(
         }
         if collected {
             lock.keep(&prepared.objects())?;
+            if prepared.onto.new.is_some() {
+                // It may start at a revision that nothing else keeps.
+                let (objects, head) = (&*context.published.objects, lock.head().verified.root_catalog().hash);
+                lock.keep(&returning_objects(objects, head, prepared.onto.root)?)?;
+            }
         }
         report.add_bundles(&mut prepared.bundles);
         if publish(context, &prepared, &lock, options, report)? == Swap::Replaced {
+            tracing::debug!(seconds = context.seconds(), "the head is public");
             let seconds = &mut report.seconds;
             (seconds.catalogs, seconds.commit) = (written - begun, context.seconds() - written);
             seconds.locked = context.seconds() - locked;
             return Ok(());
         }
+        tracing::debug!("another publisher replaced the head; the catalogs are written again");
         lock.read_again()?;
     }
     Err(AdminError::Moving)
@@ -105,8 +122,7 @@ pub(crate) fn stage(
 ) -> Result<Option<(Base, ContentHash, u64)>, AdminError> {
     let prepared = Prepared::new(context, changes, context.repository.read_head()?, options)?;
     options.check_stop()?;
-    let head = &prepared.head.verified;
-    let (revision, root, size) = (head.revision(), head.root_catalog().hash, head.root_catalog_size());
+    let BranchHead { revision, root, size, .. } = prepared.onto;
     let base = Base { revision, root, size, ..context.base };
     Ok(prepared.written.map(|written| (base, written.root.hash, written.root.size)))
 }
@@ -122,19 +138,26 @@ fn publish(
     let profiles = context.repository.profiles();
     let Some(written) = &prepared.written else {
         let swap = match &options.tag.name {
-            Some(_) => tag(context, lock, &options.tag, report)?,
+            Some(_) => tag(context, lock, prepared.onto.new.as_ref(), &options.tag, report)?,
             None => {
                 report.warnings.extend(context.message_warning(options));
                 Swap::Replaced
             }
         };
-        report.remembered(profiles.remember(&prepared.bundles.triggers));
+        // Profiles follow the bundles that the head has.
+        if options.tag.branch.is_none() {
+            report.remembered(profiles.remember(&prepared.bundles.triggers));
+        }
         return Ok(swap);
     };
     // Recorded before they are public: unrecorded bundles could never be removed.
     profiles.remember_also(&prepared.bundles.all_triggers)?;
     let mut history = lock.history()?;
+    if let Some(branch) = &prepared.onto.new {
+        history.add_branch(Branch { initial_revision: written.revision, ..branch.clone() })?;
+    }
     let head = Tag {
+        branch: options.tag.branch_name().to_owned(),
         root_catalog: written.root.hash,
         size: Some(written.root.size),
         revision: written.revision,
@@ -149,34 +172,44 @@ fn publish(
     if let Some(days) = context.repository.settings.automatic_tags_for {
         history.remove_automatic(UnixTime(written.now.0.saturating_sub(i64::from(days) * DAY)));
     }
-    history.advance(&head);
-    let next = Next {
-        root: (written.root.hash, written.root.size),
-        revision: written.revision,
-        ttl: written.ttl,
-        timestamp: written.now,
-        history: Some(history),
-        forgotten: HashSet::new(),
+    let same = lock.same_revision(context.now);
+    let next = if options.tag.branch.is_some() {
+        Next { history: Some(history), branch_root: Some(written.root.hash), ..same }
+    } else {
+        history.advance(&head);
+        Next {
+            root: (written.root.hash, written.root.size),
+            revision: written.revision,
+            ttl: written.ttl,
+            timestamp: written.now,
+            history: Some(history),
+            ..same
+        }
     };
     let swap = lock.publish(next)?;
     if swap == Swap::Replaced {
         (report.revision, report.root, report.tag) = (written.revision, written.root.hash.to_string(), name);
         (report.catalogs_written, report.catalog_bytes) = written.catalogs;
         report.published = true;
-        report.remembered(profiles.remember(&prepared.bundles.triggers));
+        report.branch = options.tag.branch.as_ref().map(|branch| branch.name.clone());
+        if options.tag.branch.is_none() {
+            report.remembered(profiles.remember(&prepared.bundles.triggers));
+        }
     }
     Ok(swap)
 }
 
-/// Gives a tag to the revision that the changes were computed from, which already is what they make.
+/// Adds a tag to the base of the changes, which make no difference to it.
 fn tag(
     context: &Context<'_>,
     lock: &HeadLock<'_>,
+    new_branch: Option<&Branch>,
     request: &TagRequest,
     report: &mut Report,
 ) -> Result<Swap, AdminError> {
     let base = context.published.root()?;
     let mut history = lock.history()?;
+    new_branch.into_iter().try_for_each(|branch| history.add_branch(branch.clone()))?;
     let Some(name) = name_for(context.repository, &history, request, context.now)? else {
         return Ok(Swap::Replaced);
     };
@@ -188,10 +221,11 @@ fn tag(
         revision: context.base.revision,
         timestamp: modified.unwrap_or(lock.head().verified.timestamp()),
         description: request.description.clone(),
-        ..empty_tag(lock)
+        branch: request.branch_name().to_owned(),
     })?;
     let swap = lock.publish(Next { history: Some(history), ..lock.same_revision(context.now) })?;
     report.tag = Some(name);
+    report.branch = request.branch.as_ref().map(|branch| branch.name.clone());
     Ok(swap)
 }
 
@@ -215,6 +249,9 @@ pub(crate) fn name_for(
     tag: &TagRequest,
     now: UnixTime,
 ) -> Result<Option<String>, AdminError> {
+    if let (None, Some(branch)) = (&tag.name, &tag.branch) {
+        return Err(TagError::BranchWithoutTag(branch.name.clone()).into());
+    }
     let automatic = || repository.settings.automatic_tags.then(|| history.automatic_name(now));
     let name = tag.name.clone().or_else(automatic);
     if name.is_none() && !tag.description.is_empty() {
@@ -230,7 +267,9 @@ pub(crate) fn check_tag(
     now: UnixTime,
 ) -> Result<Option<String>, AdminError> {
     // The newest head: a collect may have taken the history of an earlier one.
-    let draft = read_history(repository, repository.read_head()?.verified.history())?;
+    let head = repository.read_head()?.verified;
+    let draft = read_history(repository, head.history())?;
+    BranchHead::find(repository, &head, tag.branch.as_ref())?;
     let name = name_for(repository, &draft, tag, now)?;
     if let Some(name) = &name {
         let probe = Tag {

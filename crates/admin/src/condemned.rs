@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A collect writes the list durably (state waiting), waits for the grace time, and deletes (state deleting) in batches,
-//! each under the commit lock. A publisher counts a listed object as absent. At its commit, under the same lock, it
+//! each under the commit lock. A publisher stores a listed object again. At its commit, under the same lock, it
 //! takes every object that its revision names off the list, and makes sure that it is there: the batch may have been
 //! deleted already. A number that counts begins and ends of lists tells a publisher that one came or went while it
 //! worked.

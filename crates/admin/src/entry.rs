@@ -3,6 +3,7 @@
 use esker_format::bundle;
 use esker_format::catalog::{EntryKind, Flags};
 use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
@@ -108,4 +109,12 @@ fn is_same_content(old: &Entry, new: &Entry) -> bool {
 /// Returns true if an entry is a bundle specification made from a profile.
 pub(crate) fn is_profile_bundle(entry: &Entry) -> bool {
     entry.is_file() && entry.flags.has(Flags::HIDDEN) && bundle::trigger_of(&entry.name).is_some()
+}
+
+/// Returns the objects of an entry that are stored in the repository.
+pub(crate) fn objects_of(entry: &Entry) -> impl Iterator<Item = ObjectName> {
+    let stored = entry.is_file() && !entry.flags.has(Flags::EXTERNAL);
+    let whole = entry.hash.map(|hash| ObjectName::new(hash, ObjectKind::File));
+    let chunks = entry.chunks.iter().map(|chunk| ObjectName::new(chunk.hash, ObjectKind::Chunk));
+    whole.into_iter().chain(chunks).filter(move |_| stored)
 }

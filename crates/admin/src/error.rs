@@ -232,7 +232,7 @@ pub enum AdminError {
     /// A revision can't be found.
     #[error("there is no revision `{name}`: {reason}")]
     NoRevision {
-        /// Its name, as it was given.
+        /// Name, as given.
         name: String,
         /// Reason for the refusal.
         reason: String,
@@ -338,8 +338,8 @@ pub enum AdminError {
     /// A request for a signature, or the answer to one, can't be used.
     #[error("the signing request can't be used: {0}")]
     SignRequest(String),
-    /// A rotation of keys can't go on.
-    #[error("the rotation of the publisher's key can't go on: {0}")]
+    /// A rotation of keys can't continue.
+    #[error("the rotation of the publisher's key can't continue: {0}")]
     Rotation(String),
     /// A fingerprint is not on the whitelist.
     #[error("the whitelist does not have the certificate {0}")]

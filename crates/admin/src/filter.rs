@@ -1,4 +1,4 @@
-//! A publisher's rules about what is published, and with which owners.
+//! Rules for the paths that a publisher publishes, and for their owners.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use crate::error::AdminError;
 
-/// File in the root of a source, or of the repository, with rules of what is not published.
+/// File in the root of a source, or of the repository, with rules for ignored paths.
 pub(crate) const NAME: &str = ".eskerignore";
 
 /// Rules for the entries of a source. Paths that they ignore stay in the repository as they are.
@@ -72,7 +72,7 @@ pub struct OwnerMap {
 }
 
 impl OwnerMap {
-    /// Reads a map; `path` is where it comes from.
+    /// Parses a map; `path` is for messages.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, AdminError> {
         let mut map = Self::default();
         for (number, line) in String::from_utf8_lossy(text).lines().enumerate() {
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_rules_go_before_earlier_ones() {
+    fn later_rules_override_earlier_ones() {
         let mut filter = Filter::default();
         filter.ignore(b"*.o\n/build/\n# none\n", Path::new("a")).unwrap();
         filter.ignore(b"!keep.o\n", Path::new("b")).unwrap();

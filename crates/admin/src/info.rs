@@ -269,7 +269,7 @@ impl Reader<'_> {
                 Err(error) => self.problem("reflog", causes(&error)).unwrap_or_default(),
             },
             None if self.info.garbage_collectable == Some(true) => {
-                self.warn("there is no reflog; a collection makes it anew".to_owned());
+                self.warn("there is no reflog; a collect rebuilds it".to_owned());
             }
             None => {}
         }

@@ -66,7 +66,8 @@ pub struct Ingest<'r> {
 impl Ingest<'_> {
     /// Returns the report of a planned ingest: reads the archive and stores nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
-        let mut context = Context::new(repository, &self.target, now)?;
+        let base = repository.begin_on(self.options.tag.branch.as_ref())?;
+        let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
         let tag = context.check_tag(&self.options)?;
         let index = repository.content_index();
@@ -81,17 +82,19 @@ impl Ingest<'_> {
 
     /// Ingests the archive. Without a difference to the published content there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
+        let branch = self.options.tag.branch.clone();
         if self.archive.as_os_str() == "-" {
             // The archive can't be read twice.
-            return self.run_on(repository, repository.begin(), now);
+            return self.run_on(repository, repository.begin_on(branch.as_ref())?, now);
         }
-        until_kept(repository, |base| self.run_on(repository, base, now))
+        until_kept(repository, branch.as_ref(), |base| self.run_on(repository, base, now))
     }
 
     /// Stores the archive and the catalogs that have it, and publishes neither. Returns the unpublished revision, and the
     /// published one that it was made of; without a difference they are the same.
     pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, AdminError> {
-        let mut context = Context::new(repository, &self.target, now)?;
+        let base = repository.begin_on(self.options.tag.branch.as_ref())?;
+        let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
         context.check_tag(&self.options)?;
         let index = repository.content_index();
@@ -145,7 +148,7 @@ impl Ingest<'_> {
         let PublishOptions { threads, stop, progress, .. } = &mut self.options;
         let mut tick = || progress(context.counters.progress(Phase::Store, 0, 0, started.elapsed()));
         let feeder: Feeder<'_> = Box::new(|feed| archive.read(&mut collector, feed));
-        let mut pipeline = context.pipeline(index, *threads, stop);
+        let mut pipeline = context.pipeline(index, *threads, stop)?;
         let dry_sink = DrySink(pipeline.sink);
         if dry {
             pipeline.sink = &dry_sink;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! In place of a private key there may be a command that signs, in `NAME.masterkey.signer` or `NAME.key.signer`.
-//! `NAME.next.key` and `NAME.next.crt` are those of a rotation that goes on, `NAME.old.key` and `NAME.old.crt` the
+//! `NAME.next.key` and `NAME.next.crt` are those of a rotation in progress, `NAME.old.key` and `NAME.old.crt` the
 //! ones before it.
 
 mod command_signer;
@@ -126,6 +126,13 @@ impl KeyFolder {
         let path = self.file(CERTIFICATE);
         let certificate = read(&path)?;
         if let Some(signer) = self.command(self.signer.as_deref(), PRIVATE, "key.signer")? {
+            // A rotation that was interrupted before its last renaming has replaced the command only.
+            let is_next = self.signer.is_none()
+                && self.has(NEXT_CERTIFICATE)?
+                && !self.has("next.key")?
+                && !self.has("next.key.signer")?;
+            let path = if is_next { self.file(NEXT_CERTIFICATE) } else { path };
+            let certificate = read(&path)?;
             let publisher = Publisher::with_signer(Arc::new(signer), &certificate);
             return publisher.map_err(|source| AdminError::Key { path, source });
         }
@@ -177,6 +184,11 @@ impl KeyFolder {
         Ok(Some(signer(read(&path)?.trim())))
     }
 
+    /// Returns the signer that runs a command.
+    pub(crate) fn signer_of(&self, command: &str) -> Arc<dyn Signer> {
+        Arc::new(CommandSigner::new(command, self.name.as_str()))
+    }
+
     /// Returns the path of the master key, which may be missing.
     pub fn master_key_file(&self) -> PathBuf {
         self.file(MASTER)
@@ -194,7 +206,7 @@ impl KeyFolder {
         self.certificate_in(CERTIFICATE)
     }
 
-    /// Reads the certificate of a rotation that goes on.
+    /// Reads the new certificate of a rotation in progress.
     pub(crate) fn next_certificate(&self) -> Result<Option<Certificate>, AdminError> {
         self.certificate_in(NEXT_CERTIFICATE)
     }
@@ -343,7 +355,7 @@ impl KeyFolder {
     }
 }
 
-/// Extension of the certificate of a rotation that goes on.
+/// Extension of the new certificate of a rotation in progress.
 pub(crate) const NEXT_CERTIFICATE: &str = "next.crt";
 
 /// Returns true if a private key exists that other users can read or write, or that another user owns.

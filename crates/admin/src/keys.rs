@@ -3,7 +3,9 @@
 mod certificates;
 mod request;
 mod rotation;
+mod token;
 
 pub use certificates::{ListedCertificate, list_certificates};
 pub use request::{SignAnswer, SignRequest};
 pub use rotation::{Rotate, Rotated};
+pub use token::TokenKey;

@@ -51,6 +51,7 @@ mod progress;
 mod publish;
 mod published;
 mod recent_objects;
+mod recount;
 mod reflog;
 mod reindex;
 mod remove;
@@ -78,13 +79,13 @@ mod trigger_flags;
 pub use base::BaseRevision;
 pub use check::{
     Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
-    MirrorFolder, MirrorServer, Repair, Repaired,
+    MirrorFolder, MirrorServer, Repair, Repaired, Verdict,
 };
 pub use clusters::{Cluster, clusters, extent};
 pub use collect::{
     Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
 };
-pub use commit::TagRequest;
+pub use commit::{BranchRequest, TagRequest};
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
@@ -98,7 +99,7 @@ pub use info::{
 };
 pub use ingest::{Ingest, Owner, Staged};
 pub use key_folder::{Copied, KeyCopy, KeyFile, KeyFolder, PassphraseFor, Passphrases, is_exposed};
-pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
+pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, TokenKey, list_certificates};
 pub use log::{Log, LogEnd, LogEntry};
 pub use object_source::{ObjectSource, WantedObject};
 pub use overlay::{PublishUpper, Upper};
@@ -120,7 +121,7 @@ pub use settings::{
 };
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
-pub use tags::{TagChange, TagInfo, TagReport};
+pub use tags::{BranchInfo, TagChange, TagInfo, TagReport};
 pub use takeover::{
     ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, remembered_spool,
 };

@@ -1,4 +1,4 @@
-//! The revisions of a repository, newest first, with what each of them changed.
+//! Lists the revisions of a repository, newest first, with the changes of each.
 
 use std::collections::HashMap;
 
@@ -18,11 +18,11 @@ pub struct Log<'r> {
     pub revisions: &'r Revisions,
     /// Only revisions that changed this path or something below it; empty for all.
     pub within: Vec<u8>,
-    /// Most revisions to list.
+    /// Maximum number of revisions to list.
     pub limit: Option<usize>,
 }
 
-/// A revision, with what it changed. Field names are an interface.
+/// A revision and its changes. Field names are an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LogEntry {
     /// The revision.

@@ -1,4 +1,4 @@
-//! Transactions: what a command changed in a tree under the kernel's overlayfs becomes a revision.
+//! Publishes the changes that a command made to a revision under the kernel's overlayfs.
 //!
 //! ```text
 //!  lower layer: the published revision ┐
@@ -68,7 +68,7 @@ pub struct Upper {
     pub claimed: Option<(u32, u32)>,
     /// The directory of the repository that may change; empty or `/` for all of it.
     pub within: Vec<u8>,
-    /// What is left out, and whom the rest belongs to.
+    /// Ignored paths, and the owners of the others.
     pub filter: Filter,
 }
 
@@ -93,7 +93,7 @@ struct Lower {
 }
 
 impl Upper {
-    /// Gives a new upper folder the attributes of the root of its base, which the overlay shows for its own root.
+    /// Copies the attributes of the base's root to a new upper folder, whose attributes the overlay shows at its root.
     pub fn prepare(&self, repository: &Path) -> Result<(), AdminError> {
         let base = self.open_base(repository)?;
         let Some(root) = base.published.entry(b"")? else { return Ok(()) };
@@ -304,7 +304,7 @@ impl PublishUpper<'_> {
         tick();
         let files = FolderFiles::new(&source, plan, u64::from(context.repository.settings.chunks.min()));
         let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
-        let contents = context.pipeline(index, *threads, stop).run(feeders, &mut tick)?;
+        let contents = context.pipeline(index, *threads, stop)?.run(feeders, &mut tick)?;
         for waiting in std::mem::take(&mut plan.waiting) {
             let content = contents
                 .get(waiting.job)

@@ -17,10 +17,12 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use esker_format::catalog::{Chunk, Flags};
 use esker_format::chunker::Chunker;
 use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::object::ObjectName;
 use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 use parking_lot::Mutex;
 
+use crate::condemned::Condemned;
 use crate::content_index::ContentIndex;
 use crate::error::AdminError;
 use crate::progress::{Counters, TICK};
@@ -57,6 +59,8 @@ struct Piece {
 pub(crate) struct Pipeline<'r> {
     pub(crate) sink: &'r dyn Sink,
     pub(crate) index: &'r ContentIndex,
+    /// Objects that a collect is about to delete, which are stored as if they were absent.
+    pub(crate) condemned: Option<Condemned>,
     pub(crate) settings: &'r Settings,
     pub(crate) algorithm: HashAlgorithm,
     pub(crate) counters: &'r Counters,
@@ -144,6 +148,12 @@ impl Pipeline<'_> {
             Some(error) => Err(error),
             None => Ok(in_order(run.contents.into_inner())),
         }
+    }
+}
+
+impl Pipeline<'_> {
+    fn is_condemned(&self, object: &ObjectName) -> Result<bool, AdminError> {
+        self.condemned.as_ref().map_or(Ok(false), |condemned| condemned.contains(object))
     }
 }
 

@@ -31,7 +31,7 @@ use crate::source::{Facts, Source};
 pub struct Publish<'r> {
     /// Source folder.
     pub source: PathBuf,
-    /// The directory of the repository that does; empty or `/` for all of it.
+    /// Directory of the repository that becomes equal to the source; empty or `/` for the whole repository.
     pub target: Vec<u8>,
     /// Options of the publish.
     pub options: PublishOptions<'r>,
@@ -43,7 +43,8 @@ const READERS_MAX: usize = 8;
 impl Publish<'_> {
     /// Returns the report of a planned publish, and changes nothing.
     pub fn dry_run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
-        let context = self.context(repository, repository.begin(), now)?;
+        let context =
+            self.context(repository, repository.begin_on(self.options.tag.branch.as_ref())?, now)?;
         let tag = context.check_tag(&self.options)?;
         let mut plan = self.plan(&context)?;
         let (files, bytes) = (plan.jobs as u64, plan.bytes_to_read);
@@ -61,7 +62,8 @@ impl Publish<'_> {
 
     /// Publishes the source. Without a difference there is no new revision.
     pub fn run(&mut self, repository: &Repository, now: UnixTime) -> Result<Report, AdminError> {
-        until_kept(repository, |base| self.run_on(repository, base, now))
+        let branch = self.options.tag.branch.clone();
+        until_kept(repository, branch.as_ref(), |base| self.run_on(repository, base, now))
     }
 
     fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, AdminError> {
@@ -149,7 +151,7 @@ impl Publish<'_> {
         let mut tick = || progress(context.counters.progress(Phase::Store, number, bytes, started.elapsed()));
         tick();
         let feeders = files.feeders((*threads).clamp(2, READERS_MAX));
-        Pipeline { sink, ..context.pipeline(index, *threads, stop) }.run(feeders, &mut tick)
+        Pipeline { sink, ..context.pipeline(index, *threads, stop)? }.run(feeders, &mut tick)
     }
 }
 

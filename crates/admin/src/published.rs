@@ -1,4 +1,4 @@
-//! A published revision, read catalog by catalog as it is needed.
+//! Reads a published revision, catalog by catalog, on demand.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -121,8 +121,7 @@ impl Published {
     }
 
     /// Returns another revision of the repository, which shares the catalogs that were read.
-    pub(crate) fn other(&self, head: &VerifiedHead) -> Self {
-        let root = (head.root_catalog().hash, head.root_catalog_size());
+    pub(crate) fn other(&self, root: (ContentHash, Option<u64>)) -> Self {
         Self { objects: self.objects.clone(), root, catalogs: self.catalogs.clone() }
     }
 

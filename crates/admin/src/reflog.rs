@@ -1,4 +1,4 @@
-//! Reads the reflog, or makes it anew from the revisions that can be reached.
+//! Reads the reflog, or rebuilds it from the reachable revisions.
 
 use std::collections::HashSet;
 
@@ -17,7 +17,7 @@ use crate::hash_lists::HashLists;
 use crate::repository::DATABASE_MAX;
 use crate::signed::read_object;
 
-/// Most root objects of a reflog that is made anew: two revisions a minute for 30 years.
+/// Maximum number of root objects of a rebuilt reflog: two revisions a minute for 30 years.
 const ROOTS_MAX: usize = 1 << 25;
 
 /// The reflog of a repository.
@@ -28,7 +28,7 @@ pub(crate) struct KnownReflog {
 }
 
 impl KnownReflog {
-    /// Reads the reflog, or makes it anew if it is missing or damaged.
+    /// Reads the reflog, or rebuilds it if it is missing or damaged.
     pub(crate) fn read(
         sink: &dyn Sink,
         lists: &HashLists<'_>,
@@ -48,7 +48,7 @@ impl KnownReflog {
 }
 
 /// Returns a reflog of everything that the head leads to: the revisions before it, the histories before its history,
-/// and the revisions that these ever named. What is gone ends a line.
+/// and the revisions that these ever named. A missing object ends its branch.
 pub(crate) fn rebuild(
     sink: &dyn Sink,
     lists: &HashLists<'_>,

@@ -20,7 +20,7 @@ use crate::key_folder::KeyFolder;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
 
-/// What a removal takes away.
+/// Files and folders that a removal deletes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Removal {
     /// Name of the repository.
@@ -106,7 +106,7 @@ impl Removal {
     }
 }
 
-/// Removes a file or a whole folder; a link goes itself, and one that is missing already is fine.
+/// Removes a file, a link, or a folder with its content; a missing one is no error.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = match path.symlink_metadata() {
         Ok(facts) if facts.is_dir() => fs::remove_dir_all(path),

@@ -12,7 +12,7 @@ use crate::plan::Differences;
 /// Report of a finished or planned publish.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Number of the revision that readers see now.
+    /// Number of the newest revision of the branch, which readers see if it is the default branch.
     pub revision: u64,
     /// Hash of the root catalog of that revision.
     pub root: String,
@@ -20,6 +20,9 @@ pub struct Report {
     pub published: bool,
     /// Tag of that revision, whether it is new or not.
     pub tag: Option<String>,
+    /// Branch of that revision; none for the default one, whose newest revision readers see.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
     /// Differences from the previous revision.
     pub differences: Differences,
     /// In a dry run, each path that would change.

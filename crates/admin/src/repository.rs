@@ -54,7 +54,7 @@ pub struct Repository {
 }
 
 /// Longest wait for the lock of the head, which other publishers hold for a short time only.
-const LOCK_WAIT: Duration = Duration::from_secs(60);
+pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// Revision that changes are computed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Base {
     }
 }
 
-/// The published head: what it says, and its bytes, which have to be there when it is replaced.
+/// The published head: its content, and its bytes, which must be unchanged when it is replaced.
 #[derive(Clone)]
 pub(crate) struct ReadHead {
     pub(crate) verified: VerifiedHead,
@@ -82,7 +82,7 @@ pub(crate) struct ReadHead {
 }
 
 impl Repository {
-    /// Finds the folder of a repository: `storage` itself if it is one, else the folder of its name in there.
+    /// Finds the folder of a repository: `storage` itself if it is one, otherwise the folder `storage/NAME`.
     pub fn locate(storage: &Path, name: &RepositoryName) -> PathBuf {
         let is_repository = storage.join(manifest::PATH).exists();
         let is_named = storage.file_name().is_some_and(|last| last == name.as_str());
@@ -171,7 +171,7 @@ impl Repository {
         Base::of(&self.head, self.collections)
     }
 
-    /// Returns the revision that is published now, to compute changes anew.
+    /// Returns the newest revision, as the base of recomputed changes.
     pub(crate) fn begin_again(&self) -> Result<Base, AdminError> {
         // The number comes first, as when the repository is opened.
         let collections = self.condemned().collections()?;

@@ -51,7 +51,7 @@ pub struct Resigned {
     pub dropped: Vec<String>,
 }
 
-/// A whitelist that is to be signed.
+/// A whitelist to sign.
 pub(crate) struct Draft {
     /// Signed files that are published.
     pub(crate) before: SignedFiles,

@@ -6,7 +6,7 @@ use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use parking_lot::Mutex;
 
-use crate::commit::objects_of;
+use crate::entry::objects_of;
 use crate::error::AdminError;
 use crate::object_source::{ObjectSource, WantedObject};
 use crate::path;

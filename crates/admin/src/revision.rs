@@ -12,7 +12,7 @@ use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 
 use crate::changes::Changes;
-use crate::commit::{self, TagRequest};
+use crate::commit::{self, BranchRequest, TagRequest};
 use crate::content_index::ContentIndex;
 use crate::create::DAY;
 use crate::dirtab::Dirtab;
@@ -46,7 +46,7 @@ pub struct PublishOptions<'r> {
     pub stop: Arc<AtomicBool>,
     /// Profiles to store for this and all later revisions.
     pub profiles: Vec<NamedProfile>,
-    /// What is left out, and whom the rest belongs to.
+    /// Ignored paths, and the owners of the others.
     pub filter: Filter,
     /// Callback for progress.
     pub progress: &'r mut dyn FnMut(Progress),
@@ -83,9 +83,10 @@ const ATTEMPTS: u32 = 5;
 /// Computes and publishes a change; again on the newest revision if objects of it were collected meanwhile.
 pub(crate) fn until_kept<T>(
     repository: &Repository,
+    branch: Option<&BranchRequest>,
     mut attempt: impl FnMut(Base) -> Result<T, AdminError>,
 ) -> Result<T, AdminError> {
-    let mut base = repository.begin();
+    let mut base = repository.begin_on(branch)?;
     let mut missing = 0;
     for _ in 0..ATTEMPTS {
         missing = match attempt(base) {
@@ -94,7 +95,10 @@ pub(crate) fn until_kept<T>(
             Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => 1,
             other => return other,
         };
-        base = repository.begin_again()?;
+        base = match branch {
+            None => repository.begin_again()?,
+            Some(_) => repository.begin_on(branch)?,
+        };
     }
     Err(AdminError::Collected { objects: missing })
 }
@@ -121,11 +125,6 @@ impl Empty {
 }
 
 impl<'r> Context<'r> {
-    /// Creates the inputs of a change of the revision that was published when the repository was opened.
-    pub(crate) fn new(repository: &'r Repository, target: &[u8], now: UnixTime) -> Result<Self, AdminError> {
-        Self::on(repository, repository.begin(), target, now)
-    }
-
     /// Creates the inputs of a change of a given revision.
     pub(crate) fn on(
         repository: &'r Repository,
@@ -177,8 +176,9 @@ impl<'r> Context<'r> {
         index: &'p ContentIndex,
         threads: usize,
         stop: &'p AtomicBool,
-    ) -> Pipeline<'p> {
-        Pipeline {
+    ) -> Result<Pipeline<'p>, AdminError> {
+        Ok(Pipeline {
+            condemned: self.repository.condemned().read()?,
             sink: &*self.repository.sink,
             index,
             settings: &self.repository.settings,
@@ -186,7 +186,7 @@ impl<'r> Context<'r> {
             counters: &self.counters,
             stop,
             threads,
-        }
+        })
     }
 
     pub(crate) fn seconds(&self) -> f64 {
@@ -301,6 +301,7 @@ impl<'r> Context<'r> {
         report.add_bundles(&mut self.add_bundles(&self.published, changes, &options.profiles, false)?);
         let is_tagged = options.tag.name.is_some() || !changes.is_empty();
         report.tag = tag.filter(|_| is_tagged);
+        report.branch = options.tag.branch.as_ref().map(|branch| branch.name.clone());
         if changes.is_empty() && options.tag.name.is_none() {
             report.warnings.extend(self.message_warning(options));
         }

@@ -211,7 +211,11 @@ impl Revisions {
                 _ => break,
             }
         }
-        for root in &self.listed {
+        let is_branched = |root: &&ContentHash| {
+            let mut tags = self.tags().iter().filter(|tag| tag.root_catalog == **root);
+            tags.any(|tag| tag.branch != DEFAULT_BRANCH)
+        };
+        for root in self.listed.iter().filter(|root| !is_branched(root)) {
             match self.at(*root) {
                 Ok(revision) if revision.number == number => return Ok(revision),
                 _ => {}

@@ -54,7 +54,9 @@ impl Rollback {
         visit: &mut DiffVisitor<'_>,
     ) -> Result<RollbackReport, AdminError> {
         let head = repository.read_head()?.verified;
-        let mut report = self.plan(&Revisions::of_head(repository, head.clone())?, visit)?;
+        let revisions = Revisions::of_head(repository, head.clone())?;
+        let mut report = self.plan(&revisions, visit)?;
+        check_objects(repository, &revisions, &report)?;
         let mut history = commit::read_history(repository, head.history())?;
         let target = report.target.clone();
         report.change(&mut history, &new_head(&target, report.revision, now));
@@ -71,12 +73,14 @@ impl Rollback {
         let base = repository.begin_again()?;
         // The comparison may take long, so the lock is taken after it.
         let head = repository.read_head()?;
-        let mut planned =
-            self.plan(&Revisions::of_head(repository, head.verified.clone())?, &mut |_| Ok(()))?;
+        let revisions = Revisions::of_head(repository, head.verified.clone())?;
+        let mut planned = self.plan(&revisions, &mut |_| Ok(()))?;
+        check_objects(repository, &revisions, &planned)?;
         let report = exclusively(repository, stop, |lock| {
             let revisions = Revisions::of_head(repository, lock.head().verified.clone())?;
             if !lock.is_of(&head) {
                 planned = self.plan(&revisions, &mut |_| Ok(()))?;
+                check_objects(repository, &revisions, &planned)?;
             }
             let mut report = planned.clone();
             if lock.may_miss_objects_of(&base) {
@@ -130,11 +134,39 @@ impl Rollback {
 }
 
 impl RollbackReport {
-    /// Changes the tags of a history, and notes those that go.
+    /// Changes the tags of a history, and records the removed ones.
     fn change(&mut self, history: &mut HistoryDraft, head: &Tag) {
         let removed = history.roll_back(self.target.number, self.tag.as_deref(), head);
         self.tags_removed = removed.into_iter().map(|tag| tag.name).collect();
     }
+}
+
+/// Names of missing objects that a refusal has.
+const NAMED_MAX: usize = 3;
+
+/// Fails if objects of the target are missing. Those that the newest revision has too are not looked for.
+fn check_objects(
+    repository: &Repository,
+    revisions: &Revisions,
+    report: &RollbackReport,
+) -> Result<(), AdminError> {
+    let objects = returning_objects(&**revisions.objects(), report.before.root, report.target.root)?;
+    let mut missing = Vec::new();
+    for object in &objects {
+        if !repository.sink.is_there(object)? {
+            missing.push(object.to_string());
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let more = match missing.len().saturating_sub(NAMED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    missing.truncate(NAMED_MAX);
+    let reason = format!("its files are incomplete: the storage lacks {}{more}", missing.join(", "));
+    Err(AdminError::NoRevision { name: report.target.number.to_string(), reason })
 }
 
 /// Writes the root catalog of the target once more, as that of a new revision. All other catalogs stay.
@@ -155,6 +187,7 @@ fn write(
         algorithm: head.hash_algorithm(),
         revision: report.revision,
         replaces: Some(report.before.root),
+        recount: false,
         now,
         ttl,
         built: Default::default(),

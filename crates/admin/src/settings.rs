@@ -104,7 +104,7 @@ struct Stored {
     ttl: Option<u32>,
 }
 
-/// Returns true for a setting that versions without it would have, so that they go on reading the file.
+/// Returns true for a default value; it is not stored, so that versions without the setting can read the file.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

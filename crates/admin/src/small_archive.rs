@@ -1,4 +1,4 @@
-//! Small archives from anywhere: a few of their files, in memory. Nothing is ever unpacked to a disk.
+//! Reads a few files of a small, untrusted archive into memory. Nothing is unpacked to a disk.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};

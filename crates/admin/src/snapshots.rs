@@ -72,6 +72,7 @@ pub(crate) fn follow(repository: &Repository, now: UnixTime, stop: &AtomicBool, 
         return;
     }
     match refresh(repository, now, stop) {
+        Ok(Some(_)) if report.branch.is_some() => {}
         Ok(Some(revision)) => (report.revision, report.root) = (revision.number, revision.root),
         Ok(None) => {}
         Err(error) => {
@@ -109,6 +110,7 @@ fn write(
         algorithm: head.hash_algorithm(),
         revision: head.revision().saturating_add(1),
         replaces: None,
+        recount: false,
         now: same.timestamp,
         ttl: published.root()?.catalog.properties().ttl.unwrap_or(head.ttl()),
         built: Default::default(),

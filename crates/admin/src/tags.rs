@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use esker_format::history::{DEFAULT_BRANCH, Tag};
+use esker_format::history::{Branch, DEFAULT_BRANCH, History, Tag};
 use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use serde::Serialize;
@@ -78,18 +78,65 @@ impl From<&Tag> for TagInfo {
     }
 }
 
+/// A branch, for reports. Field names are an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BranchInfo {
+    /// Its name, empty for the default one.
+    pub name: String,
+    /// Branch that it started from; none for the default one.
+    pub parent: Option<String>,
+    /// Number of branches between it and the default one, and one more; 0 for the default one.
+    pub depth: usize,
+    /// Number of its first revision.
+    pub first: u64,
+    /// Its newest tag.
+    pub newest: Option<TagInfo>,
+    /// Number of its tags.
+    pub tags: usize,
+}
+
+impl BranchInfo {
+    /// Lists the branches of a history: each one before those that started from it.
+    pub fn list(history: &History) -> Vec<Self> {
+        let mut listed = Vec::new();
+        let below = |parent: Option<&str>| {
+            let is_below = |branch: &&Branch| branch.parent.as_deref() == parent;
+            let mut below: Vec<&Branch> = history.branches().iter().filter(is_below).collect();
+            below.sort_by(|a, b| b.name.cmp(&a.name));
+            below
+        };
+        let mut waiting: Vec<(&Branch, usize)> = below(None).into_iter().map(|branch| (branch, 0)).collect();
+        while let Some((branch, depth)) = waiting.pop() {
+            // Branches of a damaged history may start from each other.
+            if listed.len() >= history.branches().len() {
+                break;
+            }
+            listed.push(Self::of(history, branch, depth));
+            waiting.extend(below(Some(&branch.name)).into_iter().map(|branch| (branch, depth + 1)));
+        }
+        listed
+    }
+
+    fn of(history: &History, branch: &Branch, depth: usize) -> Self {
+        let Branch { name, parent, initial_revision: first } = branch.clone();
+        let newest = history.branch_head(&name).map(TagInfo::from);
+        let tags = history.tags().iter().filter(|tag| tag.branch == name).count();
+        Self { name, parent, depth, first, newest, tags }
+    }
+}
+
 /// Result of a change of tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TagReport {
     /// New tags.
     pub added: Vec<TagInfo>,
-    /// Tags that were moved, as they are now.
+    /// Moved tags, after the change.
     pub moved: Vec<TagInfo>,
-    /// The same tags, as they were.
+    /// The moved tags before the change, in the same order.
     pub moved_from: Vec<TagInfo>,
     /// Tags that were removed.
     pub removed: Vec<TagInfo>,
-    /// Branches that no tag is left of.
+    /// Branches without any remaining tag.
     pub branches_removed: Vec<String>,
     /// New revision with other virtual snapshots, if the repository has those.
     pub snapshots: Option<u64>,

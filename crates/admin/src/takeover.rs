@@ -27,6 +27,7 @@ use crate::key_folder::KeyFolder;
 use crate::repository::{DATABASE_MAX, has_manifest};
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
+use crate::spool::REFLOG_CHECKSUM;
 use crate::state;
 
 pub use export::ExportedConfig;
@@ -148,7 +149,7 @@ pub fn remembered_spool(root: &Path) -> Option<PathBuf> {
 fn check_reflog(sink: &LocalSink, head: &Manifest, spool: Option<&Path>) -> Vec<String> {
     let bytes = match sink.read(reflog::PATH, DATABASE_MAX) {
         Ok(Some(bytes)) => bytes,
-        Ok(None) => return vec!["there is no reflog; a collection makes it anew".to_owned()],
+        Ok(None) => return vec!["there is no reflog; a collect rebuilds it".to_owned()],
         Err(error) => return vec![causes(&error)],
     };
     let mut found = Vec::new();
@@ -156,16 +157,16 @@ fn check_reflog(sink: &LocalSink, head: &Manifest, spool: Option<&Path>) -> Vec<
         found.push(causes(&error));
     }
     let hash = ContentHash::of(head.root_catalog.algorithm(), &bytes);
-    if head.reflog.is_some_and(|named| named != hash) {
-        found.push(
+    let checksum = spool.map(|spool| spool.join(REFLOG_CHECKSUM));
+    match checksum.and_then(|path| fs::read_to_string(path).ok()) {
+        // A collect of CernVM-FS changes the reflog and signs no head.
+        Some(text) if text.trim() == hash.to_string() => {}
+        Some(_) => found
+            .push("the reflog has another checksum than CernVM-FS recorded in its spool folder".to_owned()),
+        None if head.reflog.is_some_and(|named| named != hash) => found.push(
             "the reflog is not the one that the head names; the next publish names this one".to_owned(),
-        );
-    }
-    let checksum = spool.map(|spool| spool.join("reflog.chksum"));
-    if let Some(text) = checksum.and_then(|path| fs::read_to_string(path).ok())
-        && text.trim() != hash.to_string()
-    {
-        found.push("the reflog has another checksum than CernVM-FS recorded in its spool folder".to_owned());
+        ),
+        None => {}
     }
     found
 }

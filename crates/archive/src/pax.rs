@@ -99,9 +99,7 @@ impl Extended {
             b"gid" => self.gid = Some(owner("group", signed(key, value)?)?),
             b"mtime" => self.mtime = Some(time(value).ok_or_else(|| damaged(key, value))?),
             b"GNU.volume.offset" if value != b"0" => {
-                return Err(
-                    "the archive goes on with a file from another volume: join the volumes".to_owned()
-                );
+                return Err("the archive continues a file of another volume: join the volumes".to_owned());
             }
             key if key.starts_with(b"GNU.sparse.") => {
                 return Err("a header for all entries has the holes of one".to_owned());

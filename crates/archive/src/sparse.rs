@@ -137,7 +137,7 @@ impl SparseMap {
     fn more(&self, is_complete: bool, flag: &[u8]) -> Result<bool, String> {
         let more = flag != [0];
         if more && !is_complete {
-            return Err("its sparse map ends, and goes on in another block".to_owned());
+            return Err("its sparse map ends, and continues in another block".to_owned());
         }
         Ok(more)
     }

@@ -22,9 +22,9 @@ use crate::table;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Work {
-    /// Names in a view whose catalogs are attached.
+    /// Lookups of names in a view whose catalogs are attached.
     Lookup,
-    /// Files in a view whose objects are in the cache.
+    /// Reads of files in a view whose objects are in the cache.
     Read,
     /// Fetches of objects that are not cached and whose source is in memory.
     Miss,

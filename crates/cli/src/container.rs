@@ -19,7 +19,7 @@ use esker_run::container::{ContainerError, Environment, LeftOut, Plan, Stage, ex
 use esker_run::{Identity, Orphans, enter_process_namespace, missing_ids};
 
 use crate::error::{Context, Failure, Kind, chain, warn};
-use crate::limits::OpenFiles;
+use crate::process::limits::OpenFiles;
 
 pub(crate) use root::{Kept, Root};
 

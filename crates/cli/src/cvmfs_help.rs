@@ -33,6 +33,8 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_server transaction, publish", "esker transaction NAME -- COMMAND, esker publish NAME DIR"),
     ("cvmfs_server abort", "esker transaction abort NAME"),
     ("cvmfs_server enter", "esker transaction NAME"),
+    ("cvmfs_server checkout -b BRANCH -t TAG", "esker transaction NAME --branch BRANCH --from TAG --tag NEW"),
+    ("cvmfs_server tag -b", "esker tag list NAME --branches"),
     ("cvmfs_server ingest", "esker ingest NAME FILE --to PATH"),
     ("cvmfs_server tag -l, tag -i", "esker tag list NAME, tag show NAME TAG"),
     ("cvmfs_server tag -a, tag -r", "esker tag add NAME TAG, tag remove NAME TAG"),

@@ -171,14 +171,14 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
     let failure = Failure::new(kind, format!("{what}: {}", error.full_text_after(what)));
     match error.cause() {
         Cause::Untrusted(TrustError::TwoRoots { .. }) => failure.hint(
-            "tell the owner of the repository; if the owner says that it was created anew, say --forget-history",
+            "tell the owner of the repository; if the owner has recreated it, use --forget-history",
         ),
         Cause::Untrusted(TrustError::RevisionJump { .. }) => failure
-            .hint("ask the owner of the repository whether that is its revision; if it is, say --forget-history"),
+            .hint("ask the owner of the repository whether that is its revision; if it is, use --forget-history"),
         Cause::Untrusted(TrustError::OlderWhitelist { .. }) => failure
-            .hint("its server or a proxy is out of date, or brings back a publisher whom the owner took off the list"),
+            .hint("its server or a proxy is out of date, or sends a certificate that the owner removed from the whitelist"),
         Cause::Untrusted(TrustError::OlderRevision { .. } | TrustError::OlderTimestamp { .. }) => failure
-            .hint("if the repository was created anew, say --forget-history; otherwise its server is out of date"),
+            .hint("if the repository was recreated, use --forget-history; otherwise its server is out of date"),
         Cause::Untrusted(TrustError::WhitelistExpired { .. }) => failure.hint(
             "see whether the clock of this machine is right; if it is, tell the owner of the repository, who can sign \
              it again with `esker repo resign NAME`",
@@ -191,7 +191,7 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
             failure.hint("its writer can't be reached, perhaps because it runs on another node: name a cache on a local disk with --cache DIR")
         }
         Cause::Missing { .. } if kind == Kind::Network => {
-            failure.hint("see whether the URL and the name are right: the server is there; if they are, tell who runs it")
+            failure.hint("check the URL and the name, since the server answers; if both are right, tell its administrator")
         }
         Cause::Full { .. } | Cause::LargerThanCache { .. } => failure.hint("raise the limit with --quota SIZE, or unmount what holds the space"),
         _ => match kind {

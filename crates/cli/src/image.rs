@@ -14,11 +14,12 @@ use esker_squashfs::digest::Digest;
 use esker_squashfs::{FileImage, Image, ImageTree, OpenError, Options};
 
 pub(crate) use self::starts::brought;
-use crate::args::{RepositoryArgs, split_path};
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::parse_size;
-use crate::resolve;
 use crate::settings::Settings;
+use crate::settings::address;
+use crate::settings::address::split_path;
+use crate::settings::args::RepositoryArgs;
 
 /// Options for reading an image.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -101,7 +102,7 @@ impl ImageLocation {
             return Some(Self::File(text.into()));
         }
         if let (place, Some(path)) = split_path(text)
-            && (has_scheme || resolve::is_name(place))
+            && (has_scheme || address::is_name(place))
         {
             return Some(Self::Object(place.to_owned(), path.to_owned()));
         }

@@ -1,43 +1,22 @@
 //! The binary `esker`: resolves settings and joins the other crates.
 #![deny(unsafe_code)]
 
-mod again;
-mod args;
-mod browse;
-mod cache_folder;
 mod commands;
-mod compare;
-mod config_repository;
-mod configuration;
 mod container;
 mod cvmfs_help;
-mod doctor;
-mod entry;
 mod error;
-mod failures;
-mod glob;
 mod image;
-mod import;
-mod limits;
-mod log;
-mod mount_helper;
-mod open;
+mod logging;
+mod machine;
+mod mounting;
 mod output;
-mod privileges;
+mod process;
 mod progress;
 mod publisher;
-mod recorder;
-mod resolve;
-mod revision_source;
-mod run_mounted;
 mod settings;
-mod setup;
-mod signals;
 mod suggest;
-mod tiers;
 mod transaction;
-mod tuning;
-mod walk;
+mod trees;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -45,8 +24,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::error::Failure;
-use crate::limits::OpenFiles;
-use crate::mount_helper::Helper;
+use crate::logging::LogArgs;
+use crate::mounting::mount_helper::Helper;
+use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 
 /// Mounts CernVM-FS repositories and squashfs images, runs programs from them, and publishes them.
@@ -93,10 +73,22 @@ enum Command {
     Image(commands::image::Args),
     Completions(commands::completions::Args),
     Manual(commands::manual::Args),
-    #[command(name = run_mounted::CHILD, hide = true)]
+    #[command(name = mounting::run_mounted::CHILD, hide = true)]
     Child(commands::child::Args),
     #[command(name = commands::replay::REPLAY, hide = true)]
     Replay(commands::replay::Args),
+}
+
+impl Command {
+    /// Returns the options of the log, which only some commands have.
+    fn log_args(&self) -> LogArgs {
+        match self {
+            Command::Mount(args) => args.log,
+            Command::Broker(args) => args.log,
+            Command::Serve(args) => args.log,
+            _ => LogArgs::default(),
+        }
+    }
 }
 
 /// Runs a command; `line` has the arguments after the program's name.
@@ -120,10 +112,11 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     }
     // Files that a user's command makes are not ours.
     if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_)) {
-        privileges::mend_umask();
+        process::privileges::mend_umask();
     }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
+    logging::start(command.log_args(), &settings.environment)?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Ingest(args) => return commands::ingest::run(args, &settings, files),

@@ -1,6 +1,7 @@
 //! Common parts of the publisher's commands: folders of repositories and keys, output, failures.
 
 mod ask;
+mod branch;
 mod hooks;
 mod interrupt;
 mod lock;
@@ -25,6 +26,7 @@ use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
+use esker_format::write::history::TagError;
 use esker_run::take_signals;
 
 use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
@@ -32,6 +34,7 @@ use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
 pub(crate) use ask::confirm;
+pub(crate) use branch::BranchArgs;
 pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
@@ -53,8 +56,8 @@ pub(crate) struct PublisherArgs {
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
 
-    /// Command that signs in place of NAME.key: gets the bytes to sign on standard input, writes the signature [default:
-    /// the one in NAME.key.signer in the keys folder, if there is no key]
+    /// Command that signs in place of NAME.key: it reads the bytes to sign from standard input and writes the
+    /// signature to standard output [default: the one in NAME.key.signer in the keys folder, if there is no key]
     #[arg(long, value_name = "CMD")]
     signer: Option<String>,
 }
@@ -175,28 +178,29 @@ pub(crate) struct HowArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
 
-    /// File with rules in the syntax of .gitignore, beside `.eskerignore` in the root of the source: ignored paths stay as they
-    /// are published
+    /// File with rules in the syntax of .gitignore, in addition to `.eskerignore` in the root of the source; ignored
+    /// paths stay as they are in the repository
     #[arg(long, value_name = "FILE")]
     pub(crate) ignore: Vec<PathBuf>,
 
-    /// File that maps users of the source to published ones: lines of an old and a new number, `*` for all others
+    /// File that maps user ids of the source to published ones; each line has an old id (`*` for all others) and a
+    /// new id
     #[arg(long, value_name = "FILE")]
     pub(crate) uid_map: Option<PathBuf>,
 
-    /// The same for groups
+    /// File that maps group ids, like --uid-map
     #[arg(long, value_name = "FILE")]
     pub(crate) gid_map: Option<PathBuf>,
 
-    /// Profile to add to the repository: its bundles are written in this and each later revision
+    /// Profile to add to the repository; this and each later revision has file bundles made from it
     #[arg(long, value_name = "FILE")]
     pub(crate) profile: Vec<PathBuf>,
 
-    /// Print the changes (the first 50 paths; with --json all), and do nothing
+    /// Print the changes (the first 50 paths; all with --json), and publish nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Allow removing more than half of the repository's entries without confirmation; fewer than 10 never need it
+    /// Remove more than half of the repository's entries without confirmation; fewer than 10 entries never need it
     #[arg(long)]
     pub(crate) allow_shrink: bool,
 
@@ -289,7 +293,7 @@ impl HowArgs {
         let description = self.message.clone().unwrap_or_default();
         let profiles = self.profile.iter().map(|file| read_profile(file)).collect::<Result<_, _>>()?;
         Ok(PublishOptions {
-            tag: TagRequest { name: self.tag.clone(), description },
+            tag: TagRequest { name: self.tag.clone(), description, branch: None },
             threads: self.threads(),
             stop: interrupt.flag(),
             profiles,
@@ -299,7 +303,7 @@ impl HowArgs {
         })
     }
 
-    /// Reads the rules of what is left out, and the maps of owners.
+    /// Reads the rules for ignored paths, and the maps of owners.
     pub(crate) fn filter(&self) -> Result<Filter, Failure> {
         let read =
             |path: &Path| std::fs::read(path).context(Kind::Usage, format!("can't read {}", path.display()));
@@ -405,7 +409,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
             failure.hint("publish or abort it with `cvmfs_server`, or have this wait for that with --wait")
         }
         AdminError::Locked { .. } => {
-            failure.hint("repeat this when it is done, or with --wait (at most ten minutes: --wait=10m)")
+            failure.hint("repeat this when it has ended, or with --wait (at most ten minutes: --wait=10m)")
         }
         AdminError::Conflict { head, .. } => failure.hint(format!(
             "repeat this to compare with revision {head}, and to replace what it changed there; --dry-run lists the \
@@ -414,6 +418,13 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::Collected { .. } => failure.hint("repeat this: the objects are then stored again"),
         AdminError::Shrinks(_) => {
             failure.hint("if that is meant, repeat this with --allow-shrink; --dry-run lists the paths")
+        }
+        AdminError::Tag(TagError::BranchWithoutTag(_)) => failure.hint("name one with --tag NAME"),
+        AdminError::Tag(TagError::UnknownBranch(_)) => failure.hint(
+            "start it with --from REVISION; `esker tag list NAME --branches` lists those that are there",
+        ),
+        AdminError::Tag(TagError::BranchExists(_)) => {
+            failure.hint("leave out --from to go on with it, or choose another name")
         }
         AdminError::MessageWithoutTag => failure.hint("name a tag with --tag NAME"),
         AdminError::NotListed(_) => {

@@ -8,6 +8,7 @@
 //!
 //! Nothing but these folders is needed to list, show and drop a transaction: no key, no network, no mount.
 
+mod line;
 mod record;
 mod removal;
 mod session;
@@ -24,7 +25,7 @@ use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
 
 use crate::error::{Context as _, Failure, Kind};
 
-pub(crate) use record::{Origin, Outcome, Record};
+pub(crate) use record::{OnBranch, Origin, Outcome, Record};
 pub(crate) use session::Session;
 
 /// Largest record; far more than one takes.

@@ -132,12 +132,10 @@ pub enum TrustError {
         found: String,
     },
     /// The whitelist requires verification by PKCS#7.
-    #[error("the whitelist wants to be verified with PKCS#7, which is not supported")]
+    #[error("the whitelist requires a verification with PKCS#7, which is not supported")]
     WhitelistPkcs7,
     /// The whitelist requires a check against certificate authorities, which is not supported.
-    #[error(
-        "the whitelist wants the certificate to be verified against certificate authorities, which is not supported"
-    )]
+    #[error("the whitelist requires a check against certificate authorities, which is not supported")]
     WhitelistCaChain,
     /// The whitelist is not signed.
     #[error("the whitelist can't be verified: {0}")]

@@ -73,7 +73,7 @@ impl Channel {
 
     /// Sends a header and `body` in one write, as the kernel demands.
     pub(crate) fn send(&self, unique: u64, error: i32, body: &[IoSlice<'_>]) -> io::Result<()> {
-        /// Parts of a reply up to which it needs no allocation.
+        /// Maximum number of parts of a reply that is sent without an allocation.
         const INLINE: usize = 8;
         let bytes: usize = body.iter().map(|part| part.len()).sum();
         let len = u32::try_from(size_of::<OutHeader>() + bytes).map_err(io::Error::other)?;

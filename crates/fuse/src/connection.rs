@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use esker_threads::Pool;
 use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Kind, Listing, NodeWithAttr, Tree, TreeError};
 
 use crate::abi::XattrSize;
-use crate::background::Background;
 use crate::caller_state::{self, Reader};
 use crate::channel::Channel;
 use crate::counters::LiveCounters;
@@ -22,7 +22,7 @@ use crate::known_dentries::KnownDentries;
 use crate::listing::DirentBuffer;
 use crate::nodes::{Forgotten, NodeId, NodeTable};
 use crate::notify::Invalidations;
-use crate::options::{SessionOptions, Severity};
+use crate::options::SessionOptions;
 use crate::shared_deadline::SharedDeadlines;
 use crate::shared_memory::SharedMemory;
 use crate::trusted;
@@ -63,17 +63,14 @@ pub(crate) struct Connection {
     /// All descriptors of the connection; the first is the one it was mounted with.
     pub(crate) channels: Vec<Arc<Channel>>,
     pub(crate) workers: WorkerPool,
-    pub(crate) background: Arc<Background>,
+    /// Threads for calls of the tree that the thread of deadlines must not wait for: a disk may not answer.
+    pub(crate) background: Pool,
     pub(crate) worker_count: WorkerCount,
     /// Whether an overlay covers the tree: see [`crate::Session::put_below_overlay`].
     pub(crate) below_overlay: AtomicBool,
 }
 
 impl Connection {
-    pub(crate) fn log(&self, severity: Severity, text: &str) {
-        (self.options.log)(severity, text);
-    }
-
     /// Runs code of the tree; logs a panic and continues.
     pub(crate) fn catch_panic<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(run)) {
@@ -81,7 +78,7 @@ impl Connection {
             Err(panic) => {
                 let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                self.log(Severity::Error, &format!("the tree panicked in {what}: {text}"));
+                tracing::error!("the tree panicked in {what}: {text}");
                 None
             }
         }
@@ -384,7 +381,7 @@ impl Connection {
         self.shared_deadlines.failed(request);
         let (conn, late) = (Arc::clone(self), Arc::clone(request));
         // First, so that a reader of the error finds the reason in the status.
-        self.background.spawn_and_wait(move || conn.tell_tree(&late, &error), TELLING);
+        self.background.run_and_wait(move || conn.tell_tree(&late, &error), TELLING);
         self.refuse(request, esker_vfs::errno(ErrorKind::TimedOut));
     }
 
@@ -404,7 +401,7 @@ impl Connection {
         match sent {
             // The caller is gone, or the mount is.
             Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED)) => {
-                self.log(Severity::Error, &format!("the kernel refused an answer: {e}"));
+                tracing::error!("the kernel refused an answer: {e}");
                 // It keeps waiting for one that it accepts.
                 let _ = request.channel.error(request.unique, libc::EIO);
             }

@@ -163,7 +163,7 @@ impl Connection {
                 conn.catch_panic("a request", || conn.ask(&asked));
             }
         };
-        if !self.background.spawn(task) {
+        if !self.background.run(task) {
             *request.again.lock() = Some(now + TICK);
         }
     }

@@ -12,7 +12,6 @@ use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::inflight::{Request, TreeOp, User};
 use crate::nodes::NodeId;
-use crate::options::Severity;
 use crate::shared_memory::Slot;
 use crate::sys::read_plain;
 use crate::trusted;
@@ -52,7 +51,7 @@ impl Connection {
                     Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
                     Some(libc::ENODEV | libc::ECONNABORTED) => break,
                     _ => {
-                        self.log(Severity::Error, &format!("/dev/fuse can't be read: {e}"));
+                        tracing::error!("/dev/fuse can't be read: {e}");
                         break;
                     }
                 },
@@ -64,7 +63,7 @@ impl Connection {
 
     fn serve(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot) {
         let Some(header) = read_plain::<InHeader>(slot.request()) else {
-            return self.log(Severity::Error, "the kernel sent less than a request");
+            return tracing::error!("the kernel sent less than a request");
         };
         let since = Instant::now();
         let quick = !matches!(header.opcode, opcode::READ | opcode::READDIR | opcode::READDIRPLUS);
@@ -132,7 +131,7 @@ impl Connection {
         if let Err(e) = sent
             && !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED))
         {
-            self.log(Severity::Error, &format!("the kernel refused an answer: {e}"));
+            tracing::error!("the kernel refused an answer: {e}");
         }
     }
 
@@ -218,7 +217,7 @@ impl Connection {
 
     fn forgotten(&self, nodeid: u64, count: u64) {
         if !self.forget(NodeId(nodeid), count) {
-            self.log(Severity::Error, &format!("the kernel forgot node {nodeid:#x} {count} times too often"));
+            tracing::error!("the kernel forgot node {nodeid:#x} {count} times too often");
         }
     }
 

@@ -6,7 +6,6 @@
 #![deny(unsafe_code)]
 
 mod abi;
-mod background;
 mod caller_state;
 mod channel;
 mod connection;
@@ -34,5 +33,5 @@ mod workers;
 pub use counters::{Counters, OpcodeCounters};
 pub use kernel::KernelMask;
 pub use mount::{Mount, MountError, MountOptions, Unmount};
-pub use options::{Deadlines, Log, SessionOptions, Severity, XattrGuard};
+pub use options::{Deadlines, SessionOptions, XattrGuard};
 pub use session::{Session, SessionError};

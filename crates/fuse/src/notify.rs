@@ -35,7 +35,6 @@ use crate::caller_state;
 use crate::connection::Connection;
 use crate::inflight::{Request, TreeOp};
 use crate::nodes::NodeId;
-use crate::options::Severity;
 
 /// A name that no directory can contain.
 const NO_NAME: &[u8] = b"/";
@@ -213,7 +212,7 @@ impl Connection {
         // the mount is gone.
         let expected = [libc::ENOENT, libc::ENOTDIR, libc::ENODEV, libc::ECONNABORTED];
         if !error.raw_os_error().is_some_and(|e| expected.contains(&e)) {
-            self.log(Severity::Error, &format!("the kernel refused a notification: {error}"));
+            tracing::error!("the kernel refused a notification: {error}");
         }
     }
 

@@ -6,18 +6,6 @@ use std::time::Duration;
 
 use crate::KernelMask;
 
-/// Severity of a logged event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
-    /// An event that an administrator may want to know.
-    Notice,
-    /// A violation of the protocol: a tree that panicked, or a malformed request of the kernel.
-    Error,
-}
-
-/// Receiver of events that concern no caller. Called from worker threads: it must not block.
-pub type Log = Arc<dyn Fn(Severity, &str) + Send + Sync>;
-
 /// Deadlines of requests in flight; after them the caller gets `EIO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
@@ -62,8 +50,6 @@ pub struct SessionOptions {
     pub xattr_guard: Option<XattrGuard>,
     /// Whether the kernel enforces the access control lists that the tree has as extended attributes.
     pub enforce_acls: bool,
-    /// Receiver of events that concern no caller.
-    pub log: Log,
 }
 
 impl Default for SessionOptions {
@@ -77,7 +63,6 @@ impl Default for SessionOptions {
             proc: Some(Path::new("/proc").into()),
             xattr_guard: None,
             enforce_acls: false,
-            log: Arc::new(|_, _| {}),
         }
     }
 }

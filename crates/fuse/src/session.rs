@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
+use esker_threads::Pool;
 use esker_vfs::{Change, Tree, Watcher};
 use parking_lot::Mutex;
 
@@ -21,7 +22,6 @@ use crate::kernel::Negotiated;
 use crate::known_dentries::KnownDentries;
 use crate::nodes::NodeTable;
 use crate::notify::Invalidations;
-use crate::options::Severity;
 use crate::shared_deadline::SharedDeadlines;
 use crate::shared_memory::{SLOT_LEN, SharedMemory};
 use crate::worker_count::WorkerCount;
@@ -30,6 +30,9 @@ use crate::{Counters, MountError, SessionOptions, Unmount, mount, sys};
 
 /// Timeout for INIT. It is sent before mount(2) returns; a descriptor without one is not mounted.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
+
+/// Maximum number of background threads.
+const BACKGROUND: usize = 4;
 
 /// Failure to start a session.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +76,7 @@ impl Session {
         let main = Channel::new(device);
         let negotiated = greet(&main, &options)?;
         if options.enforce_acls && !negotiated.enforces_acls() {
-            (options.log)(Severity::Error, "access control lists are not enforced: the kernel can't do that");
+            tracing::error!("access control lists are not enforced: the kernel can't do that");
         }
         let memory =
             Arc::new(SharedMemory::new().map_err(failed("memory for the node table can't be reserved"))?);
@@ -86,7 +89,7 @@ impl Session {
         let conn = Arc::new(Connection {
             channels,
             workers,
-            background: Arc::default(),
+            background: Pool::on_demand("fuse-background", BACKGROUND),
             worker_count,
             names: (!negotiated.has_epochs()).then(KnownDentries::new),
             tree,
@@ -117,18 +120,16 @@ impl Session {
     fn spawn(&self) -> io::Result<()> {
         let mut threads = self.threads.lock();
         let watch = Arc::clone(&self.conn);
-        threads.push(thread::Builder::new().name("fuse-patience".into()).spawn(move || watch.watch_over())?);
+        threads.push(esker_threads::spawn("fuse-patience", move || watch.watch_over())?);
         let guard = Arc::clone(&self.conn);
         let spawn = move |number| guard.spawn_extra(number);
         let guard = Arc::clone(&self.conn);
-        threads.push(
-            thread::Builder::new().name("fuse-guard".into()).spawn(move || guard.workers.watchdog(spawn))?,
-        );
+        threads.push(esker_threads::spawn("fuse-guard", move || guard.workers.watchdog(spawn))?);
         for (number, channel) in self.conn.channels.iter().enumerate() {
             let (conn, channel) = (Arc::clone(&self.conn), Arc::clone(channel));
             let name = format!("fuse-{number}");
             // Not joined: one that waits for a disk would be waited for.
-            thread::Builder::new().name(name).spawn(move || conn.attend(&channel, number, false))?;
+            esker_threads::spawn(name, move || conn.attend(&channel, number, false))?;
         }
         Ok(())
     }
@@ -154,8 +155,7 @@ impl Session {
     pub fn wait(&self) -> bool {
         let left = self.conn.worker_count.wait();
         if left > 0 {
-            let text = format!("{left} threads still blocked on disk I/O; detaching");
-            self.conn.log(Severity::Notice, &text);
+            tracing::warn!("{left} threads still blocked on disk I/O; detaching");
             return false;
         }
         let threads = std::mem::take(&mut *self.threads.lock());
@@ -207,8 +207,7 @@ impl Connection {
         let at = usize::try_from(number).unwrap_or(0) % self.channels.len();
         let (conn, channel) = (Arc::clone(self), Arc::clone(&self.channels[at]));
         self.worker_count.join();
-        let started =
-            thread::Builder::new().name("fuse-hired".into()).spawn(move || conn.attend(&channel, at, true));
+        let started = esker_threads::spawn("fuse-hired", move || conn.attend(&channel, at, true));
         if started.is_err() {
             self.worker_count.leave(false, || self.end());
         }
@@ -235,7 +234,7 @@ fn channels(main: Channel, options: &SessionOptions) -> Vec<Arc<Channel>> {
         channels.push(match sys::clone_device(main.device()) {
             Ok(device) => Arc::new(Channel::new(device)),
             Err(e) => {
-                (options.log)(Severity::Notice, &format!("workers share one descriptor of /dev/fuse: {e}"));
+                tracing::warn!("workers share one descriptor of /dev/fuse: {e}");
                 Arc::clone(&main)
             }
         });
@@ -267,7 +266,7 @@ fn greet(channel: &Channel, options: &SessionOptions) -> Result<Negotiated, Sess
         let header = header.map_err(failed("the kernel's greeting is too short"))?;
         let offer = offer.map_err(failed("the kernel's greeting is too short"))?;
         if header.opcode != opcode::INIT {
-            return Err(failed("the connection is being served by somebody else")(short()));
+            return Err(failed("another process serves the connection")(short()));
         }
         if offer.major > abi::MAJOR {
             // The kernel sends INIT again with this version.

@@ -9,11 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use esker_fuse::{Log, Severity};
+use esker_cache_share::FileError;
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
-use crate::FileError;
 use crate::revisions::Revisions;
 use crate::status::MountStatus;
 
@@ -147,33 +146,25 @@ pub fn listen(socket: &Path) -> Result<Listening, FileError> {
 }
 
 impl Listening {
-    /// Answers requests from now on; failures of the socket itself are logged to `log`.
-    pub fn serve(self, answer: Answer, log: Log) -> io::Result<Control> {
+    /// Answers requests from now on; failures of the socket itself are logged.
+    pub fn serve(self, answer: Answer) -> io::Result<Control> {
         let accept = move || self.listener.accept().map(|(client, _)| client);
-        serve_all(accept, answer, log)
+        serve_all(accept, answer)
     }
 }
 
 fn serve_all(
     accept: impl Fn() -> io::Result<UnixStream> + Send + 'static,
     answer: Answer,
-    log: Log,
 ) -> io::Result<Control> {
     let clients = Arc::<Clients>::default();
     let theirs = clients.clone();
-    std::thread::Builder::new()
-        .name("control".into())
-        .spawn(move || accept_all(&accept, &answer, &log, &theirs))?;
+    esker_threads::spawn("control", move || accept_all(&accept, &answer, &theirs))?;
     Ok(Control { clients })
 }
 
 /// Accepts until the process ends: a mount that no longer listens could not be unmounted by its user.
-fn accept_all(
-    accept: &impl Fn() -> io::Result<UnixStream>,
-    answer: &Answer,
-    log: &Log,
-    clients: &Arc<Clients>,
-) {
+fn accept_all(accept: &impl Fn() -> io::Result<UnixStream>, answer: &Answer, clients: &Arc<Clients>) {
     let mut failing = false;
     loop {
         let client = match accept() {
@@ -183,8 +174,7 @@ fn accept_all(
                 // without a notification: so accept is also retried after a while, during which connections wait in
                 // the socket's queue. Logged once, until it works again.
                 if !std::mem::replace(&mut failing, true) {
-                    let text = format!("the control socket can't accept connections, retrying: {error}");
-                    log(Severity::Error, &text);
+                    tracing::error!("the control socket can't accept connections, retrying: {error}");
                 }
                 clients.wait(ACCEPT_AGAIN);
                 continue;
@@ -192,11 +182,11 @@ fn accept_all(
         };
         failing = false;
         // Excess clients are disconnected.
-        if !crate::peer::is_trusted(&client) || !clients.begin() {
+        if !esker_cache_share::peer::is_trusted(&client) || !clients.begin() {
             continue;
         }
         let (answer, theirs) = (Arc::clone(answer), Arc::clone(clients));
-        let spawned = std::thread::Builder::new().name("control-client".into()).spawn(move || {
+        let spawned = esker_threads::spawn("control-client", move || {
             // The client may have disconnected.
             let _ = serve(client, &answer);
             theirs.end();
@@ -267,11 +257,9 @@ pub(crate) fn ask_on(mut stream: &UnixStream, request: &Request, deadline: Insta
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use esker_testkit::log_lines::LogLines;
 
-    fn silent() -> Log {
-        Arc::new(|_, text| panic!("nothing to complain about, but: {text}"))
-    }
+    use super::*;
 
     #[test]
     fn listening_does_not_replace_a_file_that_is_no_socket() {
@@ -285,7 +273,7 @@ mod tests {
     fn listening(answer: Answer) -> (tempfile::TempDir, std::path::PathBuf) {
         let base = tempfile::tempdir().expect("a directory");
         let socket = base.path().join("s");
-        listen(&socket).expect("listening").serve(answer, silent()).expect("serving");
+        listen(&socket).expect("listening").serve(answer).expect("serving");
         (base, socket)
     }
 
@@ -344,13 +332,11 @@ mod tests {
             drop(left);
             listener.accept().map(|(client, _)| client)
         };
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let lines = said.clone();
-        let log: Log = Arc::new(move |_, text| lines.lock().push(text.to_owned()));
-        serve_all(accept, Arc::new(|_| Response::Done), log).expect("serving");
+        let lines = LogLines::collect();
+        serve_all(accept, Arc::new(|_| Response::Done)).expect("serving");
         let answer = ask(&socket, &Request::Status, Duration::from_secs(30)).expect("an answer");
         assert_eq!((answer, *failures.lock()), (Response::Done, 0));
-        let said = said.lock();
+        let said = lines.all();
         assert_eq!(said.len(), 1, "{said:?}");
         assert!(said[0].contains("os error 24"), "{said:?}");
     }

@@ -11,9 +11,11 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use esker_cache_share::FileError;
+use esker_threads::watchdog;
 use serde::{Deserialize, Serialize};
 
-use crate::{FileError, sys, watchdog};
+use crate::sys;
 
 /// Maximum length of a report in bytes.
 const REPORT_MAX: u64 = 64 * 1024;

@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_cache_share::FileError;
 use esker_erofs::{ErofsTree, XattrPolicy};
 use esker_fuse::mount::{FLAGS, Trusted, image_path, may_mount_images, mount_image, mount_overlay};
-use esker_fuse::{Log, Mount, MountOptions, Session, SessionOptions, Severity};
+use esker_fuse::{Mount, MountOptions, Session, SessionOptions};
 use esker_vfs::{Change, Tree, Watcher};
 use rustix::mount::{UnmountFlags, mount_bind, mount_remount, unmount};
 
-use crate::FileError;
 use crate::mounted::MountedError;
 use crate::mounts;
 use crate::status::Presentation;
@@ -35,16 +35,15 @@ impl LayeredMount<'_> {
     /// Mounts, serves and presents it through `wanted`, or the next best file system that the kernel accepts; the log
     /// has the reason.
     pub(crate) fn show(self, wanted: Presentation) -> Result<(Session, Presentation), MountedError> {
-        let log = self.session.log.clone();
         // The kernel doesn't enforce access control lists of an image.
         let may_be = may_mount_images(self.session.kernel) && !self.session.enforce_acls;
         if wanted == Presentation::Erofs && may_be {
             match self.with_erofs()? {
                 Ok(session) => return Ok((session, Presentation::Erofs)),
-                Err(refused) => log(Severity::Notice, &format!("mounted without EROFS: {refused}")),
+                Err(refused) => tracing::warn!("mounted without EROFS: {refused}"),
             }
         }
-        self.with_overlay(&log)
+        self.with_overlay()
     }
 
     /// Returns the session, or the reason of the kernel's refusal.
@@ -66,7 +65,7 @@ impl LayeredMount<'_> {
         }
     }
 
-    fn with_overlay(self, log: &Log) -> Result<(Session, Presentation), MountedError> {
+    fn with_overlay(self) -> Result<(Session, Presentation), MountedError> {
         let (behind, device) = PrivateMount::mount(self.place, self.options)?;
         let session = Session::start(device, self.tree.clone(), self.session)?;
         // The overlay's mount would lose the flag when it is remounted to drop names.
@@ -77,7 +76,7 @@ impl LayeredMount<'_> {
         if let Err(refused) =
             mount_overlay(&behind.place, self.mountpoint, &self.options.source, self.trusted)
         {
-            log(Severity::Notice, &format!("mounted without an overlay: {refused}"));
+            tracing::warn!("mounted without an overlay: {refused}");
             behind.show_as_it_is(self.mountpoint)?;
             return Ok((session, Presentation::Fuse));
         }

@@ -5,32 +5,30 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use esker_cache_share::memory::is_memory;
+use esker_cache_share::{FileError, Through};
+use esker_config::{TalkOptions, Telemetry};
 use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
-use esker_fuse::{
-    Log, Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Severity, Unmount,
-};
+use esker_fuse::{Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Unmount};
 use esker_prefetch::{RecordingTree, ReplayerCommand, SequenceStore};
 use esker_store::{Datagrams, ObjectStore};
+use esker_threads::watchdog;
 use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
 
-use crate::FileError;
 use crate::attributes::OfMount;
-use crate::cache_share::Through;
 use crate::control::{self, Control, Listening, Request, Response};
 use crate::layered_mount::LayeredMount;
-use crate::memory::is_memory;
 use crate::push::{self, Push};
 use crate::registry::{Entry, Registration, RegistryError};
 use crate::replay;
 use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
 use crate::status::{self, MountStatus, Presentation, seconds};
-use crate::talk::{Talk, TalkOptions};
-use crate::telemetry::{self, Telemetry};
-use crate::watchdog;
+use crate::talk::Talk;
+use crate::telemetry;
 
 /// Time limit for clients of the control socket to read their last reply.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
@@ -182,7 +180,6 @@ pub struct Mounted {
     control: Option<Control>,
     /// Services; none once the tree is unmounted.
     beside: Mutex<Option<Beside>>,
-    log: Log,
 }
 
 /// State that the control socket reports and changes.
@@ -209,25 +206,19 @@ struct Beside {
 
 impl Beside {
     /// Starts the services. Failures are only logged: they don't prevent the mount.
-    fn start(
-        telemetry: Option<Telemetry>,
-        talk: Option<TalkOptions>,
-        served: &Arc<Served>,
-        log: &Log,
-    ) -> Self {
-        let say = |text: String| log(Severity::Notice, &text);
-        let lines = log.clone();
-        let to_log = esker_store::Log::new(move |text| lines(Severity::Notice, text));
+    fn start(telemetry: Option<Telemetry>, talk: Option<TalkOptions>, served: &Arc<Served>) -> Self {
         let telemetry = telemetry.and_then(|telemetry| {
-            let started = telemetry::start(&telemetry, Arc::downgrade(served), to_log);
+            let started = telemetry::start(&telemetry, Arc::downgrade(served));
             started
-                .inspect_err(|error| say(format!("no counters are sent: {}", esker_view::chain(error))))
+                .inspect_err(|error| tracing::warn!("no counters are sent: {}", esker_view::chain(error)))
                 .ok()
         });
         let talk = talk.and_then(|talk| {
             let socket = talk.socket.display().to_string();
-            let started = Talk::start(talk, Arc::downgrade(served), log.clone());
-            started.inspect_err(|error| say(format!("cvmfs_talk is not answered at {socket}: {error}"))).ok()
+            let started = Talk::start(talk, Arc::downgrade(served));
+            started
+                .inspect_err(|error| tracing::warn!("cvmfs_talk is not answered at {socket}: {error}"))
+                .ok()
         });
         Self { _telemetry: telemetry, _talk: talk }
     }
@@ -317,9 +308,8 @@ impl Mounted {
         mut content: Content,
     ) -> Result<Self, MountedError> {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
-        let log = plan.session.log.clone();
         let session = SessionOptions { mountpoint, ..plan.session };
-        let replayer = plan.replayer.and_then(|command| record_and_replay(command, &mut content, &log));
+        let replayer = plan.replayer.and_then(|command| record_and_replay(command, &mut content));
         let tree = replayer.clone().map_or_else(|| content.tree(), |replayer| replayer as Arc<dyn Tree>);
         let (session, shown_with) = match door {
             MountTarget::Device(device) => (Session::start(device, tree, session)?, Presentation::Fuse),
@@ -332,7 +322,7 @@ impl Mounted {
         };
         let (registration, socket) =
             announced.map(|announced| (announced.registration, announced.listening)).unzip();
-        let listening = listen(&plan.push, &content, &log);
+        let listening = listen(&plan.push, &content);
         let served = Arc::new(Served {
             mountpoint: plan.mountpoint,
             command: plan.command,
@@ -348,12 +338,12 @@ impl Mounted {
         if let Content::Repository(_, view) = &served.content {
             view.tell(Arc::new(OfMount(Arc::downgrade(&served))));
         }
-        let beside = Beside::start(plan.telemetry, plan.talk, &served, &log);
+        let beside = Beside::start(plan.telemetry, plan.talk, &served);
         let answering = served.clone();
         let answer = Arc::new(move |request| answering.answer(request));
-        let control = socket.map(|socket| socket.serve(answer, log.clone())).transpose();
+        let control = socket.map(|socket| socket.serve(answer)).transpose();
         let control = control.map_err(MountedError::Thread)?;
-        Ok(Self { served, control, beside: Mutex::new(Some(beside)), log })
+        Ok(Self { served, control, beside: Mutex::new(Some(beside)) })
     }
 
     /// Returns the status for `esker status`; `None` if a disk or another process does not reply.
@@ -384,7 +374,7 @@ impl Mounted {
             served.content.close();
         });
         if let Err(error) = &closed {
-            (self.log)(Severity::Notice, &format!("{error}; detaching"));
+            tracing::warn!("{error}; detaching");
         }
         drop(self.beside.lock().take());
         // The client that asked to unmount gets its reply before the registry's lock is dropped.
@@ -396,19 +386,15 @@ impl Mounted {
     }
 }
 
-fn record_and_replay(
-    command: ReplayerCommand,
-    content: &mut Content,
-    log: &Log,
-) -> Option<Arc<RecordingTree>> {
+fn record_and_replay(command: ReplayerCommand, content: &mut Content) -> Option<Arc<RecordingTree>> {
     match content {
-        Content::Repository(repository, view) => replay::in_repository(repository, view, command, log),
-        Content::Image(image) => replay::in_image(image, command, log),
+        Content::Repository(repository, view) => replay::in_repository(repository, view, command),
+        Content::Image(image) => replay::in_image(image, command),
     }
 }
 
 /// Failures are only logged: without it new revisions come at the end of the time to live.
-fn listen(push: &Push, content: &Content, log: &Log) -> Option<esker_store::SseListener> {
+fn listen(push: &Push, content: &Content) -> Option<esker_store::SseListener> {
     let (repository, view) = content.repository().ok()?;
     if view.status().pinned {
         return None;
@@ -417,8 +403,7 @@ fn listen(push: &Push, content: &Content, log: &Log) -> Option<esker_store::SseL
     let started = push::start(listen, view);
     started
         .inspect_err(|error| {
-            let text = format!("no push notifications of new revisions: {}", esker_view::chain(error));
-            log(Severity::Notice, &text);
+            tracing::warn!("no push notifications of new revisions: {}", esker_view::chain(error));
         })
         .ok()
 }
@@ -512,7 +497,7 @@ fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> M
     let store = repository.store.status();
     let head = repository.heads.current();
     let mut errors: Vec<_> = view.failures.into_iter().map(status::Failure::from).collect();
-    errors.extend(store.cache.disk_failure.map(status::Failure::of_cache));
+    errors.extend(store.cache.disk_failure.clone().map(status::Failure::of_cache));
     errors.sort_by_key(|error| error.time);
     MountStatus {
         revision: view.revision,
@@ -527,10 +512,10 @@ fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> M
             .offline
             .map(|offline| status::Offline { since: seconds(offline.since), reason: offline.reason }),
         errors,
-        view: status::View::from(&view.counters),
-        fetched: status::Fetched::from(&store.traffic),
-        network: status::Network::from(&store.network),
-        work: status::Work::from(&store.work),
+        view: view.counters,
+        fetched: store.traffic,
+        network: store.network,
+        work: store.work,
         cache: status::Cache {
             directory: repository.store.cache().to_owned(),
             writer: repository.store.is_writer(),
@@ -539,14 +524,7 @@ fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> M
                 _ => None,
             },
             broker_refused: repository.store.refusal(),
-            bytes: store.cache.used,
-            quota: store.cache.quota,
-            objects: store.cache.objects,
-            evicted: store.cache.evicted,
-            unchecked: store.cache.unchecked,
-            unkept: store.cache.unkept,
-            disk_errors: store.cache.disk_errors,
-            lower: store.cache.lower.into(),
+            state: store.cache,
         },
         ..status
     }

@@ -11,10 +11,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use esker_cache_share::FileError;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::FileError;
 use crate::mounts::{self, MountLine};
 use crate::runtime::{RuntimeDir, RuntimeError};
 
@@ -31,7 +31,7 @@ const GLANCE: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Mount point.
-    #[serde(with = "crate::path_json::exact")]
+    #[serde(with = "crate::exact_path")]
     pub mountpoint: PathBuf,
     /// Command that has the mount for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -41,7 +41,7 @@ pub struct Entry {
     /// Source of the mount.
     pub url: String,
     /// The cache directory.
-    #[serde(with = "crate::path_json::exact")]
+    #[serde(with = "crate::exact_path")]
     pub cache: PathBuf,
     /// The daemon's process id.
     pub pid: u32,

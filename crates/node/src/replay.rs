@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use esker_fuse::{Log, Severity};
 use esker_prefetch::{RecordingTree, ReplayGate, ReplayerCommand, SequenceStore};
 use esker_view::{Arrival, PrefetchEvent, View};
 use parking_lot::Mutex;
@@ -21,10 +20,9 @@ pub fn in_repository(
     repository: &Repository,
     view: &Arc<View>,
     command: ReplayerCommand,
-    log: &Log,
 ) -> Option<Arc<RecordingTree>> {
     let store = SequenceStore::new(Some(repository.starts()));
-    let recording = or_log(RecordingTree::new(view.clone(), store, command, is_calm(view)), log)?;
+    let recording = or_log(RecordingTree::new(view.clone(), store, command, is_calm(view)))?;
     let weak = Arc::downgrade(&recording);
     view.set_prefetch_listener(Box::new(move |what| {
         let Some(recording) = weak.upgrade() else { return };
@@ -39,15 +37,13 @@ pub fn in_repository(
 }
 
 /// Wraps the tree of an image with a recording of reads, if the image has a replayer.
-pub fn in_image(image: &mut ImageMount, command: ReplayerCommand, log: &Log) -> Option<Arc<RecordingTree>> {
+pub fn in_image(image: &mut ImageMount, command: ReplayerCommand) -> Option<Arc<RecordingTree>> {
     let store = image.sequences.take()?;
-    or_log(RecordingTree::new(image.tree.clone(), store, command, Box::new(|| true)), log)
+    or_log(RecordingTree::new(image.tree.clone(), store, command, Box::new(|| true)))
 }
 
-fn or_log(recording: io::Result<RecordingTree>, log: &Log) -> Option<Arc<RecordingTree>> {
-    let say = |error: &io::Error| {
-        log(Severity::Notice, &format!("no replayer: no thread can be started: {error}"));
-    };
+fn or_log(recording: io::Result<RecordingTree>) -> Option<Arc<RecordingTree>> {
+    let say = |error: &io::Error| tracing::warn!("no replayer: no thread can be started: {error}");
     recording.inspect_err(say).ok().map(Arc::new)
 }
 

@@ -1,23 +1,17 @@
 //! Opens a repository: its objects through the shared cache, and its head.
 
-use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use esker_cache_share::{BrokerAddress, CacheOpener, SharedCache, Through, room};
 use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_store::{
-    Blame, Cache, CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, Log,
-    Lower, ObjectStore, Objects, RealDisk, Servers, ServersError, Source, StoreError, Stored, connect,
-    make_dirs,
+    CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, Lower, RealDisk,
+    Servers, Source, StoreError, Stored, connect, make_dirs,
 };
-use parking_lot::Mutex;
-
-use crate::cache_share::{BrokerAddress, Opener, SharedCache, Through, Writer};
-use crate::memory;
 
 /// Servers, keys and cache of a repository.
 #[derive(Clone)]
@@ -47,8 +41,6 @@ pub struct RepositoryOptions {
     pub forget_history: bool,
     /// Timeout for a server to begin a reply, in place of the default.
     pub deadline: Option<Duration>,
-    /// Log for fail-overs.
-    pub log: Log,
 }
 
 /// An open repository.
@@ -67,13 +59,11 @@ pub struct Repository {
 
 /// The folder of saved heads in a cache; every process that uses the cache reads and writes it.
 const HEADS: &str = "heads";
-/// Number of unused repositories whose connections and counters are kept for returning clients.
-const STORES_KEPT: usize = 64;
 
 impl Repository {
     /// Joins or opens the cache and prepares to fetch the head; sends no request yet.
     pub fn open(options: RepositoryOptions) -> Result<Self, StoreError> {
-        let engine = engine(options.deadline, options.log.clone())?;
+        let engine = engine(options.deadline)?;
         let mut servers = options.servers;
         options.deadline.into_iter().for_each(|deadline| servers.within(deadline));
         let url = servers.url().to_owned();
@@ -81,7 +71,7 @@ impl Repository {
         let room = CacheOptions { streaming: options.streaming, ..room(options.quota, options.lower) };
         let opener = CacheOpener { engine: engine.clone(), folder: options.cache.clone(), room };
         let (cache, text) = (&options.cache, servers.to_string());
-        let store = SharedCache::open_through(cache, &text, Box::new(opener), options.broker, options.log)?;
+        let store = SharedCache::open_through(cache, &text, Box::new(opener), options.broker)?;
         let head_source = if options.offline { Arc::new(Unasked(url.clone())) } else { source };
         let keys = options.keys.clone();
         let head_options =
@@ -123,104 +113,13 @@ pub fn sequences(cache: &Path, tree: &str) -> PathBuf {
 }
 
 /// Starts the fetching engine, with a deadline for servers in place of the defaults.
-pub fn engine(deadline: Option<Duration>, log: Log) -> Result<Engine, StoreError> {
-    let mut options = EngineOptions { log, ..EngineOptions::default() };
+pub fn engine(deadline: Option<Duration>) -> Result<Engine, StoreError> {
+    let mut options = EngineOptions::default();
     if let Some(deadline) = deadline {
         options.http.connect = options.http.connect.min(deadline);
         options.http.first_byte = options.http.first_byte.min(deadline);
     }
     Engine::start(options)
-}
-
-/// Opens the cache of a repository on disk or in memory.
-pub(crate) struct CacheOpener {
-    pub(crate) engine: Engine,
-    pub(crate) folder: PathBuf,
-    pub(crate) room: CacheOptions,
-}
-
-impl Opener for CacheOpener {
-    fn open(&self) -> Result<Arc<dyn Writer>, StoreError> {
-        open_writer(&self.engine, &self.folder, self.room.clone())
-    }
-
-    fn open_spare(&self) -> Option<Arc<dyn Writer>> {
-        let (root, folder, quota) = memory::while_open().ok()?;
-        let room = CacheOptions { streaming: true, ..room(quota, self.room.lower.clone()) };
-        let cache = Cache::open(&self.engine, &folder, room).ok()?;
-        Some(Arc::new(CacheWriter::new(&self.engine, cache, Some(root))))
-    }
-}
-
-/// Returns the limits of a cache, and its lower folders.
-pub(crate) fn room(quota: u64, lower: Vec<Lower>) -> CacheOptions {
-    CacheOptions { lower, ..CacheOptions::with_quota(quota) }
-}
-
-/// Becomes the writer of a cache.
-pub(crate) fn open_writer(
-    engine: &Engine,
-    folder: &Path,
-    room: CacheOptions,
-) -> Result<Arc<dyn Writer>, StoreError> {
-    let cache = Cache::open(engine, folder, room)?;
-    Ok(Arc::new(CacheWriter::new(engine, cache, None)))
-}
-
-/// A cache that this process writes, and the repositories that use it.
-struct CacheWriter {
-    engine: Engine,
-    cache: Cache,
-    stores: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
-    /// Memory file of a cache in memory.
-    _memory: Option<OwnedFd>,
-}
-
-impl CacheWriter {
-    fn new(engine: &Engine, cache: Cache, memory: Option<OwnedFd>) -> Self {
-        Self { engine: engine.clone(), cache, stores: Mutex::default(), _memory: memory }
-    }
-}
-
-impl Writer for CacheWriter {
-    fn store(&self, servers: &str) -> Result<Arc<dyn ObjectStore>, StoreError> {
-        let mut stores = self.stores.lock();
-        if let Some(store) = stores.get(servers) {
-            return Ok(store.clone());
-        }
-        let asked = read_servers(servers)?;
-        let external = asked.external.as_deref().map(|external| connect(&self.engine, external.clone()));
-        let external = external.transpose()?;
-        let source = connect(&self.engine, asked)?;
-        let store: Arc<dyn ObjectStore> = Arc::new(Objects::with_external(&self.cache, source, external));
-        if stores.len() >= STORES_KEPT {
-            // Those that a client uses are not ours alone.
-            stores.retain(|_, store| Arc::strong_count(store) > 1);
-        }
-        stores.insert(servers.to_owned(), store.clone());
-        Ok(store)
-    }
-
-    fn cache(&self) -> Option<Cache> {
-        Some(self.cache.clone())
-    }
-
-    fn is_lost(&self) -> bool {
-        self.cache.is_lost()
-    }
-
-    fn close(&self) {
-        // The next writer checks the files that could not be made durable.
-        let _ = self.cache.close();
-    }
-}
-
-/// Parses the servers that a client of the shared cache sent.
-pub(crate) fn read_servers(servers: &str) -> Result<Servers, StoreError> {
-    servers.parse().map_err(|error: ServersError| {
-        let text = error.to_string();
-        StoreError::new("the repository", Cause::Remote { blame: Blame::Caller, may_pass: false, text })
-    })
 }
 
 /// Reason why a server that the user excluded can't be reached.

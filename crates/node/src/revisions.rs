@@ -1,11 +1,11 @@
 //! Collects the revisions of a repository for `esker revision --json`: mounted, newest, and tagged ones.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use esker_format::history::Tag;
 use esker_store::ObjectStore;
+use esker_threads::watchdog;
 use esker_vfs::TreeError;
 use esker_view::{Published, ViewStatus};
 use serde::{Deserialize, Serialize};
@@ -168,19 +168,16 @@ impl Looks {
             return Err("earlier requests still wait for its server".to_owned());
         }
         let (heads, store) = (repository.heads.clone(), Arc::clone(&repository.store));
-        let (sender, receiver) = channel();
         let look = move || {
             let found = Looked::at(heads, &*store, tags).map_err(|error| esker_view::chain(&error));
             drop(permit);
-            // The receiver may have timed out.
-            let _ = sender.send(found);
+            found
         };
-        let started = std::thread::Builder::new().name("look".into()).spawn(look);
-        started.map(|_| receiver).map_err(|error| format!("no thread can be started: {error}"))
+        watchdog::begin("look", look).map_err(|error| format!("no thread can be started: {error}"))
     }
 }
 
-/// Returns what is known without a reply.
+/// Returns the facts that need no reply.
 fn unanswered(repository: &Repository, reason: String) -> Revisions {
     let status = repository.heads.status();
     let newest = status.head.map(|head| Newest {

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use rustix::fs::{Access, access};
 
-use crate::FileError;
+use esker_cache_share::FileError;
 
 /// Shared folders for runtime directories `esker-UID` of users without a session, in order of preference.
 pub const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
@@ -114,7 +114,7 @@ impl RuntimeDir {
         id
     }
 
-    /// Path.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

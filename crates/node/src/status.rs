@@ -1,9 +1,10 @@
-//! Status of a mount, in the form of `esker status --json`.
+//! Status of a mount, in the form of `esker status --json`: the owners' snapshots, and the facts of the mount itself.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_store::LowerStatus;
+use esker_store::{CacheStatus, NetworkStatus, SseStatus, TrafficStatus, WorkStatus};
+use esker_view::ViewCounters;
 use serde::{Deserialize, Serialize};
 
 /// File system through which programs see a tree. A daemon of ours answers for data that it lacks.
@@ -23,7 +24,7 @@ pub enum Presentation {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MountStatus {
     /// Mount point.
-    #[serde(with = "crate::path_json::shown")]
+    #[serde(with = "esker_cache_share::shown_path")]
     pub mountpoint: PathBuf,
     /// The command of `esker run` for which alone it is mounted; absent for a mount that all see.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,15 +77,15 @@ pub struct MountStatus {
     #[serde(default)]
     pub hired: u64,
     /// Counters of the repository's view.
-    pub view: View,
+    pub view: ViewCounters,
     /// Bytes and objects from the network.
-    pub fetched: Fetched,
+    pub fetched: TrafficStatus,
     /// State of the network.
     #[serde(default)]
-    pub network: Network,
+    pub network: NetworkStatus,
     /// Time for which hashing, inflating and writing waited for a thread.
     #[serde(default)]
-    pub work: Work,
+    pub work: WorkStatus,
     /// State of the cache.
     pub cache: Cache,
     /// Set if an image is mounted: its identity, and its reads. It has no revision, network or cache.
@@ -128,18 +129,14 @@ pub struct Offline {
 pub struct Push {
     /// URL of the event stream.
     pub url: String,
-    /// True if the stream is open.
-    pub connected: bool,
-    /// Number of events since the mount.
-    pub events: u64,
-    /// Cause of the failure to open the stream.
-    pub failure: Option<String>,
+    /// Status of the stream.
+    #[serde(flatten)]
+    pub stream: SseStatus,
 }
 
 impl From<&esker_store::SseListener> for Push {
     fn from(listening: &esker_store::SseListener) -> Self {
-        let esker_store::SseStatus { connected, events, failure } = listening.status();
-        Self { url: listening.url().to_owned(), connected, events, failure }
+        Self { url: listening.url().to_owned(), stream: listening.status() }
     }
 }
 
@@ -171,149 +168,11 @@ pub struct Requests {
     pub busy_us: u64,
 }
 
-/// Counters of the view.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct View {
-    /// Number of attached catalogs.
-    pub catalogs: u64,
-    /// Number of lookups.
-    pub lookups: u64,
-    /// Number of listings.
-    pub lists: u64,
-    /// Number of reads.
-    pub reads: u64,
-    /// Number of reads that waited for an object.
-    pub misses: u64,
-    /// Number of changes of the revision since the mount.
-    pub switches: u64,
-    /// Number of files that programs may have open.
-    pub held: u64,
-}
-
-/// Objects fetched of this repository since its cache was opened, also by other mounts that share the cache.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fetched {
-    /// Number of objects.
-    pub objects: u64,
-    /// Stored size of these objects in bytes.
-    pub bytes: u64,
-    /// Number of prefetched objects.
-    #[serde(default)]
-    pub prefetched_objects: u64,
-    /// Stored size of prefetched objects in bytes.
-    #[serde(default)]
-    pub prefetched_bytes: u64,
-    /// Of the prefetched objects, those that were used since.
-    #[serde(default)]
-    pub prefetched_used_objects: u64,
-    /// Stored size of the used ones in bytes.
-    #[serde(default)]
-    pub prefetched_used_bytes: u64,
-    /// Number of failed prefetches.
-    #[serde(default)]
-    pub prefetches_failed: u64,
-    /// Number of prefetches in the queue or in flight.
-    #[serde(default)]
-    pub prefetches_queued: u64,
-}
-
-/// Requests to servers, their results, and the state of the route.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Network {
-    /// Number of requests sent.
-    pub requests: u64,
-    /// Number of connections opened.
-    pub connections: u64,
-    /// Bytes of answers, without their headers.
-    pub received_bytes: u64,
-    /// The least round trip lately, in microseconds; 0 before there was a connection.
-    pub round_trip_us: u64,
-    /// The fastest delivery lately.
-    pub bytes_per_second: u64,
-    /// Limit of concurrent requests for starting prefetches.
-    pub window: u64,
-    /// Servers and proxies, and their failures.
-    #[serde(default)]
-    pub route: Route,
-}
-
-/// Servers and proxies, and their failures since the cache was opened.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Route {
-    /// The servers.
-    pub servers: Vec<Reach>,
-    /// The proxies, group by group; `DIRECT` for none.
-    pub proxies: Vec<Vec<Reach>>,
-    /// Number of servers marked down.
-    pub server_failovers: u64,
-    /// Number of proxies marked down.
-    pub proxy_failovers: u64,
-    /// Number of servers and proxies that recovered.
-    pub recoveries: u64,
-    /// Attempts beyond the first of a request.
-    pub retries: u64,
-    /// Time and cause of the last failed attempt.
-    pub last_error: Option<(u64, String)>,
-}
-
-/// A server or a proxy.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
-    /// URL of the server or proxy.
-    pub name: String,
-    /// True if requests are sent there.
-    pub active: bool,
-    /// True if it failed and has not replied since.
-    pub out: bool,
-    /// Time of the failure, in seconds since 1970.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub since: Option<u64>,
-    /// Cause of the failure.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-}
-
-impl From<&esker_store::Reach> for Reach {
-    fn from(one: &esker_store::Reach) -> Self {
-        let esker_store::Reach { name, active, out, since, why } = one.clone();
-        Self { name, active, out, since, why }
-    }
-}
-
-impl From<Reach> for esker_store::Reach {
-    fn from(one: Reach) -> Self {
-        let Reach { name, active, out, since, why } = one;
-        Self { name, active, out, since, why }
-    }
-}
-
-/// Time for which work waited for a thread.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Work {
-    /// Waits of demanded objects.
-    pub demand: Waits,
-    /// Waits of prefetches.
-    pub prefetch: Waits,
-    /// Waits of both while a thread was idle.
-    pub idle: Waits,
-}
-
-/// Waits, as powers of two.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waits {
-    /// Number of jobs.
-    pub jobs: u64,
-    /// Median wait in microseconds.
-    pub half_us: u64,
-    /// 99th percentile in microseconds.
-    pub p99_us: u64,
-}
-
 /// State of the cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cache {
     /// Path of the cache folder.
-    #[serde(with = "crate::path_json::shown")]
+    #[serde(with = "esker_cache_share::shown_path")]
     pub directory: PathBuf,
     /// True if this daemon writes the cache; other daemons are its clients.
     pub writer: bool,
@@ -321,52 +180,9 @@ pub struct Cache {
     pub broker: Option<PathBuf>,
     /// Reason of the node's broker, if it refused.
     pub broker_refused: Option<String>,
-    /// Bytes in use.
-    pub bytes: u64,
-    /// Quota in bytes; 0 for no limit.
-    pub quota: u64,
-    /// Number of objects in the cache.
-    pub objects: u64,
-    /// Number of objects evicted since the writer opened the cache.
-    pub evicted: u64,
-    /// Number of objects that are checked before their first use, because the last writer was killed.
-    pub unchecked: u64,
-    /// Number of objects that were read uncached, for lack of room or because the disk failed.
-    pub unkept: u64,
-    /// Number of failed operations on the disk.
-    pub disk_errors: u64,
-    /// Objects from lower cache folders.
-    #[serde(default)]
-    pub lower: Lower,
-}
-
-/// Objects from lower cache folders, since the cache's writer opened it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lower {
-    /// Number of objects found in the lower cache.
-    pub found: u64,
-    /// Plain size of these objects in bytes.
-    pub found_bytes: u64,
-    /// Number of files that were unreadable or failed verification.
-    pub refused: u64,
-    /// Number of requests sent to the network because the lower cache made no progress.
-    pub late: u64,
-    /// Number of objects written for other nodes.
-    pub given: u64,
-}
-
-impl From<LowerStatus> for Lower {
-    fn from(status: LowerStatus) -> Self {
-        let LowerStatus { found, found_bytes, refused, late, given } = status;
-        Self { found, found_bytes, refused, late, given }
-    }
-}
-
-impl From<Lower> for LowerStatus {
-    fn from(lower: Lower) -> Self {
-        let Lower { found, found_bytes, refused, late, given } = lower;
-        Self { found, found_bytes, refused, late, given }
-    }
+    /// Counters of the cache.
+    #[serde(flatten)]
+    pub state: CacheStatus,
 }
 
 impl Failure {
@@ -396,90 +212,94 @@ impl From<&esker_fuse::OpcodeCounters> for Requests {
     }
 }
 
-impl From<&esker_view::ViewCounters> for View {
-    fn from(counters: &esker_view::ViewCounters) -> Self {
-        Self {
-            catalogs: counters.catalogs,
-            lookups: counters.lookups,
-            lists: counters.lists,
-            reads: counters.reads,
-            misses: counters.misses,
-            switches: counters.switches,
-            held: counters.held,
-        }
-    }
-}
-
-impl From<&esker_store::TrafficStatus> for Fetched {
-    fn from(traffic: &esker_store::TrafficStatus) -> Self {
-        Self {
-            objects: traffic.fetched,
-            bytes: traffic.fetched_bytes,
-            prefetched_objects: traffic.prefetched,
-            prefetched_bytes: traffic.prefetched_bytes,
-            prefetched_used_objects: traffic.prefetched_used,
-            prefetched_used_bytes: traffic.prefetched_used_bytes,
-            prefetches_failed: traffic.prefetches_failed,
-            prefetches_queued: traffic.warming,
-        }
-    }
-}
-
-impl From<&esker_store::NetworkStatus> for Network {
-    fn from(network: &esker_store::NetworkStatus) -> Self {
-        Self {
-            requests: network.requests,
-            connections: network.connections,
-            received_bytes: network.received_bytes,
-            round_trip_us: network.round_trip_us,
-            bytes_per_second: network.bytes_per_second,
-            window: network.window,
-            route: Route::from(&network.route),
-        }
-    }
-}
-
-impl From<&esker_store::RouteStatus> for Route {
-    fn from(route: &esker_store::RouteStatus) -> Self {
-        Self {
-            servers: route.servers.iter().map(Reach::from).collect(),
-            proxies: route.proxies.iter().map(|group| group.iter().map(Reach::from).collect()).collect(),
-            server_failovers: route.server_failovers,
-            proxy_failovers: route.proxy_failovers,
-            recoveries: route.recoveries,
-            retries: route.retries,
-            last_error: route.last_error.clone(),
-        }
-    }
-}
-
-impl From<Route> for esker_store::RouteStatus {
-    fn from(route: Route) -> Self {
-        let group = |group: Vec<Reach>| group.into_iter().map(esker_store::Reach::from).collect();
-        Self {
-            servers: route.servers.into_iter().map(esker_store::Reach::from).collect(),
-            proxies: route.proxies.into_iter().map(group).collect(),
-            server_failovers: route.server_failovers,
-            proxy_failovers: route.proxy_failovers,
-            recoveries: route.recoveries,
-            retries: route.retries,
-            last_error: route.last_error,
-        }
-    }
-}
-
-impl From<&esker_store::WorkStatus> for Work {
-    fn from(work: &esker_store::WorkStatus) -> Self {
-        let waits = |waits: &esker_store::WaitStatus| Waits {
-            jobs: waits.jobs,
-            half_us: waits.half_us,
-            p99_us: waits.p99_us,
-        };
-        Self { demand: waits(&work.demand), prefetch: waits(&work.prefetch), idle: waits(&work.idle) }
-    }
-}
-
 /// Seconds since the epoch; a time before it counts as the epoch.
 pub fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_store::{Reach, RouteStatus};
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Adds the names of a value's fields, with the names of the objects that they are in.
+    fn add_names(prefix: &str, value: &Value, names: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+                    add_names(&path, value, names);
+                }
+            }
+            Value::Array(items) if items.iter().any(|item| item.is_object() || item.is_array()) => {
+                items.iter().for_each(|item| add_names(prefix, item, names));
+            }
+            _ => names.push(prefix.to_owned()),
+        }
+    }
+
+    /// Scripts read these names, and an `esker status` of another build does.
+    #[test]
+    fn the_status_keeps_its_field_names() {
+        let reach = Reach { since: Some(1), why: Some("no answer".into()), ..Reach::default() };
+        let route = RouteStatus {
+            servers: vec![reach.clone()],
+            proxies: vec![vec![reach]],
+            ..RouteStatus::default()
+        };
+        let status = MountStatus {
+            command: Some("ls".into()),
+            offline: Some(Offline { since: 1, reason: "no answer".into() }),
+            push: Some(Push { url: "http://h".into(), stream: SseStatus::default() }),
+            errors: vec![Failure::of_cache((1, "full".into()))],
+            requests: vec![Requests::from(&esker_fuse::OpcodeCounters::default())],
+            network: NetworkStatus { route, ..NetworkStatus::default() },
+            image: Some(Image::default()),
+            ..MountStatus::default()
+        };
+        let json = serde_json::to_value(&status).expect("JSON");
+        let mut names = Vec::new();
+        add_names("", &json, &mut names);
+        names.sort();
+        let expected = [
+            "cache: broker broker_refused bytes damaged descriptors descriptors_limit descriptors_peak directory \
+             disk_errors disk_failure evicted hard_limit leftovers lower.found lower.found_bytes lower.given \
+             lower.late lower.refused objects opened_unclean over_quota pinned_bytes pinned_objects quota spared \
+             unchecked unkept writer",
+            ": checked command",
+            "errors: caller cause object time",
+            "fetched: bytes failed hits joined objects prefetched_bytes prefetched_objects prefetched_used_bytes \
+             prefetched_used_objects prefetches_failed prefetches_queued",
+            ": fixed hired",
+            "image: authenticated block_bytes blocks bytes codec kept_bytes read_ahead read_bytes",
+            ": mounted mountpoint",
+            "network: bytes_per_second connections received_bytes requests round_trip_us route.last_error \
+             route.proxies.active route.proxies.name route.proxies.out route.proxies.since route.proxies.why \
+             route.proxy_failovers route.recoveries route.retries route.server_failovers route.servers.active \
+             route.servers.name route.servers.out route.servers.since route.servers.why window",
+            ": nodes notifications",
+            "offline: reason since",
+            ": pid published",
+            "push: connected events failure url",
+            ": repository",
+            "requests: busy_us errors name parked requests",
+            ": revision root_hash shown_with since tag url",
+            "view: catalogs failures held lists lookups misses reads switches xattrs",
+            ": waiting whitelist_expires",
+            "work: demand.half_us demand.jobs demand.p99_us idle.half_us idle.jobs idle.p99_us prefetch.half_us \
+             prefetch.jobs prefetch.p99_us",
+        ];
+        let expected: Vec<String> = expected
+            .iter()
+            .filter_map(|group| group.split_once(": "))
+            .flat_map(|(object, names)| {
+                let dot = if object.is_empty() { "" } else { "." };
+                names.split_whitespace().map(move |name| format!("{object}{dot}{name}"))
+            })
+            .collect();
+        assert_eq!(names, expected);
+        assert_eq!(serde_json::from_value::<MountStatus>(json).expect("a status"), status);
+    }
 }

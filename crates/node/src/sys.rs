@@ -1,8 +1,8 @@
-//! System calls that need `unsafe`: steps between fork and exec, the groups of a peer, and the local time.
+//! System calls that need `unsafe`: steps between fork and exec, and the local time.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -43,33 +43,6 @@ pub(crate) fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
     }
     // SAFETY: the number is open, and by the convention between parent and child it is ours alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Maximum number of groups of a process in Linux.
-const GROUPS_MAX: usize = 65_536;
-
-/// Returns the supplementary groups of the process that connected to a socket (Linux 4.13).
-pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
-    let mut groups = vec![0u32; 64];
-    loop {
-        let room = std::mem::size_of_val(groups.as_slice());
-        let mut len = libc::socklen_t::try_from(room).map_err(io::Error::other)?;
-        // SAFETY: the buffer has `len` bytes, and any bytes are numbers of groups.
-        let asked = unsafe {
-            let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERGROUPS);
-            libc::getsockopt(socket.as_raw_fd(), level, name, groups.as_mut_ptr().cast(), &raw mut len)
-        };
-        if asked == 0 {
-            groups.truncate(usize::try_from(len).unwrap_or_default() / size_of::<u32>());
-            return Ok(groups);
-        }
-        let error = io::Error::last_os_error();
-        // It says how much room it needs, but twice as much will do as well.
-        if error.raw_os_error() != Some(libc::ERANGE) || groups.len() >= GROUPS_MAX {
-            return Err(error);
-        }
-        groups.resize(groups.len() * 4, 0);
-    }
 }
 
 /// Returns a local time in the form of the system's log: `Jan  2 03:04:05`.

@@ -6,9 +6,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use esker_config::{SyslogOptions, SyslogTarget};
 use parking_lot::Mutex;
 
 use crate::sys;
@@ -19,30 +20,20 @@ const FILE_MAX: u64 = 500 * 1024;
 const LINE_MAX: usize = 900;
 /// Syslog severity of errors (RFC 3164, 4.1.1).
 const ERROR: u8 = 3;
+const DEBUG: u8 = 7;
 /// `user`, and the first of `local0` to `local7`.
 const USER: u8 = 1;
 const LOCAL: u8 = 16;
 
-/// Destination and form of lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SyslogOptions {
-    /// Destination.
-    pub to: SyslogTarget,
-    /// The number of a `local` facility; `user` if there is none.
-    pub local: Option<u8>,
-    /// The severity of lines that are no errors: 7 for debugging, 6 for information, 5 for notices.
-    pub severity: u8,
-    /// Prefix of each text, in parentheses.
-    pub prefix: String,
-}
-
-/// Destination of log lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SyslogTarget {
-    /// The process that listens at this socket.
-    Socket(PathBuf),
-    /// The end of this file.
-    File(PathBuf),
+/// Severity of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyslogSeverity {
+    /// An error.
+    Error,
+    /// The severity that the options name.
+    Configured,
+    /// A line for developers.
+    Debug,
 }
 
 /// Connection to the system's log. Its failures are ignored and delay nothing: there is a log beside it.
@@ -67,31 +58,37 @@ impl Syslog {
         Ok(Self { options, socket, file: Mutex::default() })
     }
 
-    /// Sends a line, and forgets it if that is not possible now.
-    pub fn line(&self, is_error: bool, text: &str) {
-        let line = self.compose(is_error, text, SystemTime::now());
+    /// Sends a line; returns false if that is not possible now.
+    pub fn line(&self, severity: SyslogSeverity, text: &str) -> bool {
+        let line = self.compose(severity, text, SystemTime::now());
         match (&self.options.to, &self.socket) {
             // Without a connection, so that another process may listen there the next time.
-            (SyslogTarget::Socket(path), Some(socket)) => _ = socket.send_to(line.as_bytes(), path),
+            (SyslogTarget::Socket(path), Some(socket)) => socket.send_to(line.as_bytes(), path).is_ok(),
             (SyslogTarget::File(path), _) => {
                 let _one_after_the_other = self.file.lock();
-                let _ = append(path, &line);
+                append(path, &line).is_ok()
             }
-            (SyslogTarget::Socket(_), None) => {}
+            (SyslogTarget::Socket(_), None) => false,
         }
     }
 
-    fn compose(&self, is_error: bool, text: &str, time: SystemTime) -> String {
-        let SyslogOptions { to, local, severity, prefix } = &self.options;
+    fn compose(&self, severity: SyslogSeverity, text: &str, time: SystemTime) -> String {
+        let SyslogOptions { to, local, severity: configured, prefix } = &self.options;
         let facility = local.map_or(USER, |local| LOCAL + local);
-        let priority = facility * 8 + if is_error { ERROR } else { *severity };
+        let severity = match severity {
+            SyslogSeverity::Error => ERROR,
+            SyslogSeverity::Configured => *configured,
+            SyslogSeverity::Debug => DEBUG,
+        };
+        let priority = facility * 8 + severity;
         let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let pid = std::process::id();
         // One line each, whatever a server or a path put into it.
         let mut text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let end = (0..=LINE_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
         text.truncate(end.unwrap_or(0));
-        let line = format!("{} esker[{pid}]: ({prefix}) {text}", sys::local_time(seconds));
+        let prefix = if prefix.is_empty() { String::new() } else { format!("({prefix}) ") };
+        let line = format!("{} esker[{pid}]: {prefix}{text}", sys::local_time(seconds));
         match to {
             SyslogTarget::Socket(_) => format!("<{priority}>{line}"),
             SyslogTarget::File(_) => line + "\n",
@@ -143,18 +140,18 @@ mod tests {
             let len = socket.recv(&mut buffer).expect("a datagram");
             String::from_utf8(buffer[..len].to_vec()).expect("text")
         };
-        syslog.line(false, "proxy a left\nfor b");
+        assert!(syslog.line(SyslogSeverity::Configured, "proxy a left\nfor b"));
         let line = received();
         let (head, text) = line.split_once(" esker[").expect("a tag");
         // local2 is 18; information is 6.
         assert!(head.starts_with("<150>") && head.len() == "<150>".len() + "Jan  1 00:00:00".len(), "{line}");
         assert_eq!(text, format!("{}]: (a.test) proxy a left for b", std::process::id()));
-        syslog.line(true, &"ü".repeat(2000));
+        assert!(syslog.line(SyslogSeverity::Error, &"ü".repeat(2000)));
         let line = received();
         assert!(line.starts_with("<147>") && line.len() < 1024, "{line}");
         let user =
             Syslog::new(SyslogOptions { local: None, severity: 5, ..options(SyslogTarget::Socket(path)) });
-        user.expect("a way").line(false, "x");
+        assert!(user.expect("a way").line(SyslogSeverity::Configured, "x"));
         assert!(received().starts_with("<13>"));
     }
 
@@ -163,10 +160,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("log");
         let syslog = Syslog::new(options(SyslogTarget::Socket(path.clone()))).expect("a way");
-        syslog.line(true, "nobody listens");
+        assert!(!syslog.line(SyslogSeverity::Error, "there is no socket"));
         let full = UnixDatagram::bind(&path).expect("a socket");
         // More than any queue holds; this ends because none of them waits.
-        (0..5000).for_each(|number| syslog.line(false, &format!("line {number}")));
+        assert!((0..5000).any(|number| !syslog.line(SyslogSeverity::Debug, &format!("line {number}"))));
         let mut buffer = [0; 1024];
         assert!(full.recv(&mut buffer).is_ok());
     }
@@ -176,11 +173,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("mounts.log");
         let syslog = Syslog::new(options(SyslogTarget::File(path.clone()))).expect("a way");
-        syslog.line(false, "first");
+        assert!(syslog.line(SyslogSeverity::Configured, "first"));
         let text = fs::read_to_string(&path).expect("the file");
         assert!(text.ends_with("]: (a.test) first\n") && !text.starts_with('<'), "{text}");
         fs::write(&path, vec![b'x'; usize::try_from(FILE_MAX).expect("small")]).expect("a long file");
-        syslog.line(false, "second");
+        assert!(syslog.line(SyslogSeverity::Configured, "second"));
         assert_eq!(fs::metadata(folder.path().join("mounts.log.1")).expect("aside").len(), FILE_MAX);
         assert_eq!(fs::read_to_string(&path).expect("the file").lines().count(), 1);
     }

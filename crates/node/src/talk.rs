@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use esker_fuse::{Log, Severity};
+use esker_config::TalkOptions;
 use esker_store::{Reach, RouteStatus, Servers, StoreStatus};
 use esker_view::View;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -32,28 +32,17 @@ const LOOK: Duration = Duration::from_secs(30);
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 const MEGABYTE: u64 = 1 << 20;
 
-/// Socket for `cvmfs_talk`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TalkOptions {
-    /// Path of the socket.
-    pub socket: PathBuf,
-    /// User id that owns the socket, beside root.
-    pub owner: Option<u32>,
-    /// Longest interval between two checks for a new revision, if one is set.
-    pub longest_ttl: Option<Duration>,
-}
-
 /// A socket in service until the process ends; its file is removed on drop. Dropping this takes it away.
 #[derive(Debug)]
 pub(crate) struct Talk(PathBuf);
 
 impl Talk {
     /// Starts serving the socket.
-    pub(crate) fn start(options: TalkOptions, served: Weak<Served>, log: Log) -> io::Result<Self> {
+    pub(crate) fn start(options: TalkOptions, served: Weak<Served>) -> io::Result<Self> {
         let listener = listen(&options)?;
         let talk = Self(options.socket.clone());
-        let run = move || accept_all(&listener, &options, &served, &log);
-        std::thread::Builder::new().name("talk".into()).spawn(run)?;
+        let run = move || accept_all(&listener, &options, &served);
+        esker_threads::spawn("talk", run)?;
         Ok(talk)
     }
 }
@@ -99,7 +88,7 @@ fn is_answered(path: &Path) -> io::Result<bool> {
 }
 
 /// Serves clients one after the other, as the reference does.
-fn accept_all(listener: &UnixListener, options: &TalkOptions, served: &Weak<Served>, log: &Log) {
+fn accept_all(listener: &UnixListener, options: &TalkOptions, served: &Weak<Served>) {
     let mut failing = false;
     loop {
         match listener.accept() {
@@ -111,10 +100,7 @@ fn accept_all(listener: &UnixListener, options: &TalkOptions, served: &Weak<Serv
             }
             Err(error) => {
                 if !std::mem::replace(&mut failing, true) {
-                    log(
-                        Severity::Error,
-                        &format!("{} can't accept connections: {error}", options.socket.display()),
-                    );
+                    tracing::error!("{} can't accept connections: {error}", options.socket.display());
                 }
                 std::thread::sleep(ACCEPT_AGAIN);
             }

@@ -131,7 +131,7 @@ pub struct BundleObject {
 pub struct Turn<C> {
     /// Objects that were found.
     pub objects: Vec<BundleObject>,
-    /// What the cluster needs to go on.
+    /// Next step of the cluster.
     pub next: Next<C>,
 }
 

@@ -202,7 +202,7 @@ impl Stage {
         &self.image
     }
 
-    /// Returns the stage with the directory at this path of the image as image.
+    /// Returns a stage whose image is the directory at this path of the image.
     pub fn below(self, path: &Path) -> Self {
         let image = self.image.join(path.strip_prefix("/").unwrap_or(path));
         Self { image, ..self }

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_differs_from_a_forbidden_one() {
+    fn an_exhausted_namespace_limit_is_explained() {
         let text = blocked(Step::Namespace, libc::ENOSPC, &facts());
         assert!(text.contains("is 1000 and all are in use"), "{text}");
     }

@@ -54,7 +54,7 @@ pub struct HostParts {
 }
 
 impl HostParts {
-    /// True if the host has none of them.
+    /// True if no part of the host matches, variables aside.
     pub fn is_empty(&self) -> bool {
         self.libraries.is_empty()
             && self.devices.is_empty()

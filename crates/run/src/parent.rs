@@ -102,7 +102,7 @@ fn pass_on(phase: &Phase, received: Received, ignored: &[i32]) {
     match phase {
         Phase::Before if ignored.contains(&received.signal) => {}
         Phase::Before => die_by(received.signal),
-        // The terminal has told the command itself.
+        // The terminal has sent the signal to the command, too.
         Phase::Running(_) if received.from_kernel => {}
         Phase::Running(pid) => {
             if let Some(signal) = Signal::from_named_raw(received.signal) {

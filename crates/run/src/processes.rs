@@ -44,7 +44,7 @@ const KILLED: u8 = 128 + 9;
 /// Fate of the processes that a command leaves running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Orphans {
-    /// They go on.
+    /// They continue.
     Kept,
     /// They end with the command: none is left when the process that represents it ends.
     Killed,

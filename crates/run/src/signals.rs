@@ -43,9 +43,10 @@ pub(crate) fn take_and_remember(
 /// another PID namespace can't give it back.
 pub fn take_terminal() {
     sys::ignore(libc::SIGTTOU);
-    let group = rustix::process::getpgrp();
-    // Without a terminal there is nothing to take.
-    let _ = rustix::termios::tcsetpgrp(std::io::stdin(), group);
+    // Without a terminal there is nothing to take, and a group outside of the PID namespace has no number in it.
+    if let Some(group) = sys::process_group() {
+        let _ = rustix::termios::tcsetpgrp(std::io::stdin(), group);
+    }
 }
 
 /// Ends this process by `signal`, as the command ended, without a second core dump. If the signal doesn't end

@@ -61,6 +61,14 @@ pub(crate) fn set_default(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
+/// Returns the process group of this process; none if its leader is outside of the PID namespace.
+///
+/// rustix takes 0, which the kernel returns then, for impossible.
+pub(crate) fn process_group() -> Option<Pid> {
+    // SAFETY: it only returns a number.
+    Pid::from_raw(unsafe { libc::getpgrp() })
+}
+
 /// Ignores `signal` from now on.
 pub(crate) fn ignore(signal: i32) {
     // SAFETY: it changes the action of a signal of this process alone.
@@ -200,7 +208,7 @@ pub(crate) fn restrict_mount(target: &Path, forbid: u64, recursive: bool) -> io:
     let target = CString::new(target.as_os_str().as_bytes())?;
     let change = libc::mount_attr { attr_set: forbid, attr_clr: 0, propagation: 0, userns_fd: 0 };
     let flags = if recursive { libc::AT_RECURSIVE } else { 0 };
-    // SAFETY: the path and the structure live as long as the call, and its length is told.
+    // SAFETY: the path and the structure live as long as the call, and the structure's length is passed.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,

@@ -94,6 +94,8 @@ impl Connection {
                         return self.part().await;
                     }
                     let answer = self.shared.answer(&request, self.client).await;
+                    let status = answer.status.0;
+                    tracing::debug!(client = %self.client, path = request.path, status, "request");
                     (answer, request.method == Method::Head, !request.keep_alive)
                 }
                 Ok(Next::Refused(refusal)) => (Answer::refusal(refusal), false, true),

@@ -14,8 +14,7 @@ use esker_store::Links;
 /// Maximum size of a manifest in bytes; real ones have a few hundred.
 const MANIFEST_MAX: u64 = 64 * 1024;
 
-/// The served folders, which are read at every use, so that new repositories need no restart. Their content is
-/// looked up at every use, so a repository that is created later is served without a restart.
+/// The served folders. They are read at every use, so a repository that is created later is served without a restart.
 #[derive(Debug)]
 pub struct Repositories {
     roots: Vec<Root>,
@@ -41,7 +40,7 @@ pub enum RootError {
         source: io::Error,
     },
     /// The manifest of a repository has no valid name.
-    #[error("can't tell which repository lies in {path}: {reason}")]
+    #[error("can't tell which repository is in {path}: {reason}")]
     Nameless {
         /// Path of the folder.
         path: PathBuf,

@@ -93,7 +93,7 @@ pub struct Served {
     pub connections: u64,
     /// Number of responses.
     pub requests: u64,
-    /// Number of these with status 400 and above.
+    /// Number of responses with status 400 and above.
     pub failures: u64,
     /// Number of incomplete responses: the client closed or was too slow, or the file became shorter.
     pub broken_off: u64,

@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use esker_threads::Pool;
+
 use crate::Options;
 use crate::cache::Cache;
 use crate::fault::Fault;
 use crate::image::Image;
 use crate::layout::{BlockWord, CodecId, Superblock};
-use crate::pool::Pool;
 use crate::read_cache::ReadCache;
 use crate::readahead::{SourceHints, Speculation};
 use crate::single_flight::{Joined, SingleFlight, Waiter};

@@ -34,7 +34,6 @@ mod fault;
 mod find;
 mod image;
 pub mod layout;
-mod pool;
 mod read_cache;
 mod readahead;
 mod reader;

@@ -2,7 +2,7 @@
 //!
 //! An image is written in the order of its directories, and programs read neighbouring files together: of the
 //! blocks that the start of a large program needs, two thirds directly follow one that it needed before. So
-//! the source is told to load the stored bytes around each block read while it is idle, and the following
+//! the source gets a hint to load the stored bytes around each block read while it is idle, and the following
 //! block is decompressed as long as such predictions turn out right.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -13,6 +13,7 @@ mod xattrs;
 
 use std::sync::Arc;
 
+use esker_threads::Pool;
 use esker_vfs::{DirEntry, ErrorKind, Reply, Requester, TreeError};
 
 pub(crate) use content::{FileState, Piece};
@@ -26,7 +27,6 @@ use crate::cache::Cache;
 use crate::fault::Fault;
 use crate::image::Image;
 use crate::layout::{LayoutError, SUPERBLOCK_LEN, Superblock};
-use crate::pool::Pool;
 use crate::read_cache::ReadCache;
 use crate::single_flight::SingleFlight;
 use crate::{OpenError, Options};
@@ -99,7 +99,7 @@ impl Core {
         tables::check(&superblock, image.len()).map_err(fault)?;
         let threads = if options.threads == 0 { image.parallel() } else { options.threads };
         let threads = if threads == 0 { default_threads() } else { threads };
-        let pool = Arc::new(Pool::new(threads).map_err(OpenError::Thread)?);
+        let pool = Arc::new(Pool::start("image", threads).map_err(OpenError::Thread)?);
         let pieces = Arc::new(ReadCache::new(&image, superblock.bytes_used, options.metadata_bytes));
         let striped = (image.stripe() > 0).then(|| Arc::clone(&pieces));
         let blocks = Blocks::new(&image, &superblock, striped, Arc::clone(&pool), options);

@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use crate::error::{Cause, StoreError};
 use crate::failover::retry::RetryPolicy;
 use crate::failover::{EngineResources, Routed};
-use crate::log::Log;
 use crate::memory_budget::MemoryBudget;
 use crate::pool::Pool;
 use crate::servers::Servers;
@@ -26,18 +25,11 @@ pub struct EngineOptions {
     pub retry: RetryPolicy,
     /// Maximum number of bytes of stored objects in memory; more are spooled to disk.
     pub memory: u64,
-    /// Log for fail-overs and failures of a cache's disk.
-    pub log: Log,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self {
-            http: HttpOptions::default(),
-            retry: RetryPolicy::default(),
-            memory: 256 << 20,
-            log: Log::default(),
-        }
+        Self { http: HttpOptions::default(), retry: RetryPolicy::default(), memory: 256 << 20 }
     }
 }
 
@@ -71,10 +63,6 @@ impl Engine {
                 routes: Mutex::default(),
             }),
         })
-    }
-
-    pub(crate) fn log(&self) -> &Log {
-        &self.shared.options.log
     }
 
     pub(crate) fn pool(&self) -> &Arc<Pool> {
@@ -126,13 +114,12 @@ pub fn connect(engine: &Engine, servers: impl Into<Servers>) -> Result<Arc<dyn S
     if let Some(known) = routes.get(&key).and_then(Weak::upgrade) {
         return Ok(known);
     }
-    let EngineOptions { http, retry, log, .. } = &engine.shared.options;
+    let EngineOptions { http, retry, .. } = &engine.shared.options;
     let around = EngineResources {
         network: engine.network()?,
         pool: engine.pool().clone(),
         policy: *retry,
         http: http.clone(),
-        log: log.clone(),
     };
     let routed = Arc::new(Routed::new(around, servers)?);
     routes.insert(key, Arc::downgrade(&routed));

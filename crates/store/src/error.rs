@@ -103,7 +103,7 @@ pub enum Cause {
     #[error("the server answered with status {0}")]
     Status(u16),
     /// The server is overloaded and requests a pause.
-    #[error("the server answered with status {status} and wants to be left alone for {} s", after.as_secs())]
+    #[error("the server answered with status {status} and requests a pause of {} s", after.as_secs())]
     Overloaded {
         /// The HTTP status.
         status: u16,
@@ -137,7 +137,7 @@ pub enum Cause {
         location: String,
     },
     /// The server requires authentication.
-    #[error("the server answered with status 401: it sends that only to those it knows")]
+    #[error("the server answered with status 401: it requires a login")]
     Unauthorized {
         /// The value of the field `WWW-Authenticate`.
         challenge: String,
@@ -168,10 +168,10 @@ pub enum Cause {
     },
     /// A rule forbids connections to the address.
     #[error(
-        "connecting to {host} ({address}) is not allowed to users of this broker; whoever runs it allows it with `--connect`"
+        "connecting to {host} ({address}) is not allowed to users of this broker; its administrator can allow it with `--connect`"
     )]
     NotAllowed {
-        /// The server or proxy, as it was named.
+        /// Server or proxy, as configured.
         host: String,
         /// Address of the host.
         address: std::net::IpAddr,
@@ -300,7 +300,7 @@ pub enum Cause {
     },
     /// No server for external data is configured.
     #[error(
-        "external data, and no server for external data is named: set CVMFS_EXTERNAL_URL, or say --external URL"
+        "external data, and no server for external data is named: set CVMFS_EXTERNAL_URL, or use --external URL"
     )]
     NoExternalServer,
     /// The object is too large for the cache.

@@ -12,7 +12,7 @@
 //! works again, so that no read pays for it.
 
 mod egress;
-mod failover_log;
+mod failure_counters;
 mod fault;
 mod geo;
 mod mark_down;
@@ -35,7 +35,6 @@ use parking_lot::Mutex;
 use crate::callback::Callback;
 use crate::error::{Blame, Cause, StoreError};
 use crate::failover::retry::RetryPolicy;
-use crate::log::Log;
 use crate::pool::Pool;
 use crate::servers::{Order, Servers};
 use crate::transport::source::{Fetch, Source, Stored};
@@ -45,7 +44,7 @@ use crate::transport::{
     BaseUrl, ConnectOptions, HttpOptions, HttpSource, Limits, Network, Site, TrafficCounts, Via,
 };
 use egress::Egress;
-use failover_log::FailoverLog;
+use failure_counters::FailureCounters;
 use fault::Fault;
 use proxy_lookups::ProxyLookups;
 use request_state::{REDIRECTS_MAX, RequestState, Step};
@@ -73,7 +72,7 @@ struct Router {
     troubled: AtomicBool,
     /// True if the servers are still to be sorted by distance or response time.
     unsorted: AtomicBool,
-    log: FailoverLog,
+    failures: FailureCounters,
 }
 
 /// A route: server number and egress id.
@@ -92,7 +91,6 @@ pub(crate) struct EngineResources {
     pub(crate) pool: Arc<Pool>,
     pub(crate) policy: RetryPolicy,
     pub(crate) http: HttpOptions,
-    pub(crate) log: Log,
 }
 
 impl Routed {
@@ -113,7 +111,7 @@ impl Routed {
         if servers.order == Order::Given {
             routes.keep(servers.most);
         }
-        let EngineResources { network, pool, mut policy, http, log } = around;
+        let EngineResources { network, pool, mut policy, http } = around;
         policy.first_pause = servers.timings.first_pause.unwrap_or(policy.first_pause);
         if servers.timings.indefinitely {
             // The time that a request may take bounds it all the same.
@@ -134,7 +132,7 @@ impl Routed {
             lookups,
             troubled: AtomicBool::new(false),
             unsorted: AtomicBool::new(unsorted),
-            log: FailoverLog::new(log),
+            failures: FailureCounters::default(),
         };
         Ok(Self { router: Arc::new(router) })
     }
@@ -186,7 +184,7 @@ impl Router {
         match self.step(&fetch, &state) {
             Step::Take(route) => {
                 if last.is_some() {
-                    self.log.retried();
+                    self.failures.retried();
                 }
                 self.go(route, fetch, state, done);
             }
@@ -261,7 +259,7 @@ impl Router {
             fetch.fresh = true;
             return self.go(route, fetch, state, done);
         }
-        self.log.error(&error);
+        self.failures.error(&error);
         self.mark_certain_faults(route, fault, &error);
         // A prefetch is not retried: a failing server has enough load.
         if fetch.priority.give_up() {
@@ -274,7 +272,7 @@ impl Router {
             && !self.routes.lock().is_single()
         {
             state.repeated += 1;
-            self.log.retried();
+            self.failures.retried();
             let pause = self.policy.pause(state.repeated);
             return self.network.clone().later(pause, move || self.go(route, fetch, state, done));
         }
@@ -299,7 +297,7 @@ impl Router {
         let error = state.round_over(last);
         match self.policy.next(state.rounds, &error) {
             Some(pause) if !is_old && state.is_in_time(&fetch.progress, self.policy.total, pause) => {
-                self.log.retried();
+                self.failures.retried();
                 fetch.fresh = state.fresh;
                 self.network.clone().later(pause, move || self.begin(fetch, state, done));
             }

@@ -363,6 +363,7 @@ impl FetchJob {
             whole: None,
             fields: None,
             form: None,
+            header_only: false,
             about: Some(self.wanted.what.as_str().into()),
             limit: self.wanted.stored_limit(),
             plain_size: self.wanted.size,

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+use serde::{Deserialize, Serialize};
 
 use crate::priority::{Priority, Urgency};
 use crate::wait_stats::{WaitStats, WaitStatus};
@@ -20,7 +21,8 @@ use crate::wait_stats::{WaitStats, WaitStatus};
 const NICE: i32 = 10;
 
 /// Waits of hashing, inflating and writing for a thread.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WorkStatus {
     /// Waits of demands.
     pub demand: WaitStatus,
@@ -103,7 +105,7 @@ impl Pool {
             for number in 0..count {
                 let queue = queue.clone();
                 let name = format!("{name}-{number}");
-                threads.push(std::thread::Builder::new().name(name).spawn(move || queue.work(urgency))?);
+                threads.push(esker_threads::spawn(name, move || queue.work(urgency))?);
             }
         }
         Ok(Arc::new(Self { queue, threads: Mutex::new(threads) }))

@@ -131,14 +131,14 @@ impl Priority {
         }
     }
 
-    /// Adds a reason to prefetch it.
+    /// Adds the cancel token of another caller: the prefetch continues until all of its tokens are cancelled.
     pub(crate) fn also_for(&self, token: CancelToken) {
         let mut state = self.0.state.lock();
         state.tokens.retain(|token| !token.is_cancelled());
         state.tokens.push(token);
     }
 
-    /// Gives up a prefetch for good; returns false if it is a demand.
+    /// Gives up a prefetch permanently; returns false if it is a demand.
     pub(crate) fn give_up(&self) -> bool {
         let mut state = self.0.state.lock();
         state.given_up = self.urgency() == Urgency::Prefetch;

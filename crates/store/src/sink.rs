@@ -40,6 +40,9 @@ pub trait Sink: Send + Sync {
     /// Stores an object under its name unless it exists. It is durable and visible after [`Self::flush`].
     fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError>;
 
+    /// Stores an object under its name, also if it exists: the stored one may be about to be deleted.
+    fn put_anew(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError>;
+
     /// Returns whether an object is pending, or stored with this length and the bytes of its name; a different one is
     /// damaged.
     fn has(&self, name: &ObjectName, len: u64) -> Result<bool, StoreError>;

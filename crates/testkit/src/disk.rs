@@ -232,7 +232,7 @@ impl Disk for FaultDisk {
         self.change(|_| self.inner.create_nameless(folder))
     }
 
-    /// A file without a name is gone after a crash, so the image records it only now.
+    /// Names a file, and records it in the image: a file without a name is lost in a crash.
     fn name(&self, file: &File, path: &Path) -> io::Result<()> {
         self.change(|image| {
             self.inner.name(file, path)?;

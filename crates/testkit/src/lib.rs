@@ -14,6 +14,7 @@
 //! * [`container`]: container images made by a test;
 //! * [`raw_tar`]: tar headers of any bytes;
 //! * [`catalog`]: catalogs from nothing, row by row;
+//! * [`log_lines`]: collects the log lines of a test;
 //! * [`descriptors`]: raises the limit of open files;
 //! * [`signing`]: heads and whitelists made by a test, signed with the fixtures' keys;
 //! * [`name_server`]: a name server with scripted replies;
@@ -32,6 +33,7 @@ pub mod disk;
 pub mod doc_snippets;
 pub mod fixture;
 pub mod listing;
+pub mod log_lines;
 pub mod mirror;
 pub mod name_server;
 pub mod object;

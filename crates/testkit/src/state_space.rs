@@ -14,7 +14,7 @@ pub trait Model {
     /// Adds every state that one step of one actor leads to, with the name of the step.
     fn steps(&self, state: &Self::State, next: &mut Vec<(&'static str, Self::State)>);
 
-    /// Returns what is wrong with a state.
+    /// Returns the fault of a state, if it has one.
     fn fault(&self, state: &Self::State) -> Option<&'static str>;
 }
 
@@ -27,7 +27,7 @@ pub struct Explored {
     pub steps: usize,
     /// Number of states without a next step.
     pub ends: usize,
-    /// What is wrong with the first bad state, and the steps that lead to it.
+    /// Fault of the first bad state, and the steps that lead to it.
     pub fault: Option<(&'static str, Vec<&'static str>)>,
 }
 

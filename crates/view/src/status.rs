@@ -9,6 +9,7 @@ use esker_format::hash::ContentHash;
 use esker_store::{Counter, StoreError, names};
 use esker_vfs::TreeError;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 /// Maximum number of recorded failures.
 pub const FAILURES_MAX: usize = 32;
@@ -73,8 +74,9 @@ pub struct FailureCause {
     pub count: u64,
 }
 
-/// Counters of a view.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Counters of a view. Field names are an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ViewCounters {
     /// Number of mounted catalogs.
     pub catalogs: u64,

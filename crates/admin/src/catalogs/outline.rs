@@ -17,7 +17,7 @@ pub(crate) struct OutlineDirectory {
     pub(crate) entries: u64,
 }
 
-/// The shape of a catalog that is to be written.
+/// Shape of a catalog to write.
 #[derive(Debug)]
 pub(crate) struct Outline {
     pub(crate) mountpoint: Vec<u8>,

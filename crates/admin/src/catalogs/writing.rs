@@ -157,7 +157,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         let published = self.builder.tree.published;
         let mut subtree = Counters::default();
         let mut counted = BTreeMap::new();
-        if let Some(old) = old {
+        if let Some(old) = old.filter(|_| !self.builder.recount) {
             subtree = published.statistics(old)?.subtree;
             counted.extend(old.nested.iter().filter(|(_, nested)| !nested.bind && nested.hash.is_some()));
         }

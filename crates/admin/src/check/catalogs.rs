@@ -9,7 +9,7 @@ use esker_format::hash::ContentHash;
 use esker_format::history::Tag;
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{Disk, LocalSink};
+use esker_store::{Disk, Sink};
 use parking_lot::Mutex;
 
 use super::catalog::{CatalogCheck, CatalogFacts, Edge};
@@ -56,7 +56,7 @@ impl Catalogs {
     /// Checks all catalogs of the head and of the tags.
     pub(super) fn check(
         check: &Check<'_>,
-        sink: &LocalSink,
+        sink: &dyn Sink,
         lists: &HashLists<'_>,
         (head, tags): (&Manifest, &[Tag]),
         findings: &mut Findings,
@@ -198,7 +198,7 @@ impl Catalogs {
     pub(super) fn objects(
         &self,
         check: &Check<'_>,
-        sink: &LocalSink,
+        sink: &dyn Sink,
         lists: &HashLists<'_>,
         (disk, scratch): (Arc<dyn Disk>, &Path),
     ) -> Result<SortedSet, AdminError> {
@@ -293,7 +293,7 @@ fn roots(check: &Check<'_>, head: &Manifest, tags: &[Tag]) -> Result<Vec<Root>, 
 /// Reads and checks one catalog.
 fn read(
     check: &Check<'_>,
-    sink: &LocalSink,
+    sink: &dyn Sink,
     lists: &HashLists<'_>,
     hash: ContentHash,
     at: &[u8],
@@ -345,8 +345,8 @@ fn check_edge(parent: ContentHash, edge: &Edge, child: &CatalogFacts, findings: 
     }
 }
 
-/// Returns the objects of the rows that can be read and are asked for.
-fn readable_objects(check: &Check<'_>, sink: &LocalSink, hash: &ContentHash) -> Vec<Record> {
+/// Returns the objects of the readable, requested rows.
+fn readable_objects(check: &Check<'_>, sink: &dyn Sink, hash: &ContentHash) -> Vec<Record> {
     let name = ObjectName::new(*hash, ObjectKind::Catalog);
     let read = read_object(sink, &name, None, DATABASE_MAX, "the catalog").ok();
     let Some(catalog) = read.and_then(|bytes| Catalog::open(bytes).ok()) else { return Vec::new() };

@@ -4,20 +4,21 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::os::unix::fs::DirEntryExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use esker_format::hash::Hasher;
 use esker_format::manifest::Manifest;
 use esker_format::object::ObjectName;
 use esker_store::LocalSink;
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::{Check, CheckProgress, DataCheck};
+use super::reading::{Folder, Pace};
+use super::remote::Reader;
 use super::storage::BadObjects;
+use super::target::Target;
 use crate::error::AdminError;
-use crate::hash_lists::{Record, parallel};
+use crate::hash_lists::{Record, SortedSet, parallel};
 
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
@@ -29,7 +30,7 @@ const RESUME_MAX: u64 = 1 << 28;
 pub(super) struct Read {
     pub(super) objects: u64,
     pub(super) bytes: u64,
-    pub(super) damaged: BadObjects,
+    pub(super) bad: BadObjects,
 }
 
 /// How far an interrupted check was.
@@ -42,42 +43,45 @@ struct Resume {
     folders: usize,
     objects: u64,
     bytes: u64,
-    /// Objects whose bytes are wrong, with what is wrong.
+    /// Objects with wrong bytes, and the fault of each.
     damaged: Vec<(String, String)>,
     /// Files without the name of an object.
     strange: Vec<String>,
+    /// Named objects that a server does not have.
+    #[serde(default)]
+    missing: Vec<String>,
 }
 
-/// What one folder has.
-#[derive(Default)]
-struct Folder {
-    objects: u64,
-    bytes: u64,
-    damaged: Vec<(String, String)>,
-    strange: Vec<String>,
-}
-
-/// Reads all objects of the storage.
+/// Reads all objects of a folder, or the named ones of a server.
 pub(super) fn check(
     check: &Check<'_>,
-    sink: &LocalSink,
+    target: &Target<'_>,
     options: &DataCheck,
-    head: &Manifest,
+    (head, named): (&Manifest, &SortedSet),
     findings: &mut Findings,
 ) -> Result<Read, AdminError> {
     let root = head.root_catalog.to_string();
     let mut resume = options.resume.as_deref().and_then(read_resume).filter(|resume| resume.root == root);
     let mut so_far = resume.take().unwrap_or_else(|| Resume { root, ..Resume::default() });
     let pace = Pace::new(options.rate);
+    let mut reader = match target {
+        Target::Folder(_) => None,
+        Target::Server(server) => Some(Reader::new(check, server.0, named, options.rate)),
+    };
     for folder in so_far.folders.min(256)..256 {
         let (bytes, folders) = (so_far.bytes, folder as u64);
         (check.progress)(CheckProgress::Data { bytes, folders });
-        let found = read_folder(check, sink, folder, &pace)?;
+        let found = match (target, &mut reader) {
+            (Target::Server(_), Some(reader)) => reader.folder(folder)?,
+            (Target::Folder(sink), _) => read_folder(check, sink, folder, &pace)?,
+            (Target::Server(_), None) => Folder::default(),
+        };
         so_far.folders = folder + 1;
         so_far.objects += found.objects;
         so_far.bytes += found.bytes;
         so_far.damaged.extend(found.damaged);
         so_far.strange.extend(found.strange);
+        so_far.missing.extend(found.missing);
         if let Some(path) = &options.resume {
             write_resume(path, &so_far)?;
         }
@@ -89,10 +93,15 @@ pub(super) fn check(
         let detail = format!("`{strange}` has no name of an object");
         findings.add(Finding::new(FindingKind::StrangeFile, detail));
     }
+    let record = |name: &str| ObjectName::parse(name).map(|name| Record::of(&name));
     let damaged = so_far.damaged.into_iter().filter_map(|(name, detail)| {
-        Some((Record::of(&ObjectName::parse(&name)?), (FindingKind::ObjectDamaged, detail)))
+        record(&name).map(|record| (record, (FindingKind::ObjectDamaged, detail)))
     });
-    Ok(Read { objects: so_far.objects, bytes: so_far.bytes, damaged: damaged.collect() })
+    let missing = so_far.missing.iter().filter_map(|name| {
+        let detail = "the server does not have the object".to_owned();
+        record(name).map(|record| (record, (FindingKind::ObjectMissing, detail)))
+    });
+    Ok(Read { objects: so_far.objects, bytes: so_far.bytes, bad: damaged.chain(missing).collect() })
 }
 
 fn read_resume(path: &Path) -> Option<Resume> {
@@ -166,31 +175,5 @@ fn hash(path: &Path, name: &ObjectName, pace: &Pace) -> io::Result<(u64, bool)> 
         hasher.update(piece.get(..count).unwrap_or_default());
         len += count as u64;
         pace.wait(count as u64);
-    }
-}
-
-/// Keeps all threads together below a rate.
-struct Pace {
-    rate: Option<u64>,
-    begun: Instant,
-    read: Mutex<u64>,
-}
-
-impl Pace {
-    fn new(rate: Option<u64>) -> Self {
-        Self { rate: rate.filter(|rate| *rate > 0), begun: Instant::now(), read: Mutex::new(0) }
-    }
-
-    /// Waits until this many more bytes are within the rate.
-    fn wait(&self, bytes: u64) {
-        let Some(rate) = self.rate else { return };
-        let total = {
-            let mut read = self.read.lock();
-            *read += bytes;
-            *read
-        };
-        let due = Duration::from_secs_f64(total as f64 / rate as f64);
-        // The rate limit: this worker pauses until the bytes that all workers read are due.
-        std::thread::sleep(due.saturating_sub(self.begun.elapsed()));
     }
 }

@@ -15,9 +15,9 @@ pub enum Fix {
     Fetch,
     /// Renew the signature of the whitelist: `esker repo resign NAME`.
     Resign,
-    /// Make the reflog anew: `esker check NAME --repair`.
+    /// Rebuild the reflog: `esker check NAME --repair`.
     RebuildReflog,
-    /// Publish the directory again, which writes its catalogs anew.
+    /// Publish the directory again, which writes new catalogs for it.
     Publish,
     /// Change or remove the tag.
     Tag,
@@ -33,8 +33,8 @@ impl Fix {
         match self {
             Self::Fetch => "fetch it from a mirror with `esker check NAME --repair FROM`",
             Self::Resign => "sign the whitelist again with `esker repo resign NAME`",
-            Self::RebuildReflog => "make the reflog anew with `esker check NAME --repair-reflog`",
-            Self::Publish => "publish the directory again, which writes its catalog anew",
+            Self::RebuildReflog => "rebuild the reflog with `esker check NAME --repair-reflog`",
+            Self::Publish => "publish the directory again, which writes a new catalog for it",
             Self::Tag => "remove the tag, or move it to a revision that is there",
             Self::Remove => "remove it with `esker collect NAME --orphans`, once it is a day old",
             Self::Owner => "restore it from a backup, or ask the owner of the repository",
@@ -242,11 +242,11 @@ impl Serialize for FindingKind {
 /// A fault of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Its kind.
+    /// Kind of the fault.
     pub kind: FindingKind,
-    /// What is wrong, in words.
+    /// Description of the fault.
     pub detail: String,
-    /// The object, if it is one.
+    /// Name of the object with the fault, if an object has it.
     pub object: Option<String>,
     /// Path in the repository.
     pub path: Option<String>,

@@ -7,27 +7,31 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
-use esker_store::{LocalSink, Sink as _};
+use esker_store::Sink;
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::CheckPlace;
+use super::target::Target;
 use crate::error::AdminError;
 use crate::signed::{SMALL_FILE_MAX, SignedFiles, read_object};
 
 /// Checks the signed files, and returns the manifest if it can be read at all.
 pub(super) fn check(
-    sink: &LocalSink,
+    target: &Target<'_>,
     place: &CheckPlace,
     now: UnixTime,
     findings: &mut Findings,
     notes: &mut Vec<String>,
-) -> Option<Manifest> {
-    let signed = root_file(sink, manifest::PATH, FindingKind::ManifestMissing, findings)?;
+) -> Result<Option<Manifest>, AdminError> {
+    let sink = target.sink();
+    let Some(signed) = root_file(sink, manifest::PATH, FindingKind::ManifestMissing, findings) else {
+        return Ok(None);
+    };
     let head = match Manifest::parse(&signed) {
         Ok(head) => head,
         Err(error) => {
             findings.add(Finding::new(FindingKind::ManifestUnreadable, error.to_string()));
-            return None;
+            return Ok(None);
         }
     };
     let whitelist = root_file(sink, whitelist::PATH, FindingKind::WhitelistMissing, findings);
@@ -37,11 +41,11 @@ pub(super) fn check(
         signatures(&files, place, now, findings, notes);
     }
     metainfo(sink, &head, findings);
-    alternative_names(sink, &head, findings);
-    Some(head)
+    alternative_names(target, &head, findings)?;
+    Ok(Some(head))
 }
 
-fn root_file(sink: &LocalSink, path: &str, missing: FindingKind, findings: &mut Findings) -> Option<Vec<u8>> {
+fn root_file(sink: &dyn Sink, path: &str, missing: FindingKind, findings: &mut Findings) -> Option<Vec<u8>> {
     match sink.read(path, SMALL_FILE_MAX) {
         Ok(Some(bytes)) => return Some(bytes),
         Ok(None) => findings.add(Finding::new(missing, format!("there is no file {path}"))),
@@ -50,7 +54,7 @@ fn root_file(sink: &LocalSink, path: &str, missing: FindingKind, findings: &mut 
     None
 }
 
-fn certificate(sink: &LocalSink, head: &Manifest, findings: &mut Findings) -> Option<Vec<u8>> {
+fn certificate(sink: &dyn Sink, head: &Manifest, findings: &mut Findings) -> Option<Vec<u8>> {
     let Some(hash) = head.certificate else {
         findings.add(Finding::new(FindingKind::ManifestUnreadable, "the manifest names no certificate"));
         return None;
@@ -117,7 +121,7 @@ fn signatures(
     findings.add(Finding::new(kind, source.to_string()));
 }
 
-fn metainfo(sink: &LocalSink, head: &Manifest, findings: &mut Findings) {
+fn metainfo(sink: &dyn Sink, head: &Manifest, findings: &mut Findings) {
     let Some(hash) = head.metainfo else { return };
     let name = ObjectName::new(hash, ObjectKind::Metainfo);
     let found = match read_object(sink, &name, None, SMALL_FILE_MAX, "the description of the repository") {
@@ -135,17 +139,22 @@ fn findings_of(detail: Option<String>, kind: FindingKind, name: ObjectName, find
     }
 }
 
-fn alternative_names(sink: &LocalSink, head: &Manifest, findings: &mut Findings) {
+fn alternative_names(
+    target: &Target<'_>,
+    head: &Manifest,
+    findings: &mut Findings,
+) -> Result<(), AdminError> {
     if !head.alternative_paths {
-        return;
+        return Ok(());
     }
     let named: [(Option<ContentHash>, ObjectKind); 2] =
         [(Some(head.root_catalog), ObjectKind::Catalog), (head.certificate, ObjectKind::Certificate)];
     for name in named.into_iter().filter_map(|(hash, kind)| Some(ObjectName::new(hash?, kind))) {
         let path = name.alternative_path();
-        if !sink.root().join(&path).exists() {
+        if !target.exists(&path)? {
             let detail = format!("the manifest announces {path}, which is not there");
             findings.add(Finding::new(FindingKind::AlternativeName, detail).object(name));
         }
     }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use esker_format::history::{Branch, History, Tag};
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::LocalSink;
+use esker_store::Sink;
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::CheckPlace;
@@ -15,7 +15,7 @@ use crate::signed::read_object;
 
 /// Checks the history, and returns its tags.
 pub(super) fn check(
-    sink: &LocalSink,
+    sink: &dyn Sink,
     place: &CheckPlace,
     head: &Manifest,
     findings: &mut Findings,

@@ -1,18 +1,49 @@
 //! Places that have the same objects as a damaged repository.
 
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use esker_format::hash::ContentHash;
+use esker_format::object::ObjectName;
 use esker_store::{
-    Callback, Cause, Engine, EngineOptions, Fetch, RealDisk, Servers, Source, connect, read_file,
+    Callback, Cause, Engine, EngineOptions, Fetch, RealDisk, Servers, Source, Spool, connect, read_file,
 };
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::error::AdminError;
+use crate::repository::DATABASE_MAX;
+
+/// Bytes that a response to a request for its header may have.
+const HEADER_MAX: u64 = 1 << 16;
+
+/// What a place says of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It has the object; the number of its bytes, if they were read.
+    Good(u64),
+    /// It does not have the object.
+    Missing,
+    /// It has the object, which can't be read or has other bytes than its name says.
+    Bad(String),
+}
 
 /// A place that has the same objects.
 pub trait Mirror: Sync {
     /// Reads a file below the root of the repository; none if there is none.
     fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError>;
+
+    /// Tells whether a file is there, without reading it.
+    fn presence(&self, path: &str) -> Result<Verdict, AdminError>;
+
+    /// Reads an object and compares it with its name.
+    fn verify(&self, name: &ObjectName) -> Result<Verdict, AdminError>;
+
+    /// Returns true if a file is there.
+    fn has(&self, path: &str) -> Result<bool, AdminError> {
+        Ok(matches!(self.presence(path)?, Verdict::Good(_)))
+    }
 }
 
 /// A mirror in a folder.
@@ -23,6 +54,19 @@ impl Mirror for MirrorFolder {
     fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError> {
         let path = self.0.join(path);
         read_file(&RealDisk::SERVED, &path, limit).map_err(AdminError::file("reading", &path))
+    }
+
+    fn presence(&self, path: &str) -> Result<Verdict, AdminError> {
+        let is_there = std::fs::metadata(self.0.join(path)).is_ok_and(|facts| facts.is_file());
+        Ok(if is_there { Verdict::Good(0) } else { Verdict::Missing })
+    }
+
+    fn verify(&self, name: &ObjectName) -> Result<Verdict, AdminError> {
+        let Some(bytes) = self.read(&name.path(), DATABASE_MAX)? else { return Ok(Verdict::Missing) };
+        Ok(match ContentHash::of(name.hash.algorithm(), &bytes) == name.hash {
+            true => Verdict::Good(bytes.len() as u64),
+            false => Verdict::Bad("its bytes have another hash than its name says".to_owned()),
+        })
     }
 }
 
@@ -50,5 +94,45 @@ impl Mirror for MirrorServer {
         };
         let unreadable = |source| AdminError::File { doing: "fetching", path: PathBuf::from(path), source };
         stored.into_bytes().map(Some).map_err(unreadable)
+    }
+
+    fn presence(&self, path: &str) -> Result<Verdict, AdminError> {
+        self.judge(Fetch { header_only: true, ..Fetch::new(path, path, HEADER_MAX) })
+    }
+
+    fn verify(&self, name: &ObjectName) -> Result<Verdict, AdminError> {
+        let fetch = Fetch::new(name.path(), name.to_string(), DATABASE_MAX);
+        self.judge(Fetch { expect: Some(name.hash), spool: Some(Arc::new(TemporaryFiles)), ..fetch })
+    }
+}
+
+impl MirrorServer {
+    /// Sends a request. What the server says of the object is a verdict; a server that can't be reached is an error.
+    fn judge(&self, fetch: Fetch) -> Result<Verdict, AdminError> {
+        match Callback::wait(|done| self.source.fetch(fetch, done)) {
+            Ok(stored) => Ok(Verdict::Good(stored.len())),
+            Err(error) => match error.cause() {
+                Cause::Missing { .. } => Ok(Verdict::Missing),
+                Cause::Corrupt { len, .. } => {
+                    Ok(Verdict::Bad(format!("its {len} bytes have another hash than its name says")))
+                }
+                Cause::Status(status) => Ok(Verdict::Bad(format!("the server answers status {status}"))),
+                _ => Err(error.into()),
+            },
+        }
+    }
+}
+
+/// Unnamed files for objects that are too large for memory.
+struct TemporaryFiles;
+
+impl Spool for TemporaryFiles {
+    fn file(&self) -> io::Result<File> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(File::from(openat(CWD, std::env::temp_dir(), flags, Mode::from_raw_mode(0o600))?))
+    }
+
+    fn append(&self, mut file: &File, bytes: &[u8]) -> io::Result<()> {
+        file.write_all(bytes)
     }
 }

@@ -68,7 +68,7 @@ pub struct Check<'c> {
     pub buffer: usize,
     /// Set to stop early.
     pub stop: Arc<AtomicBool>,
-    /// Told now and then how far it is.
+    /// Called from time to time with the progress.
     pub progress: &'c (dyn Fn(CheckProgress) + Sync),
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use esker_format::catalog::{Catalog, PathKey, Row};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::LocalSink;
+use esker_store::Sink;
 
 use super::catalogs::{Catalogs, objects_of};
 use super::finding::{Finding, FindingKind, Findings};
@@ -25,7 +25,7 @@ const DEPTH_MAX: usize = 4096;
 /// Adds a finding for each object and path, and the revisions of all findings.
 pub(super) fn name(
     check: &Check<'_>,
-    sink: &LocalSink,
+    sink: &dyn Sink,
     lists: &HashLists<'_>,
     catalogs: &Catalogs,
     bad: &BadObjects,
@@ -67,7 +67,7 @@ pub(super) fn name(
 /// Returns the paths of a catalog that name one of the objects.
 fn paths_in(
     check: &Check<'_>,
-    sink: &LocalSink,
+    sink: &dyn Sink,
     lists: &HashLists<'_>,
     hash: &ContentHash,
     bad: &BadObjects,

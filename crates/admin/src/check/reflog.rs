@@ -6,21 +6,22 @@ use esker_format::hash::ContentHash;
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
-use esker_store::{LocalSink, Sink as _};
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::CheckPlace;
+use super::target::Target;
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
 use crate::spool::REFLOG_CHECKSUM;
 
 /// Checks the reflog.
 pub(super) fn check(
-    sink: &LocalSink,
+    target: &Target<'_>,
     place: &CheckPlace,
     head: &Manifest,
     findings: &mut Findings,
 ) -> Result<(), AdminError> {
+    let sink = target.sink();
     let mut fault = |kind, detail: String| findings.add(Finding::new(kind, detail));
     // Without CernVM-FS on the machine there is no such folder.
     let spool = place.spool.as_ref().filter(|spool| spool.is_dir());
@@ -34,8 +35,9 @@ pub(super) fn check(
         return Ok(());
     };
     let actual = ContentHash::of(head.root_catalog.algorithm(), &bytes);
+    let is_recorded = checksum.as_ref().is_some_and(|text| text.trim() == actual.to_string());
     match checksum {
-        Some(text) if text.trim() != actual.to_string() => {
+        Some(text) if !is_recorded => {
             let detail = format!("{REFLOG_CHECKSUM} has `{}`, the reflog is {actual}", text.trim());
             fault(FindingKind::ReflogChecksum, detail);
         }
@@ -44,10 +46,13 @@ pub(super) fn check(
         }
         _ => {}
     }
-    // The head of a replica names the reflog of its source.
-    let is_source = sink.root().join(".cvmfs_master_replica").exists();
-    if is_source && head.reflog.is_some_and(|named| named != actual) {
-        fault(FindingKind::ReflogHead, format!("the manifest names another reflog than {actual}"));
+    // The head of a replica names the reflog of its source. CernVM-FS records the reflog of a collect in its spool folder
+    // and signs no head for it.
+    let is_source = target.exists(".cvmfs_master_replica")?;
+    if is_source && !is_recorded && head.reflog.is_some_and(|named| named != actual) {
+        let detail =
+            format!("the manifest names another reflog than {actual}, as after a collect of CernVM-FS");
+        fault(FindingKind::ReflogHead, detail);
     }
     let reflog = match Reflog::parse(&bytes) {
         Ok(reflog) => reflog,

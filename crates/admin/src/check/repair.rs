@@ -1,4 +1,7 @@
-//! Repairs a repository: fetches objects and signed files from a mirror, and rebuilds the reflog.
+//! Repairs a repository: fetches objects and signed files from a mirror, rebuilds the reflog, and recounts catalogs.
+//!
+//! Objects are stored without the lock of the head, as publishers store them. The lock is held while a signed file or the
+//! reflog is replaced, and what is wrong with these is found once more under it: a publisher may have replaced them.
 
 use std::collections::HashSet;
 
@@ -15,12 +18,16 @@ use esker_format::write::reflog::ReflogDraft;
 use esker_store::{LocalSink, RealDisk, Sink as _, persist};
 use serde::Serialize;
 
-use super::finding::{Finding, FindingKind, Fix};
+use super::finding::{Finding, FindingKind, Findings, Fix};
+use super::head;
 use super::mirror::Mirror;
 use super::options::{Check, CheckPlace, CheckReport};
+use super::target::Target;
+use crate::commit::wait_for_lock;
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
-use crate::repository::DATABASE_MAX;
+use crate::recount::Miscounted;
+use crate::repository::{DATABASE_MAX, LOCK_WAIT, Repository};
 use crate::signed::{SMALL_FILE_MAX, SignedFiles, decoded_object};
 use crate::spool::REFLOG_CHECKSUM;
 
@@ -29,10 +36,12 @@ const ROUNDS_MAX: usize = 256;
 
 /// How a repository is repaired.
 pub struct Repair<'r> {
-    /// Where objects are fetched from; none repairs the reflog only.
+    /// Source of objects; without one only the reflog is repaired.
     pub from: Option<&'r dyn Mirror>,
-    /// The publisher, who signs a head that names the new reflog.
+    /// Publisher's key and certificate, to sign a head that names the new reflog.
     pub publisher: Option<&'r Publisher>,
+    /// Opens the repository as its publisher, who puts wrong counters right by a new revision; none leaves them.
+    pub open: Option<&'r dyn Fn() -> Result<Repository, AdminError>>,
 }
 
 /// Result of a repair.
@@ -42,7 +51,9 @@ pub struct Repaired {
     pub objects: Vec<String>,
     /// Other files that were written.
     pub files: Vec<String>,
-    /// What is still wrong.
+    /// Revision that was published with right counters.
+    pub recounted: Option<u64>,
+    /// Findings that remain.
     pub left: CheckReport,
 }
 
@@ -50,7 +61,6 @@ impl Repair<'_> {
     /// Checks a repository and repairs what can be repaired, until nothing more can.
     pub fn run(&self, check: &Check<'_>, place: &CheckPlace, now: UnixTime) -> Result<Repaired, AdminError> {
         let sink = LocalSink::open(&place.root);
-        let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
         let mut repaired = Repaired::default();
         let mut report = check.run(place, now)?;
         let (read_objects, read_bytes) = (report.read_objects, report.read_bytes);
@@ -65,19 +75,20 @@ impl Repair<'_> {
         let mut tried = HashSet::new();
         let mut unread: Vec<Finding> = Vec::new();
         for _ in 0..ROUNDS_MAX {
-            let before = repaired.objects.len() + repaired.files.len();
+            let before = repaired.steps();
             for finding in &report.findings {
                 self.object(&sink, finding, &mut tried, &mut repaired)?;
             }
             sink.flush()?;
-            self.signed_files(&sink, place, &report, now, &mut repaired)?;
-            self.reflog(&sink, place, &report, now, &mut repaired)?;
+            self.signed_files(&sink, check, place, &report, now, &mut repaired)?;
+            self.reflog(&sink, check, place, &report, now, &mut repaired)?;
+            self.counters(check, &report, now, &mut repaired)?;
             let is_damaged = |finding: &&Finding| {
                 finding.object.as_ref().is_some_and(|object| !repaired.objects.contains(object))
                     && matches!(finding.kind, FindingKind::ObjectDamaged | FindingKind::UnusedDamaged)
             };
             unread.extend(report.findings.iter().filter(is_damaged).cloned());
-            if repaired.objects.len() + repaired.files.len() == before {
+            if repaired.steps() == before {
                 break;
             }
             report = quick.run(place, now)?;
@@ -119,31 +130,65 @@ impl Repair<'_> {
         Ok(())
     }
 
+    /// Publishes a revision with right counters, once.
+    fn counters(
+        &self,
+        check: &Check<'_>,
+        report: &CheckReport,
+        now: UnixTime,
+        repaired: &mut Repaired,
+    ) -> Result<(), AdminError> {
+        let is_counter =
+            |kind: FindingKind| matches!(kind, FindingKind::CountersOwn | FindingKind::CountersSubtree);
+        // What is missing would be left out of the counts, and rows with faults are not written again.
+        let is_unfit = |finding: &Finding| {
+            let is_content = matches!(finding.kind, FindingKind::ObjectMissing | FindingKind::ObjectDamaged);
+            !finding.catalogs.is_empty() && !is_counter(finding.kind) && !is_content
+        };
+        let Some(open) = self.open else { return Ok(()) };
+        if repaired.recounted.is_some() || report.findings.iter().any(is_unfit) {
+            return Ok(());
+        }
+        let miscounted: Vec<Miscounted> = report
+            .findings
+            .iter()
+            .filter(|finding| is_counter(finding.kind))
+            .flat_map(|finding| {
+                let mountpoint = finding.path.as_deref().unwrap_or_default();
+                let mountpoint = if mountpoint == "/" { "" } else { mountpoint };
+                finding.catalogs.iter().map(move |hash| (mountpoint.as_bytes().to_vec(), *hash))
+            })
+            .collect();
+        if !miscounted.is_empty() {
+            repaired.recounted = open()?.recount(&miscounted, now, &check.stop)?;
+        }
+        Ok(())
+    }
+
     /// Takes signed files from the mirror if they verify.
     fn signed_files(
         &self,
         sink: &LocalSink,
+        check: &Check<'_>,
         place: &CheckPlace,
         report: &CheckReport,
         now: UnixTime,
         repaired: &mut Repaired,
     ) -> Result<(), AdminError> {
         let (Some(mirror), Some(keys)) = (self.from, &place.keys) else { return Ok(()) };
-        let has = |kinds: &[FindingKind]| report.findings.iter().any(|finding| kinds.contains(&finding.kind));
-        let manifest_is_bad = has(&[
-            FindingKind::ManifestMissing,
-            FindingKind::ManifestUnreadable,
-            FindingKind::ManifestSignature,
-            FindingKind::ManifestName,
-        ]);
-        let whitelist_is_bad = has(&[
-            FindingKind::WhitelistMissing,
-            FindingKind::WhitelistUnreadable,
-            FindingKind::WhitelistSignature,
-            FindingKind::WhitelistName,
-            FindingKind::WhitelistExpired,
-            FindingKind::CertificateNotListed,
-        ]);
+        if signed_files_are_bad(&report.findings) == (false, false) {
+            return Ok(());
+        }
+        let _lock = wait_for_lock(sink, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
+        let mut findings = Findings::default();
+        head::check(
+            &Target::Folder(sink),
+            place,
+            now,
+            &mut findings,
+            &mut Vec::new(),
+        )?;
+        let (manifest_is_bad, whitelist_is_bad) = signed_files_are_bad(&findings.finish().0);
         if !manifest_is_bad && !whitelist_is_bad {
             return Ok(());
         }
@@ -181,27 +226,42 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Makes the reflog anew, or completes it, and brings its checksums up to date.
+    /// Rebuilds or completes the reflog, and updates its checksums.
     fn reflog(
         &self,
         sink: &LocalSink,
+        check: &Check<'_>,
         place: &CheckPlace,
         report: &CheckReport,
         now: UnixTime,
         repaired: &mut Repaired,
     ) -> Result<(), AdminError> {
-        let has = |kind: FindingKind| report.findings.iter().any(|finding| finding.kind == kind);
-        let is_lost =
-            [FindingKind::ReflogMissing, FindingKind::ReflogUnreadable, FindingKind::ReflogName].map(has);
-        let is_lost = is_lost.contains(&true);
-        let is_incomplete = has(FindingKind::ReflogIncomplete);
-        let is_stale = has(FindingKind::ReflogChecksum) || has(FindingKind::ReflogHead);
         // A reflog that was written for this is right, whatever else is.
-        if !is_lost && !is_incomplete && !is_stale || repaired.files.iter().any(|file| file == reflog::PATH) {
+        if ReflogFaults::of(&report.findings).is_none()
+            || repaired.files.iter().any(|file| file == reflog::PATH)
+        {
             return Ok(());
         }
+        // Reads all revisions that are left, so the lock is taken after it.
+        let mut rebuilt = None;
+        let bytes = sink.read(manifest::PATH, SMALL_FILE_MAX)?;
+        if ReflogFaults::of(&report.findings).is_lost
+            && let Some(head) = bytes.as_deref().and_then(|bytes| Manifest::parse(bytes).ok())
+        {
+            let disk = std::sync::Arc::new(RealDisk::PRIVATE);
+            let lists = HashLists::new(sink, disk, None);
+            rebuilt = Some(crate::reflog::rebuild(sink, &lists, &place.name, &head, now)?.finish());
+        }
+        let _lock = wait_for_lock(sink, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
         let Some(head) = sink.read(manifest::PATH, SMALL_FILE_MAX)? else { return Ok(()) };
         let Ok(head) = Manifest::parse(&head) else { return Ok(()) };
+        let mut findings = Findings::default();
+        super::reflog::check(&Target::Folder(sink), place, &head, &mut findings)?;
+        let faults = ReflogFaults::of(&findings.finish().0);
+        let ReflogFaults { is_lost, is_incomplete, .. } = faults;
+        if faults.is_none() {
+            return Ok(());
+        }
         let stored = sink.read(reflog::PATH, DATABASE_MAX)?;
         let known = stored.as_deref().and_then(|bytes| Reflog::parse(bytes).ok()).filter(|_| !is_lost);
         let bytes = match known {
@@ -212,9 +272,13 @@ impl Repair<'_> {
             }
             Some(_) => stored.unwrap_or_default(),
             None => {
-                let disk = std::sync::Arc::new(RealDisk::PRIVATE);
-                let lists = HashLists::new(sink, disk, None);
-                crate::reflog::rebuild(sink, &lists, &place.name, &head, now)?.finish()
+                // It was found after the lock was taken, and the next round makes it.
+                let Some(bytes) = rebuilt else { return Ok(()) };
+                let known = Reflog::parse(&bytes).map_err(AdminError::Reflog)?;
+                let mut draft = ReflogDraft::continuing(&known);
+                // A publisher may have replaced the head meanwhile.
+                complete(&mut draft, &known, &head, now);
+                draft.finish()
             }
         };
         sink.put_root(reflog::PATH, &bytes)?;
@@ -256,6 +320,60 @@ impl Repair<'_> {
         }
         Ok(())
     }
+}
+
+impl Repaired {
+    /// Returns the number of repairs so far.
+    fn steps(&self) -> usize {
+        self.objects.len() + self.files.len() + usize::from(self.recounted.is_some())
+    }
+}
+
+/// Faults of the reflog.
+#[derive(Clone, Copy)]
+struct ReflogFaults {
+    /// It is missing, or can't be used.
+    is_lost: bool,
+    /// It does not list all objects of the head.
+    is_incomplete: bool,
+    /// Its checksums are not those of its bytes.
+    is_stale: bool,
+}
+
+impl ReflogFaults {
+    fn of(findings: &[Finding]) -> Self {
+        let has = |kind: FindingKind| findings.iter().any(|finding| finding.kind == kind);
+        let lost = [FindingKind::ReflogMissing, FindingKind::ReflogUnreadable, FindingKind::ReflogName];
+        Self {
+            is_lost: lost.map(has).contains(&true),
+            is_incomplete: has(FindingKind::ReflogIncomplete),
+            is_stale: has(FindingKind::ReflogChecksum) || has(FindingKind::ReflogHead),
+        }
+    }
+
+    fn is_none(self) -> bool {
+        !self.is_lost && !self.is_incomplete && !self.is_stale
+    }
+}
+
+/// Returns whether the manifest is to be replaced, and whether the whitelist is.
+fn signed_files_are_bad(findings: &[Finding]) -> (bool, bool) {
+    let has = |kinds: &[FindingKind]| findings.iter().any(|finding| kinds.contains(&finding.kind));
+    let manifest = has(&[
+        FindingKind::ManifestMissing,
+        FindingKind::ManifestUnreadable,
+        FindingKind::ManifestSignature,
+        FindingKind::ManifestName,
+    ]);
+    let whitelist = has(&[
+        FindingKind::WhitelistMissing,
+        FindingKind::WhitelistUnreadable,
+        FindingKind::WhitelistSignature,
+        FindingKind::WhitelistName,
+        FindingKind::WhitelistExpired,
+        FindingKind::CertificateNotListed,
+    ]);
+    (manifest, whitelist)
 }
 
 /// Adds the objects of the head that the reflog does not list.

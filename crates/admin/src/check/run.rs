@@ -8,41 +8,73 @@ use esker_store::{LocalSink, RealDisk};
 
 use super::catalogs::Catalogs;
 use super::finding::Findings;
+use super::mirror::Mirror;
 use super::options::{Check, CheckPlace, CheckReport};
-use super::{data, head, history, paths, reflog, storage};
+use super::storage::BadObjects;
+use super::target::{ServerFiles, Target};
+use super::{data, head, history, paths, reflog, remote, storage};
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
 use crate::state;
 
 impl Check<'_> {
-    /// Checks a repository.
+    /// Checks a repository in a folder.
     pub fn run(&self, place: &CheckPlace, now: UnixTime) -> Result<CheckReport, AdminError> {
         let sink = LocalSink::open(&place.root);
+        let target = Target::Folder(&sink);
         let state = Some(state::folder(&place.root)).filter(|state| state.is_dir());
+        let scratch = tempfile_folder(state.as_deref());
+        self.run_on(&target, place, (state.as_deref(), &scratch), now)
+    }
+
+    /// Checks a repository on a server. What is noted meanwhile is kept in a folder of the caller.
+    pub fn run_remote(
+        &self,
+        server: &dyn Mirror,
+        place: &CheckPlace,
+        scratch: &Path,
+        now: UnixTime,
+    ) -> Result<CheckReport, AdminError> {
+        let target = Target::Server(ServerFiles(server));
+        self.run_on(&target, place, (Some(scratch), scratch), now)
+    }
+
+    fn run_on(
+        &self,
+        target: &Target<'_>,
+        place: &CheckPlace,
+        (state, scratch): (Option<&Path>, &Path),
+        now: UnixTime,
+    ) -> Result<CheckReport, AdminError> {
+        let sink = target.sink();
         let disk = Arc::new(RealDisk::PRIVATE);
-        let lists = HashLists::new(&sink, disk.clone(), state.as_deref());
+        let lists = HashLists::new(sink, disk.clone(), state);
         let mut findings = Findings::default();
         let mut report = CheckReport::default();
-        if let Some(head) = head::check(&sink, place, now, &mut findings, &mut report.notes) {
+        if let Some(head) = head::check(target, place, now, &mut findings, &mut report.notes)? {
             report.revision = Some(head.revision);
-            let tags = history::check(&sink, place, &head, &mut findings);
-            reflog::check(&sink, place, &head, &mut findings)?;
-            let catalogs = Catalogs::check(self, &sink, &lists, (&head, &tags), &mut findings)?;
+            let tags = history::check(sink, place, &head, &mut findings);
+            reflog::check(target, place, &head, &mut findings)?;
+            let catalogs = Catalogs::check(self, sink, &lists, (&head, &tags), &mut findings)?;
             report.revisions = catalogs.roots.len() as u64;
             report.catalogs = catalogs.known.len() as u64;
             report.entries = catalogs.entries;
-            let scratch = tempfile_folder(state.as_deref());
-            let named = catalogs.objects(self, &sink, &lists, (disk, &scratch))?;
+            let named = catalogs.objects(self, sink, &lists, (disk, scratch))?;
             report.objects = named.len();
-            let mut bad = storage::missing(self, &sink, &named)?;
+            let mut bad = match (target, &self.data) {
+                (Target::Folder(sink), _) => storage::missing(self, sink, &named)?,
+                (Target::Server(server), None) => remote::missing(self, server.0, &named)?,
+                // Each object is read.
+                (Target::Server(_), Some(_)) => BadObjects::new(),
+            };
             if let Some(options) = &self.data {
-                let read = data::check(self, &sink, options, &head, &mut findings)?;
+                let read = data::check(self, target, options, (&head, &named), &mut findings)?;
                 (report.read_objects, report.read_bytes) = (read.objects, read.bytes);
-                for (record, fault) in read.damaged {
+                for (record, fault) in read.bad {
                     bad.entry(record).or_insert(fault);
                 }
             }
-            paths::name(self, &sink, &lists, &catalogs, &bad, &mut findings)?;
+            paths::name(self, sink, &lists, &catalogs, &bad, &mut findings)?;
         }
         (report.findings, report.more) = findings.finish();
         Ok(report)

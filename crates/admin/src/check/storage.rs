@@ -15,7 +15,7 @@ use crate::hash_lists::{Owner, Record, SortedSet, Tagged, minus, parallel};
 /// Folders that are listed at once.
 const FOLDERS: usize = 16;
 
-/// Objects with a fault that a check of the catalogs does not see, and what is wrong with them.
+/// Objects with a fault that a check of the catalogs does not see, and the fault of each.
 pub(super) type BadObjects = HashMap<Record, (FindingKind, String)>;
 
 /// Returns the named objects that the storage does not have, in one pass over its folders.

@@ -10,6 +10,7 @@ use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_store::{FileLock, Sink as _, Swap};
 
+use super::deletion_log::DeletionLog;
 use super::largest::{extent, largest};
 use super::marks::{Kept, Marker, shared_record, tags};
 use super::revisions::{Revisions, expired_tags};
@@ -33,6 +34,8 @@ pub(super) struct Run<'r> {
     pub(super) marker: Marker<'r>,
     pub(super) repository: &'r Repository,
     pub(super) folder: CondemnedFolder,
+    /// Log of deleted objects; none in a dry run.
+    pub(super) log: Option<DeletionLog>,
     now: UnixTime,
     _lock: FileLock,
 }
@@ -50,7 +53,7 @@ pub(super) struct Marked {
 }
 
 impl Collect<'_> {
-    /// Returns what a collect would do, and changes nothing but the lists of hashes.
+    /// Returns the plan of a collect, and changes only the lists of hashes.
     pub fn dry_run(&self, repository: &Repository, now: UnixTime) -> Result<CollectPlan, AdminError> {
         let run = self.start(repository, now)?;
         let head = repository.read_head()?;
@@ -68,7 +71,8 @@ impl Collect<'_> {
 
     /// Collects a repository.
     pub fn run(&self, repository: &Repository, now: UnixTime) -> Result<Collected, AdminError> {
-        let run = self.start(repository, now)?;
+        let mut run = self.start(repository, now)?;
+        run.log = self.log.as_deref().map(|path| DeletionLog::open(path, now)).transpose()?;
         let tags_removed = run.prune_tags()?;
         let mut marked = run.mark_published()?;
         let mut collected = Collected::default();
@@ -107,7 +111,7 @@ impl Collect<'_> {
         let lists = HashLists::new(sink, private.clone(), Some(repository.state()));
         let scratch = self.scratch(repository)?;
         let marker = Marker { collect: self, sink, served, private, lists, scratch };
-        Ok(Run { marker, repository, folder: repository.condemned(), now, _lock: lock })
+        Ok(Run { marker, repository, folder: repository.condemned(), log: None, now, _lock: lock })
     }
 
     /// Makes the folder for sorting, and empties it.
@@ -197,18 +201,20 @@ impl Run<'_> {
         })
     }
 
-    /// Lists what goes, and then forgets it: in the reflog, and in the head that names the reflog.
+    /// Lists the objects to delete, then removes their revisions from the reflog, and signs a head that names it.
     fn condemn(&self, marked: &mut Marked) -> Result<(CollectPlan, Option<Waiting>), AdminError> {
-        let plan = self.plan(marked)?;
+        let mut plan = self.plan(marked)?;
         let mut lock = self.repository.lock_head(&self.marker.collect.stop)?;
         for _ in 0..ATTEMPTS {
             if lock.head().bytes != marked.head.bytes {
                 let tags = tags(&self.repository.sink, lock.head().verified.manifest())?;
                 *marked = self.mark(lock.head().clone(), &tags)?;
+                plan = self.plan(marked)?;
             }
             let mut waiting = None;
             if marked.doomed.len() > 0 {
                 self.folder.write(self.now, marked.doomed.len(), &mut names(&marked.doomed))?;
+                self.log.as_ref().map_or(Ok(()), |log| log.condemned(&plan))?;
                 waiting = self.folder.read()?.map(|list| self.waiting(&list));
             }
             let forgotten: HashSet<ContentHash> =
@@ -230,7 +236,7 @@ impl Run<'_> {
         Err(AdminError::Moving)
     }
 
-    /// Puts a reflog that was made anew in the place of one that is missing or damaged.
+    /// Replaces a missing or damaged reflog with a rebuilt one.
     fn mend_reflog(&self, lock: &HeadLock<'_>) -> Result<(), AdminError> {
         let sink = &*self.repository.sink;
         let stored = sink.read(reflog::PATH, DATABASE_MAX)?;

@@ -8,7 +8,7 @@ use super::revisions::KeptRoot;
 use crate::error::AdminError;
 use crate::hash_lists::{Owner, Tagged};
 
-/// Objects whose sizes are asked for at once.
+/// Number of objects whose sizes are requested at once.
 const BATCH: usize = 4096;
 /// Revisions that are named.
 const NAMED: usize = 10;

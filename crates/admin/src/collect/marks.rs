@@ -105,7 +105,7 @@ impl Marker<'_> {
         })
     }
 
-    /// Fails if a catalog of the head or of a tagged revision is missing: what it names would be deleted.
+    /// Fails if a catalog of the head or of a tagged revision is missing: the objects that it names would be deleted.
     fn refuse_incomplete(&self, kept: &[KeptRoot]) -> Result<(), AdminError> {
         let required: Vec<&KeptRoot> = kept.iter().filter(|kept| kept.required).collect();
         let roots: Vec<ContentHash> = required.iter().map(|kept| kept.root).collect();

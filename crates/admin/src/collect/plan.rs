@@ -1,9 +1,9 @@
-//! What a collect decides.
+//! Plan of a collect.
 
 use esker_format::hash::ContentHash;
 use serde::{Serialize, Serializer};
 
-/// What a collect keeps and deletes, and why.
+/// Revisions and objects that a collect keeps and deletes, with the reasons.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CollectPlan {
     /// Revision of the head.
@@ -42,10 +42,10 @@ pub struct DroppedRevision {
     pub root: ContentHash,
 }
 
-/// A kept revision, and what would be free without it.
+/// A kept revision, and the objects that only it uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeptRevision {
-    /// Its number.
+    /// Number of the revision.
     pub revision: u64,
     /// Hash of its root catalog.
     #[serde(serialize_with = "as_text")]

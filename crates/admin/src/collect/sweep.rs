@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::CollectProgress;
 use super::act::{Marked, Run};
+use super::deletion_log::DeletionLog;
 use super::marks::Marker;
 use crate::condemned::State;
 use crate::error::AdminError;
@@ -63,6 +64,7 @@ fn sweep_beside(run: &Run<'_>, marked: &Marked, deleted: &mut Deleted) -> Result
         }
         let Some(batch) = list.batch(BATCH)? else {
             list.remove()?;
+            run.log.as_ref().map_or(Ok(()), DeletionLog::finish)?;
             return Ok(true);
         };
         (run.marker.collect.progress)(CollectProgress::Delete { done: batch.done, total: list.count() });
@@ -76,6 +78,7 @@ fn sweep_beside(run: &Run<'_>, marked: &Marked, deleted: &mut Deleted) -> Result
                 false => doomed.push(*object),
             }
         }
+        run.log.as_ref().map_or(Ok(()), |log| log.deletes(&doomed))?;
         // Each folder is one thread's, so that threads don't wait for each other's folder.
         let folders: Vec<&[ObjectName]> = doomed.chunk_by(|a, b| folder(a) == folder(b)).collect();
         for sizes in run.marker.each(&folders, |objects| delete(&run.marker, objects))? {
@@ -115,7 +118,7 @@ fn remove(marker: &Marker<'_>, path: &str) -> Result<(), AdminError> {
     }
 }
 
-/// Makes deletions durable, so that no object comes back after the list is gone.
+/// Makes deletions durable, so that no object reappears after the list is removed.
 fn sync(marker: &Marker<'_>, objects: &[ObjectName]) -> Result<(), AdminError> {
     let root = marker.sink.root();
     let folders: BTreeSet<u8> = objects.iter().map(folder).collect();

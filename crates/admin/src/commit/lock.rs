@@ -22,7 +22,7 @@ pub(crate) const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// The lock of the head, and the head as it is under the lock.
+/// The lock of the head, and the head that was read under it.
 pub(crate) struct HeadLock<'r> {
     pub(super) repository: &'r Repository,
     head: ReadHead,
@@ -42,7 +42,8 @@ impl Repository {
     }
 }
 
-fn wait(
+/// Takes the lock of the head, after waiting for other publishers.
+pub(crate) fn wait(
     sink: &LocalSink,
     (limit, begins): (Option<Duration>, fn(&AdminError)),
     stop: &AtomicBool,
@@ -118,6 +119,7 @@ impl HeadLock<'_> {
             timestamp: now.max(head.timestamp()),
             history: None,
             forgotten: HashSet::new(),
+            branch_root: None,
         }
     }
 }

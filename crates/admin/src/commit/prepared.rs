@@ -2,26 +2,28 @@
 
 use std::collections::BTreeSet;
 
-use esker_format::catalog::Flags;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
-use esker_format::write::catalog::Entry;
 use esker_store::Sink as _;
 
 use crate::balance;
 use crate::catalogs::{Built, CatalogBuilder};
 use crate::changes::{Changes, NewTree};
+use crate::entry::objects_of;
 use crate::error::AdminError;
 use crate::published::Published;
 use crate::report::AddedBundles;
 use crate::repository::ReadHead;
 use crate::revision::{Context, PublishOptions};
 
+use super::branch::BranchHead;
 use super::rebase::{Rebased, rebase};
 
 /// Changes on top of a head, with their catalogs stored.
 pub(super) struct Prepared {
     pub(super) head: ReadHead,
+    /// The revision that is replaced: that of the head, or of another branch.
+    pub(super) onto: BranchHead,
     pub(super) bundles: AddedBundles,
     /// The new catalogs; none if nothing changes.
     pub(super) written: Option<Written>,
@@ -48,20 +50,22 @@ impl Prepared {
         options: &PublishOptions<'_>,
     ) -> Result<Self, AdminError> {
         let mut changes = changes.clone();
-        let moved = head.verified.root_catalog().hash != context.base.root;
-        let published = context.published.other(&head.verified);
+        let branch = options.tag.branch.as_ref();
+        let onto = BranchHead::find(context.repository, &head.verified, branch)?;
+        let moved = onto.root != context.base.root;
+        let published = context.published.other((onto.root, onto.size));
         if moved
             && let Rebased::Conflict { paths, count } = rebase(&context.published, &published, &mut changes)?
         {
-            let (base, head) = (context.base.revision, head.verified.revision());
+            let (base, head) = (context.base.revision, onto.revision);
             return Err(AdminError::Conflict { paths, count, base, head });
         }
         let bundles = context.add_bundles(&published, &mut changes, &options.profiles, true)?;
         let written = match changes.is_empty() {
             true => None,
-            false => Some(write(context, &published, &mut changes, &head, options.threads)?),
+            false => Some(write(context, &published, &mut changes, (&head, &onto), options.threads)?),
         };
-        Ok(Self { head, bundles, written })
+        Ok(Self { head, onto, bundles, written })
     }
 
     /// Returns the objects that the changes and the new catalogs name.
@@ -74,13 +78,13 @@ fn write(
     context: &Context<'_>,
     published: &Published,
     changes: &mut Changes,
-    head: &ReadHead,
+    (head, onto): (&ReadHead, &BranchHead),
     threads: usize,
 ) -> Result<Written, AdminError> {
     let sink = &*context.repository.sink;
     let outlines = balance::decide(published, changes, &context.comparison())?;
     context.put_empty()?;
-    let revision = head.verified.revision().saturating_add(1);
+    let revision = onto.revision.saturating_add(1);
     let ttl = published.root()?.catalog.properties().ttl;
     let ttl = context.repository.settings.ttl.or(ttl).unwrap_or(head.verified.ttl());
     // Never before the published one, whatever the clock says, since clients refuse an older head.
@@ -88,7 +92,8 @@ fn write(
     let tree = NewTree { published, changes };
     let algorithm = head.verified.hash_algorithm();
     let (replaces, built) = Default::default();
-    let builder = CatalogBuilder { tree, sink, algorithm, revision, replaces, now, ttl, built };
+    let builder =
+        CatalogBuilder { tree, sink, algorithm, revision, replaces, recount: false, now, ttl, built };
     let root = builder.run(&outlines, threads)?;
     sink.flush()?;
     let built = builder.built.into_inner();
@@ -96,12 +101,4 @@ fn write(
     let names = built.values().map(|built| ObjectName::new(built.hash, ObjectKind::Catalog));
     let objects = changes.entries().flat_map(objects_of).chain(names).collect();
     Ok(Written { root, revision, ttl, now, catalogs, objects })
-}
-
-/// Returns the objects of an entry that are stored in the repository.
-pub(crate) fn objects_of(entry: &Entry) -> impl Iterator<Item = ObjectName> {
-    let stored = entry.is_file() && !entry.flags.has(Flags::EXTERNAL);
-    let whole = entry.hash.map(|hash| ObjectName::new(hash, ObjectKind::File));
-    let chunks = entry.chunks.iter().map(|chunk| ObjectName::new(chunk.hash, ObjectKind::Chunk));
-    whole.into_iter().chain(chunks).filter(move |_| stored)
 }

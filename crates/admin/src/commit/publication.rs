@@ -31,6 +31,8 @@ pub(crate) struct Next {
     pub(crate) history: Option<HistoryDraft>,
     /// Root objects that are removed from the reflog.
     pub(crate) forgotten: HashSet<ContentHash>,
+    /// Root catalog of another branch, which the reflog lists too.
+    pub(crate) branch_root: Option<ContentHash>,
 }
 
 impl HeadLock<'_> {
@@ -69,8 +71,9 @@ impl HeadLock<'_> {
         let metainfo = kept::metainfo(sink, head)?;
         sink.flush()?;
         let root = ObjectName::new(next.root.0, ObjectKind::Catalog);
+        let branch_root = next.branch_root.map(|root| ObjectName::new(root, ObjectKind::Catalog));
         let objects: Vec<ObjectName> =
-            [root, certificate].into_iter().chain(history).chain(metainfo).collect();
+            [root, certificate].into_iter().chain(history).chain(metainfo).chain(branch_root).collect();
         if head.alternative_paths() {
             objects.iter().try_for_each(|object| sink.put_alternative(object))?;
         }

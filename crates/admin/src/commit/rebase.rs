@@ -67,13 +67,13 @@ struct Rebase<'r> {
     count: u64,
 }
 
-/// What becomes of one changed entry.
+/// Decision about one entry of the change.
 enum Verdict {
-    /// It stays.
+    /// The change of the entry stays.
     Apply,
-    /// The later revision has it already.
+    /// The head has the same change already.
     Drop,
-    /// It stays with these attributes.
+    /// The change stays, and the entry gets these attributes.
     Join(Entry),
     /// Both sides changed the path.
     Conflict,
@@ -166,7 +166,7 @@ impl Rebase<'_> {
         }
     }
 
-    /// Finds conflicts with a directory that goes with all that it had.
+    /// Finds conflicts with the removal of a directory and all its entries.
     fn compare_below(&mut self, directory: &[u8]) -> Result<(), AdminError> {
         let mut waiting = vec![directory.to_vec()];
         while let Some(directory) = waiting.pop() {

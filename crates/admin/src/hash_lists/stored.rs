@@ -1,4 +1,4 @@
-//! The lists of a repository's catalogs, made as they are needed and kept in the publisher's state folder.
+//! Lists of a repository's catalogs, made on demand and kept in the publisher's state folder.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ use crate::signed::SMALL_FILE_MAX;
 pub struct ListedRepository {
     /// Name.
     pub name: String,
-    /// Folder.
+    /// Folder of the repository.
     pub folder: PathBuf,
     /// Number of the published revision.
     pub revision: Option<u64>,
@@ -27,8 +27,10 @@ pub struct ListedRepository {
     pub whitelist_expires: Option<i64>,
     /// Whether the whitelist has expired.
     pub whitelist_expired: Option<bool>,
-    /// Whether a transaction is open.
+    /// Whether a transaction of CernVM-FS is open.
     pub transaction: bool,
+    /// Number of open and kept transactions of this user.
+    pub open_transactions: usize,
     /// Reason why a file can't be read.
     pub problem: Option<String>,
 }
@@ -78,6 +80,7 @@ fn describe(storage: &Path, name: &RepositoryName, now: UnixTime) -> Option<List
         whitelist_expires: list.as_ref().map(|list| list.expires.0),
         whitelist_expired: list.map(|list| list.is_expired(now)),
         transaction: false,
+        open_transactions: 0,
         problem: (!problems.is_empty()).then(|| problems.join("; ")),
     })
 }

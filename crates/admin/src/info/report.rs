@@ -53,7 +53,7 @@ pub struct RepositoryInfo {
     pub settings: Vec<SettingValue>,
     /// Key files of the publisher; empty for a repository elsewhere.
     pub keys: Vec<KeyFile>,
-    /// Markers of open transactions.
+    /// Open and kept transactions: markers of CernVM-FS, and those of this user.
     pub transactions: Vec<String>,
     /// Parts that can't be read.
     pub problems: Vec<Problem>,

@@ -28,7 +28,7 @@ pub(super) struct Collector<'r> {
     target: Vec<u8>,
     /// Paths of entries of the archive that are no directories.
     brought: HashSet<Vec<u8>>,
-    /// The directory of the last entry as it was named, and where it is.
+    /// Directory of the last entry: its name in the archive, and its path in the repository.
     last_directory: Option<(Vec<u8>, Vec<u8>)>,
     unknown_types: u64,
     changes: Changes,

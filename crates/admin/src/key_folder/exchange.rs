@@ -91,7 +91,7 @@ impl KeyFolder {
         Ok(copied)
     }
 
-    /// Checks a private key against its public half, and returns its text as it is to be stored.
+    /// Checks a private key against its public half, and returns the text to store.
     fn checked_private(&self, extension: &str, text: String, encrypt: bool) -> Result<String, AdminError> {
         let path = self.file(extension);
         let key = self.private_key(extension)?;

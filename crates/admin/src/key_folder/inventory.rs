@@ -1,4 +1,4 @@
-//! Lists the key files of a repository, and says what is wrong with them.
+//! Lists the key files of a repository, and the faults of each.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -25,13 +25,15 @@ pub struct KeyFile {
     pub exposed: bool,
 }
 
-const ROLES: [(&str, &str); 6] = [
+const ROLES: [(&str, &str); 8] = [
     ("master key", MASTER),
     ("public key", PUBLIC),
     ("publisher key", PRIVATE),
     ("certificate", CERTIFICATE),
     ("signer of the master key", "masterkey.signer"),
     ("signer of the publisher key", "key.signer"),
+    ("signer of the next publisher key", "next.key.signer"),
+    ("signer of the publisher key before", "old.key.signer"),
 ];
 
 impl KeyFolder {

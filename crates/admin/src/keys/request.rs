@@ -37,7 +37,7 @@ const END: &str = "end whitelist";
 /// Far more than a whitelist takes.
 const LENGTH_MAX: usize = 1 << 18;
 
-/// A whitelist that is to be signed with the master key.
+/// A whitelist to sign with the master key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignRequest {
     name: RepositoryName,

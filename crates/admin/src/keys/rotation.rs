@@ -6,6 +6,8 @@
 //! finish    whitelist without the old certificate is signed ─► NAME.old.key, NAME.old.crt are removed
 //! ```
 //!
+//! A key in a token has a command in NAME.key.signer in place of NAME.key, and the same for `next` and `old`.
+//!
 //! Every step can be repeated: a rotation that was interrupted goes on where it was.
 
 use std::fs;
@@ -19,6 +21,7 @@ use esker_format::write::keys::self_signed;
 use esker_store::{LocalSink, Sink as _};
 use serde::Serialize;
 
+use super::token::{TokenKey, rename};
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
@@ -36,6 +39,8 @@ pub struct Rotate {
     pub resign: Resign,
     /// Protect the new key with a passphrase.
     pub encrypt: bool,
+    /// The new key, if a token has it; none makes one in a file.
+    pub token: Option<TokenKey>,
 }
 
 /// Result of a step of a rotation.
@@ -85,9 +90,10 @@ impl Rotate {
         let signed = SignedFiles::read(&LocalSink::on(root, disks.served.clone()), name)?;
         let algorithm = signed.whitelist(name)?.fingerprints.first().map(ContentHash::algorithm);
         let algorithm = algorithm.unwrap_or(esker_format::hash::HashAlgorithm::Sha1);
-        let next = match next {
-            Some(next) => next,
-            None => keys.make_next(disks, now, self.certificate_days, self.encrypt)?,
+        let next = match (next, &self.token) {
+            (Some(next), _) => next,
+            (None, Some(token)) => keys.take_next(disks, token)?,
+            (None, None) => keys.make_next(disks, now, self.certificate_days, self.encrypt)?,
         };
         let mut told = Rotated {
             new: next.fingerprint(algorithm).to_fingerprint(),
@@ -184,6 +190,7 @@ impl KeyFolder {
 
     /// Makes the next key the publisher's key, and keeps the old one until the rotation is finished.
     fn switch_to_next(&self, disks: &Disks) -> Result<(), AdminError> {
+        self.switch_signers(disks)?;
         let path = |extension: &str| self.file_of(extension);
         if path("next.key").exists() {
             for (extension, kept) in [("key", "old.key"), ("crt", "old.crt")] {
@@ -202,30 +209,17 @@ impl KeyFolder {
 
     fn remove_old(&self, disks: &Disks) -> Result<(), AdminError> {
         // The certificate marks a rotation that is not finished, so it goes last.
-        for extension in ["old.key", "old.crt"] {
-            let path = self.file_of(extension);
-            match disks.private.remove(&path) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(AdminError::file("removing", &path)(error));
-                }
-                _ => {}
-            }
-        }
-        disks.private.sync_dir(self.folder()).map_err(AdminError::file("syncing", self.folder()))
+        self.remove_old_signer(disks)?;
+        self.remove(disks, "old.key")?;
+        self.remove(disks, "old.crt")
     }
 
-    fn keep(&self, disks: &Disks, from: &PathBuf, extension: &str) -> Result<(), AdminError> {
+    pub(super) fn keep(&self, disks: &Disks, from: &PathBuf, extension: &str) -> Result<(), AdminError> {
         let text =
             fs::read_to_string(from).map_err(|source| AdminError::NoKey { path: from.clone(), source })?;
         match extension {
-            "old.key" => self.write_private(disks, extension, &text),
-            _ => self.write_public(disks, extension, &text),
+            "old.crt" => self.write_public(disks, extension, &text),
+            _ => self.write_private(disks, extension, &text),
         }
     }
-}
-
-fn rename(disks: &Disks, from: &Path, to: &Path) -> Result<(), AdminError> {
-    disks.private.rename(from, to).map_err(AdminError::file("renaming to", to))?;
-    let folder = to.parent().unwrap_or(Path::new("."));
-    disks.private.sync_dir(folder).map_err(AdminError::file("syncing", folder))
 }

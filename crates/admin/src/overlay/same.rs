@@ -1,4 +1,4 @@
-//! Compares a file of an upper folder with its published content, whatever that was compressed with.
+//! Compares a file of an upper folder with its published content, whatever its compression.
 
 use std::os::fd::OwnedFd;
 

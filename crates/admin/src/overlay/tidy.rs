@@ -14,7 +14,8 @@ use crate::path;
 use crate::published::{Published, number_groups};
 use crate::trigger_flags::with_flags_mended;
 
-/// Mends hard link groups and bundle flags in every changed directory, and drops changes that equal what is published.
+/// Mends hard link groups and bundle flags in every changed directory, and drops changes that equal the published
+/// entries.
 pub(super) fn tidy(published: &Published, changes: &mut Changes) -> Result<(), AdminError> {
     for directory in changes.paths() {
         for entry in mended_groups(NewTree { published, changes }, &directory)? {

@@ -1,4 +1,4 @@
-//! Walks over an upper folder and collects what it changes in the published revision.
+//! Walks over an upper folder and collects its changes to the published revision.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -331,7 +331,7 @@ fn is_marker(name: &[u8]) -> bool {
     matches!(name, MARKER | AUTO_MARKER)
 }
 
-/// Refuses reserved names, and what only an overlay with other options leaves.
+/// Refuses reserved names, and entries that only an overlay with other options makes.
 fn refuse(directory: &[u8], entry: &SourceEntry, marks: Marks) -> Result<(), AdminError> {
     let reason = match entry.name.as_slice() {
         _ if marks.redirect => {

@@ -48,6 +48,7 @@ fn store(
     let counters = pipeline.counters;
     let key = ContentKey::of(&piece.plain, pipeline.algorithm, pipeline.settings.compression, kind);
     if let Some((known, len)) = pipeline.index.find(&key)
+        && !pipeline.is_condemned(&known)?
         && pipeline.sink.has(&known, len)?
     {
         counters.present.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +57,11 @@ fn store(
     }
     let stored = encoder.encode(&piece.plain, room)?;
     let name = ObjectName::new(ContentHash::of(pipeline.algorithm, stored), kind);
-    match pipeline.sink.put(&name, stored)? {
+    let put = match pipeline.is_condemned(&name)? {
+        true => pipeline.sink.put_anew(&name, stored)?,
+        false => pipeline.sink.put(&name, stored)?,
+    };
+    match put {
         Put::Stored => {
             counters.objects.fetch_add(1, Ordering::Relaxed);
             counters.object_bytes.fetch_add(stored.len() as u64, Ordering::Relaxed);

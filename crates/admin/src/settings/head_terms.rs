@@ -1,4 +1,4 @@
-//! Signs the published head anew with other terms: its collectability, or the publisher's certificate.
+//! Signs the published head again with other terms: its collectability, or the publisher's certificate.
 
 use std::sync::atomic::AtomicBool;
 

@@ -1,4 +1,4 @@
-//! Settings by name: what they mean, how their values are read and written.
+//! Settings by name: their meanings, and how their values are read and written.
 
 use esker_format::chunker::ChunkSizes;
 use esker_format::compress::Compression;
@@ -26,7 +26,7 @@ pub(super) enum Place {
     File { get: fn(&Settings) -> String, set: fn(&mut Settings, &str) -> Result<(), String> },
     /// The settings file, and until it has one the head.
     Ttl,
-    /// The signed head; a change signs it anew.
+    /// The signed head; a change signs it again.
     GarbageCollectable,
 }
 
@@ -323,7 +323,7 @@ mod tests {
         set(settings, text)
     }
 
-    /// What is displayed is accepted, and leads to the same settings.
+    /// A displayed value is accepted, and gives the same settings.
     #[test]
     fn displayed_values_are_read_back() {
         let changed = Settings {

@@ -1,18 +1,22 @@
-//! Writes the configuration with which `cvmfs_server` goes on.
+//! Writes the configuration with which `cvmfs_server` can manage the repository.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use esker_format::compress::Compression;
+use esker_format::hash::ContentHash;
 use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
+use esker_format::reflog;
 use esker_store::{LocalSink, RealDisk, Sink as _, make_dirs, persist};
 use serde::Serialize;
 
 use crate::disks::Disks;
 use crate::error::AdminError;
+use crate::repository::DATABASE_MAX;
 use crate::settings::Settings;
 use crate::signed::SMALL_FILE_MAX;
+use crate::spool::REFLOG_CHECKSUM;
 
 /// Configuration files of `cvmfs_server` for a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -23,6 +27,8 @@ pub struct ExportedConfig {
     pub client_conf: String,
     /// Lines for `/etc/fstab`.
     pub fstab: Vec<String>,
+    /// Shell commands for root that make the spool folder, add the lines to `/etc/fstab`, and mount.
+    pub commands: Vec<String>,
     /// Settings that `cvmfs_server` does not have.
     pub warnings: Vec<String>,
 }
@@ -38,7 +44,8 @@ impl ExportedConfig {
     ) -> Result<Self, AdminError> {
         let disks = Disks::default();
         let missing = || AdminError::NoRepository(root.display().to_string());
-        let bytes = LocalSink::on(root, disks.served.clone()).read(manifest::PATH, SMALL_FILE_MAX)?;
+        let sink = LocalSink::on(root, disks.served.clone());
+        let bytes = sink.read(manifest::PATH, SMALL_FILE_MAX)?;
         let head = Manifest::parse(&bytes.ok_or_else(missing)?).map_err(|error| AdminError::Untrusted {
             name: name.to_string(),
             source: Box::new(error.into()),
@@ -62,10 +69,13 @@ impl ExportedConfig {
                 return Err(AdminError::ServerConf { path, reason });
             }
         }
+        let reflog = sink.read(reflog::PATH, DATABASE_MAX)?;
+        let checksum = reflog.map(|bytes| ContentHash::of(head.root_catalog.algorithm(), &bytes));
         Ok(Self {
             server_conf: place.server_conf(&head, &settings),
             client_conf: place.client_conf(),
             fstab: place.fstab(),
+            commands: place.commands(checksum),
             warnings: warnings(&settings),
         })
     }
@@ -195,6 +205,20 @@ impl Place<'_> {
                 "overlay_{name} /cvmfs/{name} overlay upperdir={spool}/scratch/current,lowerdir={spool}/rdonly,workdir={spool}/ofs_workdir,noauto,nodev,ro 0 0 {mark}"
             ),
         ]
+    }
+
+    /// Makes the spool folder as `cvmfs_server mkfs` does.
+    fn commands(&self, reflog: Option<ContentHash>) -> Vec<String> {
+        let Self { name, spool, owner, .. } = self;
+        let folders = ["rdonly", "scratch/current", "scratch/wastebin", "ofs_workdir", "tmp", "cache"];
+        let folders: String = folders.iter().map(|folder| format!(" {spool}/{folder}")).collect();
+        let mut commands = vec![format!("mkdir -p /cvmfs/{name}{folders}")];
+        commands.extend(reflog.map(|hash| format!("printf %s {hash} >{spool}/{REFLOG_CHECKSUM}")));
+        commands.push(format!("touch {spool}/client.local"));
+        commands.push(format!("chown -R {owner} /cvmfs/{name} {spool}"));
+        commands.extend(self.fstab().iter().map(|line| format!("echo '{line}' >>/etc/fstab")));
+        commands.push(format!("cvmfs_server mount {name}"));
+        commands
     }
 }
 

@@ -53,7 +53,7 @@ const UNSET: [(&str, &str, &str); 5] = [
 ];
 
 /// Parameters that the repository itself answers.
-const IN_REPOSITORY: [(&str, &str); 7] = [
+const IN_REPOSITORY: [(&str, &str); 8] = [
     ("CVMFS_REPOSITORY_NAME", "in the head"),
     ("CVMFS_UPSTREAM_STORAGE", "the storage"),
     ("CVMFS_SPOOL_DIR", "each publish honours its locks"),
@@ -61,6 +61,7 @@ const IN_REPOSITORY: [(&str, &str); 7] = [
     ("CVMFS_GARBAGE_COLLECTION", "in the head; `esker repo set NAME garbage_collectable=` changes it"),
     ("CVMFS_CATALOG_ALT_PATHS", "in the head"),
     ("CVMFS_PUBLIC_KEY", "NAME.pub in the keys folder"),
+    ("CVMFS_GC_DELETION_LOG", "`esker collect NAME --log FILE`"),
 ];
 
 /// Parameters that are supported only with this value.
@@ -68,14 +69,13 @@ const ONLY: [(&str, &str); 3] =
     [("CVMFS_USE_FILE_CHUNKING", "true"), ("CVMFS_EXTERNAL_DATA", "false"), ("CVMFS_AUTO_GC", "false")];
 
 /// Parameters that do something in `cvmfs_server` that Esker does not do.
-const NOT_SUPPORTED: [&str; 15] = [
+const NOT_SUPPORTED: [&str; 14] = [
     "CVMFS_AUTO_GC_LAPSE",
     "CVMFS_AUTO_GC_TIMESPAN",
     "CVMFS_ENFORCE_LIMITS",
     "CVMFS_FILE_MBYTE_LIMIT",
     "CVMFS_ROOT_KCATALOG_LIMIT",
     "CVMFS_NESTED_KCATALOG_LIMIT",
-    "CVMFS_GC_DELETION_LOG",
     "CVMFS_GENERATE_LEGACY_BULK_CHUNKS",
     "CVMFS_IGNORE_SPECIAL_FILES",
     "CVMFS_SERVER_PROXY",

@@ -7,7 +7,7 @@ use esker_store::{RealDisk, read_file};
 
 use crate::error::AdminError;
 
-/// Far more than a configuration takes.
+/// Maximum size of a configuration in bytes; real ones have a few kilobytes.
 const FILE_MAX: u64 = 1 << 18;
 /// The newest layout of `cvmfs_server` that is known.
 const LAYOUT_MAX: u32 = 143;

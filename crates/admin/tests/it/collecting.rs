@@ -1,4 +1,4 @@
-//! Collecting: what is kept, what goes, and what is left when it is interrupted.
+//! Collects: the objects that are kept and deleted, and the state after an interruption.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -79,7 +79,7 @@ pub(crate) fn objects(root: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn old_revisions_go_and_one_beyond_the_age_stays() {
+fn old_revisions_are_dropped_and_one_beyond_the_age_stays() {
     let workshop = aged(NO_TAGS);
     revisions(&workshop, 8);
     assert_eq!(contents(&workshop, 8), [0, 1, 2, 3, 4, 5, 6, 7]);
@@ -111,7 +111,7 @@ fn the_last_n_revisions_and_all_tagged_ones_are_kept() {
 }
 
 #[test]
-fn automatic_tags_go_when_they_are_old_and_hold_their_revisions_until_then() {
+fn old_automatic_tags_are_removed_and_keep_their_revisions_until_then() {
     let workshop = aged(|_| ());
     revisions(&workshop, 6);
     let keep = at_once(Keep::Tags);
@@ -173,14 +173,52 @@ fn condemned_objects_wait_for_the_grace_time() {
     assert_eq!((early.waiting, early.deleted.objects), (Some(waiting), 0));
     // A publish in between names a condemned object again.
     fs::write(workshop.source().join("again"), "content 1").unwrap();
-    workshop.publish();
+    let report = workshop.publish();
+    assert_eq!(report.objects_stored, 1, "it is stored again");
     let late = collect.run(&workshop.open(), UnixTime(begun.0 + 3700)).unwrap();
     assert_eq!((late.deleted.revived, late.deleted.objects), (1, waiting.objects - 1));
     workshop.assert_equal();
 }
 
 #[test]
-fn leftovers_without_a_revision_go_once_they_are_old() {
+fn the_deletion_log_names_each_deleted_object_with_its_time_and_cause() {
+    let workshop = aged(NO_TAGS);
+    let begun = UnixTime(now().0 - 7200);
+    revisions_until(&workshop, 5, begun);
+    let log = workshop.folder.path().join("deleted.log");
+    let collect = Collect { grace: 3600, log: Some(log.clone()), ..at_once(Keep::Tags) };
+    let before = objects(&workshop.root());
+    let plan = collect.dry_run(&workshop.open(), begun).unwrap();
+    assert!(!log.exists(), "a dry run writes no log");
+    collect.run(&workshop.open(), begun).unwrap();
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(
+        text.starts_with(&format!("# {begun} condemned {} objects: revision 0 (", plan.objects)),
+        "{text}"
+    );
+    assert_eq!(text.matches(") is not kept").count(), plan.dropped.len(), "{text}");
+    let done = collect.run(&workshop.open(), now()).unwrap();
+    let gone: BTreeSet<String> = before.difference(&objects(&workshop.root())).cloned().collect();
+    assert_eq!(gone.len() as u64, done.deleted.objects);
+    let text = fs::read_to_string(&log).unwrap();
+    let path = |name: &str| format!("data/{}/{}", &name[..2], &name[2..]);
+    let named: BTreeSet<String> =
+        text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).map(path).collect();
+    assert_eq!(named, gone);
+    let order: Vec<_> = ["condemned", "Collection started at", "Collection finished at"]
+        .map(|text_of| text.find(text_of).expect("the line"))
+        .into();
+    assert!(order.is_sorted(), "{text}");
+    // A log that can't be written is noticed before anything is deleted.
+    revisions(&workshop, 3);
+    let refused = Collect { log: Some(workshop.folder.path().to_owned()), ..at_once(Keep::Tags) };
+    let left = objects(&workshop.root());
+    assert!(refused.run(&workshop.open(), now()).is_err());
+    assert_eq!(objects(&workshop.root()), left);
+}
+
+#[test]
+fn old_leftovers_without_a_revision_are_deleted() {
     let workshop = aged(NO_TAGS);
     revisions(&workshop, 2);
     let orphan = esker_testkit::object::Algorithm::Sha1.hash(b"orphan");
@@ -206,7 +244,7 @@ fn a_repository_that_keeps_everything_is_refused() {
 }
 
 #[test]
-fn nothing_goes_if_a_catalog_of_the_head_is_missing() {
+fn nothing_is_deleted_if_a_catalog_of_the_head_is_missing() {
     let workshop = aged(NO_TAGS);
     fs::create_dir(workshop.source().join("nested")).unwrap();
     fs::write(workshop.source().join("nested/.cvmfscatalog"), b"").unwrap();
@@ -277,7 +315,7 @@ fn copy_tree(from: &Path, to: &Path) {
     }
 }
 
-/// Collects with a fault at every operation, and then once more without: the result is the same as without faults.
+/// Collects with a fault at every operation, and then again without: the result is the same as without faults.
 fn interrupted(plan: impl Fn(u64) -> Plan) {
     let workshop = aged(|_| ());
     revisions(&workshop, 5);

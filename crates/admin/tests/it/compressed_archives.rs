@@ -49,7 +49,7 @@ fn checksums_of_compressed_archives_are_checked() {
 }
 
 #[test]
-fn archives_end_as_those_of_other_programs_do() {
+fn archives_end_where_other_programs_end_them() {
     let mut archive = Builder::new(Vec::new());
     file(&mut archive, "a", b"1");
     file(&mut archive, "b", b"2");

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use esker_admin::{
     Check, CheckPlace, CheckReport, DataCheck, FindingKind, MirrorFolder, Publish, Repair, Repaired,
-    TagRequest,
+    Repository, TagChange, TagRequest,
 };
 use esker_format::catalog::{Catalog, Flags, PathKey};
 use esker_format::chunker::ChunkSizes;
@@ -85,7 +85,7 @@ fn template() -> &'static Template {
 fn publish_tagged(workshop: &Workshop, tag: &str) {
     let mut progress = |_| ();
     let mut options = options(&mut progress);
-    options.tag = TagRequest { name: Some(tag.to_owned()), description: String::new() };
+    options.tag = TagRequest { name: Some(tag.to_owned()), ..TagRequest::default() };
     let mut publish = Publish { source: workshop.source(), target: Vec::new(), options };
     publish.run(&workshop.open(), now()).unwrap();
 }
@@ -324,10 +324,19 @@ impl World {
         check.run(&self.place(), self.now)
     }
 
+    /// Opens the repository as its publisher.
+    fn open(&self) -> Result<Repository, esker_admin::AdminError> {
+        let name = RepositoryName::parse(NAME).unwrap();
+        let mut repository = Repository::open(&self.root(), &name, template().workshop.keys(), self.now)?;
+        repository.share_with_spool(&self.spool())?;
+        Ok(repository)
+    }
+
     fn repair(&self) -> Repaired {
         let mirror = MirrorFolder(template().workshop.root());
         let publisher = template().workshop.keys().publisher().unwrap();
-        let repair = Repair { from: Some(&mirror), publisher: Some(&publisher) };
+        let open = || self.open();
+        let repair = Repair { from: Some(&mirror), publisher: Some(&publisher), open: Some(&open) };
         repair.run(&checker(), &self.place(), self.now).unwrap()
     }
 }
@@ -350,6 +359,25 @@ fn a_repository_in_order_has_no_findings() {
     assert_eq!((report.revisions, report.catalogs), (2, 4));
     assert!(report.entries > 15 && report.objects > 10 && report.read_objects > report.objects);
     assert!(world.repair().objects.is_empty());
+}
+
+/// CernVM-FS's collect writes a shorter reflog with its checksum, and leaves the head, which names the reflog before.
+#[test]
+fn a_repository_that_cvmfs_server_collected_has_no_findings() {
+    let world = World::new("collected");
+    let reflog = fs::read(world.root().join(".cvmfsreflog")).unwrap();
+    let mut draft = ReflogDraft::new(RepositoryName::parse(NAME).unwrap());
+    let listed = Reflog::parse(&reflog).unwrap();
+    let later = UnixTime(now().0 + 60);
+    listed.references().iter().for_each(|known| draft.add(known.object, later));
+    let shorter = draft.finish();
+    assert_ne!(shorter, reflog);
+    fs::write(world.root().join(".cvmfsreflog"), &shorter).unwrap();
+    let hash = ContentHash::of(world.head().root_catalog.algorithm(), &shorter);
+    assert_ne!(world.head().reflog, Some(hash));
+    fs::write(world.spool().join("reflog.chksum"), hash.to_string()).unwrap();
+    let report = world.check();
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
 }
 
 #[test]
@@ -392,6 +420,53 @@ fn each_damage_is_found_and_named_and_repaired_where_a_mirror_has_the_data() {
 }
 
 #[test]
+fn wrong_counters_are_put_right_by_a_new_revision_of_the_same_tree() {
+    let mut world = World::new("counters");
+    world.damage(&Damage::Catalog(
+        "/nested/deep",
+        "UPDATE statistics SET value = 99 WHERE counter IN ('self_file_size', 'subtree_dir')",
+    ));
+    world.change_catalog(
+        "/nested",
+        "UPDATE statistics SET value = value + 5 WHERE counter = 'subtree_regular'",
+    );
+    let found = world.check();
+    assert_eq!(kinds(&found), BTreeSet::from([FindingKind::CountersOwn, FindingKind::CountersSubtree]));
+    let before = world.head();
+    // The tag of the revision would keep the fault.
+    let untag = TagChange::Remove { names: vec!["v2".to_owned()] };
+    untag.run(&world.open().unwrap(), world.now, &std::sync::atomic::AtomicBool::new(false)).unwrap();
+    let repaired = world.repair();
+    assert_eq!(repaired.recounted, Some(before.revision + 1));
+    assert!(repaired.left.findings.is_empty(), "{:#?}", repaired.left.findings);
+    assert!(world.check().findings.is_empty());
+    let head = world.head();
+    assert_eq!(head.revision, before.revision + 1);
+    assert_ne!(world.catalog("/nested/deep"), ObjectName::new(before.root_catalog, ObjectKind::Catalog));
+    let findings = esker_testkit::check::check(
+        &world.root(),
+        NAME,
+        &fs::read_to_string(template().workshop.keys().public_key_file()).unwrap(),
+    );
+    findings.assert_clean();
+    let expected = esker_testkit::listing::of_folder(&template().workshop.source());
+    crate::workshop::assert_same_trees(&expected, &findings.listing());
+    // A second repair finds nothing to do.
+    assert_eq!(world.repair().recounted, None);
+}
+
+#[test]
+fn a_repair_waits_for_no_publisher_while_it_checks_and_fetches() {
+    let mut world = World::new("repair beside a publisher");
+    world.damage(&Damage::Objects(&["file", "nested catalog"], How::Remove));
+    let sink = esker_store::LocalSink::open(world.root());
+    let esker_store::Locking::Taken(_lock) = sink.lock().unwrap() else { panic!("the lock is free") };
+    let repaired = world.repair();
+    assert_eq!(repaired.objects.len(), 2);
+    assert!(world.check().findings.is_empty());
+}
+
+#[test]
 fn a_finding_names_paths_and_revisions() {
     let mut world = World::new("names");
     world.damage(&Damage::Objects(&["old file", "chunk"], How::Remove));
@@ -418,7 +493,7 @@ fn a_finding_names_paths_and_revisions() {
 }
 
 #[test]
-fn an_interrupted_check_of_all_bytes_goes_on_where_it_was() {
+fn an_interrupted_check_of_all_bytes_continues_where_it_stopped() {
     let mut world = World::new("resume");
     world.damage(&Damage::Objects(&["file", "chunk", "old file"], How::Flip));
     let resume = world.spool().join("resume");

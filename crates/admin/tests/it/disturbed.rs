@@ -242,7 +242,7 @@ fn a_quick_second_change_is_not_missed() {
     }
 }
 
-/// The index of content can be computed anew, for repositories of others too.
+/// The content index can be rebuilt, also for repositories of other programs.
 #[test]
 fn a_reindex_rebuilds_the_content_index() {
     let fixture = esker_testkit::fixture::FULL;
@@ -317,7 +317,7 @@ fn objects_of_a_wrong_length_are_replaced_at_the_next_publish_of_their_content()
     }
 }
 
-/// Stored content is not stored again, whatever encoder and publisher stored it.
+/// Stored content is not stored again, for any encoder and publisher.
 #[test]
 fn content_is_stored_once() {
     let workshop = Workshop::new();

@@ -17,7 +17,7 @@ use rand::{Rng as _, RngCore as _, SeedableRng as _};
 use crate::scene::disks;
 use crate::workshop::{NAME, Workshop, assert_same_trees, now, publish};
 
-/// Names the folder and the keys in the environment of the process that is to be killed.
+/// Environment variable with the folder and the keys, for the process that the test kills.
 const FOLDER: &str = "ESKER_TEST_PUBLISHED_FOLDER";
 const KEYS: &str = "ESKER_TEST_PUBLISHER_KEYS";
 

@@ -136,7 +136,7 @@ fn publish_until_killed(root: &Path) {
     }
 }
 
-/// One publisher: its folder, and what it published last for certain.
+/// One publisher: its folder, and its last accepted change.
 struct Side {
     source: PathBuf,
     target: String,

@@ -1,6 +1,7 @@
-//! What a publisher does to a repository, judged by a checker that shares no code with it.
+//! Changes of a publisher to a repository, judged by a checker that shares no code with it.
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
+mod branches;
 mod bundles;
 mod collecting;
 mod compressed_archives;
@@ -31,4 +32,5 @@ mod snapshots;
 mod tags;
 mod takeover;
 mod time_travel;
+mod token_keys;
 mod workshop;

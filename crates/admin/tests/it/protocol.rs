@@ -46,7 +46,7 @@ enum Fault {
     None,
     /// A commit leaves its objects on the list.
     NoRevive,
-    /// A commit replaces whatever head there is.
+    /// A commit replaces any head.
     NoCompare,
     /// Objects are deleted at once.
     NoGrace,
@@ -114,7 +114,7 @@ struct Protocol {
 }
 
 impl State {
-    /// Notes that an actor no longer counts on what it saw.
+    /// Records that an actor no longer depends on the objects it saw.
     fn ended(&mut self, actor: u8) {
         if let Some(list) = &mut self.list {
             list.waits_for &= !actor;

@@ -1,4 +1,4 @@
-//! Removing much, removing what is not there, and the list of paths that a dry run gives.
+//! Removals of many entries and of missing ones, and the paths that a dry run lists.
 
 use std::fs;
 use std::path::Path;

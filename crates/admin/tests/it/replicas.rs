@@ -1,4 +1,4 @@
-//! Replicas that the reference implementation makes: whatever it stores under a name has to have that name.
+//! Replicas by the reference implementation: each object that it stores must have the hash of its name.
 //!
 //! `cvmfs_swissknife pull` decompresses the certificate and the metainfo, compresses them with zlib, and stores them
 //! under the names that they had. Clients refuse the replica if the bytes differ, since the hash is another one then.
@@ -67,7 +67,7 @@ fn assert_replicable(root: &Path) {
     assert!(checked >= 3, "{checked}");
 }
 
-/// Asserts that every object is as zlib writes it, or stored as it is.
+/// Asserts that every object has zlib's bytes, or is stored uncompressed.
 fn assert_all_stock(root: &Path, algorithm: HashAlgorithm) {
     let mut checked = 0;
     for path in objects(root) {
@@ -82,7 +82,7 @@ fn assert_all_stock(root: &Path, algorithm: HashAlgorithm) {
     assert!(checked > 5, "{checked}");
 }
 
-/// What tells a file that was written anew from one that was left alone.
+/// Properties of a file that differ after it was written again.
 fn identity(path: &Path) -> (u64, i64, i64) {
     let facts = fs::metadata(path).unwrap();
     (facts.ino(), facts.mtime(), facts.mtime_nsec())
@@ -130,7 +130,7 @@ fn a_fixture_can_be_replicated_after_esker_published_to_it() {
 }
 
 #[test]
-fn new_repositories_can_be_replicated_whatever_their_settings() {
+fn new_repositories_with_any_settings_can_be_replicated() {
     use HashAlgorithm::{Rmd160, Sha1, Shake128};
     for (algorithm, compression, deflate) in [
         (Sha1, Compression::Zlib, Deflate::Stock),

@@ -1,4 +1,4 @@
-//! Trees of all kinds come back as they were.
+//! Trees of all kinds are read back unchanged.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -332,7 +332,7 @@ fn deep_trees_and_wide_directories_read_back() {
     assert!(!workshop.publish().published);
 }
 
-/// Clients refuse a head that was signed before the one they have, and go on with that.
+/// Clients refuse a head that was signed before their own, and keep their own.
 #[test]
 fn a_clock_that_is_set_back_makes_no_head_older_than_the_last() {
     let workshop = Workshop::new();

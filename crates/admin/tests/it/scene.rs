@@ -1,4 +1,4 @@
-//! A repository with one revision, and a publisher who is about to make another one.
+//! A repository with one revision, before the publish of another one.
 
 use std::fs;
 use std::path::Path;
@@ -32,8 +32,8 @@ pub(crate) enum Act {
 pub(crate) struct Scene {
     act: Act,
     workshop: Workshop,
-    /// What was there before the first publish, and what is there after; folders without files are left out, since
-    /// making hundreds of them would be most of the work.
+    /// Storage before the first publish and after it; folders without files are left out, since making hundreds of
+    /// them would be most of the work.
     template: tempfile::TempDir,
     old: Vec<Entry>,
     new: Vec<Entry>,
@@ -82,7 +82,7 @@ impl Scene {
         scene
     }
 
-    /// A folder as it is before the publisher starts.
+    /// State of a folder before the publisher starts.
     pub(crate) fn copy(&self) -> tempfile::TempDir {
         let folder = scratch();
         copy_tree(self.template.path(), folder.path());
@@ -127,7 +127,7 @@ impl Scene {
         is_new
     }
 
-    /// Does it once more, now that nothing fails, and expects that nothing of the interrupted try is left.
+    /// Repeats the operation without faults, and asserts that nothing of the interrupted attempt is left.
     pub(crate) fn finish(&self, folder: &Path, when: &str) {
         // A disk that never waits for the hardware.
         let disk = FaultDisk::new(folder, Plan::Nothing);

@@ -115,7 +115,7 @@ fn unknown_names_and_wrong_values_change_nothing() {
     assert!(matches!(refused, AdminError::Locked { .. }), "{refused}");
 }
 
-/// Whichever disk operation fails, the repository is whole and either has the settings or not.
+/// After a failure of any disk operation, the repository is whole, with the old or the new settings.
 #[test]
 fn operations_may_fail_while_settings_change() {
     let workshop = Workshop::new();

@@ -158,7 +158,7 @@ fn new_parents_that_two_publishers_make_are_joined() {
 }
 
 #[test]
-fn a_publish_of_the_whole_repository_keeps_what_others_added_meanwhile() {
+fn a_publish_of_the_whole_repository_keeps_entries_that_others_added() {
     let workshop = prepared();
     let whole = workshop.open();
     publish(&workshop.open(), folder(&[("f", "added")]).path(), "/added").unwrap();

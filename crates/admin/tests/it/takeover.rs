@@ -7,6 +7,7 @@ use std::process::Command;
 use esker_admin::{
     AdminError, ExportedConfig, Outcome, ParameterRow, ServerConf, SettingsChange, Takeover, remembered_spool,
 };
+use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::name::RepositoryName;
 
 use crate::workshop::{NAME, Workshop, now};
@@ -182,6 +183,28 @@ fn an_exported_configuration_is_read_back() {
     fs::remove_file(workshop.root().join(".esker/settings.json")).unwrap();
     plan(&workshop, &ServerConf::read(&path).unwrap()).unwrap().run().unwrap();
     assert_eq!(values(&workshop), before);
+}
+
+/// `scripts/judge-handover.sh` has `cvmfs_server` itself go on with it.
+#[test]
+fn the_commands_of_an_export_make_the_spool_folder() {
+    let workshop = Workshop::new();
+    let folder = workshop.folder.path().display().to_string();
+    let spool = workshop.folder.path().join("spool");
+    let exported = ExportedConfig::new(&workshop.root(), &name(), "root", None, Some(&spool)).unwrap();
+    let last = exported.commands.last().unwrap();
+    assert_eq!(*last, format!("cvmfs_server mount {NAME}"));
+    let here = |line: &&String| !line.starts_with("chown") && *line != last;
+    let script: Vec<String> = exported.commands.iter().filter(here).cloned().collect();
+    let script = script.join("\n").replace(" /cvmfs/", &format!(" {folder}/cvmfs/"));
+    let script = script.replace("/etc/fstab", &format!("{folder}/fstab"));
+    assert!(Command::new("sh").args(["-euc", &script]).status().unwrap().success(), "{script}");
+    let reflog = fs::read(workshop.root().join(".cvmfsreflog")).unwrap();
+    let hash = ContentHash::of(HashAlgorithm::Sha1, &reflog).to_string();
+    assert_eq!(fs::read_to_string(spool.join("reflog.chksum")).unwrap(), hash);
+    assert!(spool.join("scratch/current").is_dir() && spool.join("client.local").exists());
+    let fstab = fs::read_to_string(workshop.folder.path().join("fstab")).unwrap();
+    assert_eq!(fstab.lines().count(), exported.fstab.len());
 }
 
 #[test]

@@ -53,6 +53,28 @@ fn roll_back(workshop: &Workshop, target: Option<&str>) -> Result<u64, AdminErro
 }
 
 #[test]
+fn a_rollback_to_a_revision_that_lacks_an_object_is_refused() {
+    let workshop = no_automatic_tags();
+    write(&workshop, "file", "one");
+    write(&workshop, "file", "two");
+    let object = workshop.object_of(b"one");
+    fs::remove_file(&object).unwrap();
+    let before = fs::read(workshop.root().join(".cvmfspublished")).unwrap();
+    let rollback = Rollback { target: Some("1".to_owned()) };
+    let planned = rollback.dry_run(&workshop.open(), now(), &mut |_| Ok(()));
+    for refused in [planned.map(|report| report.revision), roll_back(&workshop, Some("1"))] {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("revision `1`") && text.contains("the storage lacks"), "{text}");
+    }
+    assert_eq!(fs::read(workshop.root().join(".cvmfspublished")).unwrap(), before);
+    // What the newest revision has, too, is not looked for.
+    fs::remove_file(workshop.object_of(b"two")).unwrap();
+    fs::write(object, esker_testkit::object::deflate(b"one")).unwrap();
+    assert_eq!(roll_back(&workshop, Some("1")).unwrap(), 3);
+    workshop.check().assert_clean();
+}
+
+#[test]
 fn a_tag_names_an_old_revision_by_number_hash_or_tag() {
     let workshop = no_automatic_tags();
     let roots: Vec<_> = (1..=4).map(|number| write(&workshop, "file", &number.to_string()).root).collect();
@@ -251,7 +273,7 @@ fn a_log_lists_what_each_revision_changed() {
 }
 
 #[test]
-fn a_log_goes_on_at_a_tag_after_collected_revisions() {
+fn a_log_continues_at_a_tag_before_collected_revisions() {
     let workshop = no_automatic_tags();
     (1..=4).for_each(|number| drop(write(&workshop, "file", &number.to_string())));
     add(&workshop, "kept", Some("2")).unwrap();

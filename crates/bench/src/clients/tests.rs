@@ -33,7 +33,7 @@ fn objects_are_chosen_the_same_each_time() {
 }
 
 #[test]
-fn both_ways_fetch_everything() {
+fn emulated_and_plain_clients_fetch_all_objects() {
     let folder = tempfile::tempdir().expect("a folder");
     let repository = repository(folder.path());
     let objects = choose(&repository, u64::MAX).expect("objects");

@@ -1,22 +1,23 @@
 use std::path::PathBuf;
 
-use esker_node::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
+use esker_cache_share::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
 use esker_run::take_signals;
 use esker_store::{DestinationRule, Destinations, LowerForm};
 use rustix::thread::CapabilitySet;
 
-use crate::configuration;
 use crate::error::{Context, Failure, Kind, chain, of_store};
-use crate::log;
+use crate::logging::LogArgs;
 use crate::output::parse_size;
-use crate::privileges;
-use crate::settings::{BROKER_SOCKET, Settings, default_quota};
-use crate::tiers::tier;
+use crate::process::privileges;
+use crate::settings::cache::default_quota;
+use crate::settings::configuration;
+use crate::settings::tiers::tier;
+use crate::settings::{BROKER_SOCKET, Settings};
 
 /// Runs the cache broker: one cache for all users of this node.
 ///
-/// The broker runs until it is interrupted. Mounts use it by default if root runs it and it listens at the
-/// default socket; another broker is chosen with `--broker SOCKET --broker-user UID`.
+/// The broker runs until it is interrupted. Mounts use the broker of root at the default socket by default, and
+/// another one with `--broker SOCKET --broker-user UID`.
 ///
 /// Example: esker broker --quota 50G --allow secret.example.org=gid:2000
 #[derive(clap::Args, Debug)]
@@ -46,9 +47,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE|DIR")]
     ca: Vec<PathBuf>,
 
-    /// Addresses that the broker may connect to: `any` for all but those of this node and link-local ones, or
-    /// addresses, networks and host names; may be repeated, like `--connect any --connect 127.0.0.1` with a proxy on
-    /// this node
+    /// Addresses that the broker may connect to: an address, a network, a host name, or `any` for all except those of
+    /// this node and link-local ones; may be repeated, as in `--connect any --connect 127.0.0.1` for a proxy on this
+    /// node
     #[arg(long, value_name = "any|ADDRESS|NETWORK|NAME", default_value = "any")]
     connect: Vec<DestinationRule>,
 
@@ -57,13 +58,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
-    /// Users who may read a repository: all, none, or user and group ids; root always may
+    /// Users who may read a repository: all, none, or user and group ids; root may always read it
     #[arg(long, value_name = "NAME=all|none|uid:N,gid:N,…", value_parser = parse_rule)]
     allow: Vec<(String, Readers)>,
 
     /// Users who may read repositories that no --allow names
     #[arg(long, value_name = "all|none|uid:N,gid:N,…", default_value = "all", value_parser = parse_readers)]
     others: Readers,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 fn parse_rule(text: &str) -> Result<(String, Readers), String> {
@@ -128,24 +132,22 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             .hint("have the broker serve those without --lower"));
     }
     let authorities = configuration::authorities(&configuration::load(settings, None), &args.ca)?;
-    let (log, at) = (log::of_store(), socket.clone());
     let destinations = Destinations::Named(args.connect);
     let options = BrokerOptions {
         cache: cache.clone(),
         quota,
         lower,
-        socket: at,
+        socket: socket.clone(),
         rules,
         destinations,
         authorities,
-        log,
     };
     let broker = NodeBroker::start_on(listening, options).map_err(of_broker)?;
-    log::line(&format!("serving the cache {} at {}", cache.display(), socket.display()));
+    tracing::info!("serving the cache {} at {}", cache.display(), socket.display());
     // An error means that all senders are gone, which ends it too.
     let _ = told.recv();
     drop(broker);
-    log::line("stopped");
+    tracing::info!("stopped");
     Ok(())
 }
 

@@ -4,18 +4,20 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use clap::Subcommand;
-use esker_node::cache_admin::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
-use esker_node::cache_location::{CacheLocation, RejectedCandidate, is_cache};
+use esker_cache_share::admin::{CacheFolder, CacheReport, CheckRow, DamagedRow, FreedRow, PinRow};
+use esker_cache_share::location::{CacheLocation, RejectedCandidate, is_cache};
 use esker_store::BlockCache;
 use serde::Serialize;
 
-use crate::args::{RepositoryArgs, split_path};
 use crate::error::{Failure, Kind, of_store};
-use crate::open::place_lines;
 use crate::output::{JsonArray, Output, parse_size, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
-use crate::settings::{Settings, default_quota};
+use crate::settings::Settings;
+use crate::settings::address::split_path;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::cache::default_quota;
+use crate::settings::cache::place_lines;
 
 /// Shows, fills, checks and empties the cache.
 ///
@@ -72,7 +74,7 @@ struct ListArgs {
 /// Example: esker cache unpin sw.example.org:/gcc/14.2
 #[derive(clap::Args, Debug)]
 struct UnpinArgs {
-    /// Pinned file or folder, as `esker cache list --pins` prints it or as it was given to `esker cache pin`
+    /// Pinned file or folder, as in the output of `esker cache list --pins` or in the arguments of `esker cache pin`
     #[arg(value_name = "NAME:/PATH", required = true)]
     names: Vec<String>,
 
@@ -198,10 +200,11 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
         Some(pid) => format!("written by process {pid}"),
         None => "not in use".to_owned(),
     };
+    let state = &report.state;
     out.line(out.bold(&format!("{} — {writer}", report.directory.display())))?;
-    let quota = if report.writer.is_some() { format!(" of {}", size(report.quota)) } else { String::new() };
-    out.line(format!("  used      {}{quota}, {} objects", size(report.bytes), report.objects))?;
-    out.line(format!("  pinned    {}, {} objects", size(report.pinned_bytes), report.pinned_objects))?;
+    let quota = if report.writer.is_some() { format!(" of {}", size(state.quota)) } else { String::new() };
+    out.line(format!("  used      {}{quota}, {} objects", size(state.used), state.objects))?;
+    out.line(format!("  pinned    {}, {} objects", size(state.pinned), state.pinned_objects))?;
     for pin in &pins {
         out.line(format!("            {} ({} objects, {})", pin.name, pin.objects, size(pin.bytes)))?;
     }
@@ -209,9 +212,9 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
         out.line(format!("  place     {line}"))?;
     }
     if report.writer.is_some() {
-        out.line(format!("  evicted   {} objects", report.evicted))?;
+        out.line(format!("  evicted   {} objects", state.evicted))?;
     }
-    let lower = report.lower;
+    let lower = state.lower;
     if lower.found + lower.given > 0 {
         let found = format!("{} objects ({}) came from there", lower.found, size(lower.found_bytes));
         out.line(format!("  below     {found}, {} were put there", lower.given))?;
@@ -219,11 +222,11 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
     let troubles = [
         (lower.refused, "files of lower caches failed verification or could not be read, and were fetched"),
         (lower.late, "reads went to the network because a lower cache did not answer"),
-        (report.unchecked, "objects are checked before they are read, because the last writer was killed"),
-        (report.over_quota, "times everything above the quota was in use"),
-        (report.unkept, "objects were served without being cached: no room, or the disk failed"),
-        (report.disk_errors, "operations on the disk failed"),
-        (report.damaged, "objects were found damaged, and fetched again"),
+        (state.unchecked, "objects are checked before they are read, because the last writer was killed"),
+        (state.over_quota, "times everything above the quota was in use"),
+        (state.unkept, "objects were served without being cached: no room, or the disk failed"),
+        (state.disk_errors, "operations on the disk failed"),
+        (state.damaged, "objects were found damaged, and fetched again"),
     ];
     for (count, what) in troubles.iter().filter(|(count, _)| *count > 0) {
         out.line(format!("  {}", out.warning(&format!("{count} {what}"))))?;

@@ -1,11 +1,11 @@
 use esker_vfs::Kind as NodeKind;
 
-use crate::args::PlaceArgs;
-use crate::browse::Browsed;
 use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
-use crate::walk::Walk;
+use crate::settings::args::PlaceArgs;
+use crate::trees::browse::Browsed;
+use crate::trees::walk::Walk;
 
 /// Prints a file of a repository without mounting it.
 ///
@@ -37,7 +37,7 @@ pub(crate) fn show(
     let found = walk.resolve(path, true)?;
     let kind = found.attr.kind;
     if kind != NodeKind::File {
-        let kind = crate::entry::kind_name(kind);
+        let kind = crate::trees::entry::kind_name(kind);
         return Err(Failure::failed(format!("{shown} is a {kind}, not a regular file"))
             .hint(format!("`{command} ls` lists directories")));
     }

@@ -7,6 +7,7 @@ use esker_admin::{
 };
 use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
+use esker_format::name::RepositoryName;
 use serde_json::json;
 
 use crate::error::{Context as _, Failure, Kind};
@@ -15,16 +16,17 @@ use crate::progress::ProgressMeter;
 use crate::publisher::{Interrupt, Place, PublisherArgs, now, of_admin, refuse_address};
 use crate::settings::Settings;
 
-/// Checks a repository in a folder of this machine, and repairs it from a mirror.
+/// Checks a repository in a folder of this machine or on a server, and repairs one in a folder if requested.
 ///
-/// Signatures, history, reflog, all catalogs of the head and of tagged revisions, and that every object is there; with
-/// --data every byte. Exits with 4 if anything is wrong. Works without keys, with an expired whitelist, and read-only.
+/// Checks signatures, history, reflog, all catalogs of the head and of tagged revisions, and that every object
+/// exists; with --data it reads every byte. Exit code 4 reports faults. A check without repair needs neither keys nor
+/// a valid whitelist nor write permission. A check of a server sends up to 16 requests at once.
 ///
 /// Example: esker check sw.example.org --data --scrub 50M/s
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Name of the repository, or its folder
-    #[arg(value_name = "NAME|DIR")]
+    /// Name of the repository, its folder, or its URL on a server
+    #[arg(value_name = "NAME|DIR|URL")]
     target: PathBuf,
 
     #[command(flatten)]
@@ -38,25 +40,31 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TAG")]
     tag: Option<String>,
 
-    /// Check only what is at and below this path
+    /// Check only this path and the entries below it
     #[arg(long, value_name = "/PATH")]
     path: Option<PathBuf>,
 
-    /// Read every object and compare it with its name; an interrupted check goes on where it was
+    /// Read every object and compare its hash with its name; after an interruption the next check continues where it
+    /// stopped
     #[arg(long)]
     data: bool,
 
-    /// Most bytes to read a second with --data, like 50M/s [default: no limit]
+    /// Maximum rate of reads with --data, like 50M/s [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = rate, requires = "data")]
     scrub: Option<u64>,
 
-    /// Fetch missing and damaged objects from this mirror, a folder or URL, and make a damaged reflog anew
+    /// Fetch missing and damaged objects from this mirror, a folder or URL, rebuild a damaged reflog, and publish a
+    /// revision with right counters if some are wrong
     #[arg(long, value_name = "FROM")]
     repair: Option<PathBuf>,
 
-    /// Make a damaged reflog anew, and fetch nothing
+    /// Rebuild a damaged reflog, and fetch nothing
     #[arg(long)]
     repair_reflog: bool,
+
+    /// Publish a revision with right counters if some are wrong, and fetch nothing; needs the publisher's key
+    #[arg(long)]
+    repair_counters: bool,
 
     /// Number of threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -78,15 +86,14 @@ fn rate(text: &str) -> Result<u64, String> {
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     use std::os::unix::ffi::OsStrExt as _;
     let interrupt = Interrupt::on_signals()?;
-    refuse_address("NAME|DIR", &args.target)?;
-    let (place, keys) = place(args, settings)?;
-    let name = place.name.clone();
-    let checked = CheckPlace {
-        root: place.root.clone(),
-        name: name.clone(),
-        keys,
-        spool: place.spool_folder().map(Path::to_owned),
+    let url = args.target.to_str().filter(|text| is_url(text)).map(|text| text.trim_end_matches('/'));
+    let (place, keys) = match url {
+        Some(url) => server(url, args, settings)?,
+        None => place(args, settings)?,
     };
+    let name = place.name.clone();
+    let spool = place.spool_folder().filter(|_| url.is_none()).map(Path::to_owned);
+    let checked = CheckPlace { root: place.root.clone(), name: name.clone(), keys, spool };
     let meter = Mutex::new(ProgressMeter::new(args.quiet));
     let progress = |progress| {
         if let Ok(mut meter) = meter.try_lock() {
@@ -100,15 +107,26 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let bytes = path.as_os_str().as_bytes();
         bytes.strip_suffix(b"/").unwrap_or(bytes).to_vec()
     });
-    let resume = settings.check_resume(&name, &place.root);
+    let resume = if url.is_none() { settings.check_resume(&name, &place.root) } else { None };
     check.data = args.data.then_some(DataCheck { rate: args.scrub, resume });
     check.threads = args.threads.map_or_else(cores, usize::from);
     check.stop = interrupt.flag();
     let failed = |error| of_admin(&format!("{name} was not checked"), &error);
-    let repaired = if args.repair.is_some() || args.repair_reflog {
+    let repaired = if let Some(url) = url {
+        let server = MirrorServer::new(url).map_err(|error| of_admin("can't ask the server", &error))?;
+        let scratch = Scratch::make(&name)?;
+        let left = check.run_remote(&server, &checked, &scratch.0, now()).map_err(failed)?;
+        Repaired { left, ..Repaired::default() }
+    } else if args.repair.is_some() || args.repair_reflog || args.repair_counters {
         let mirror = args.repair.as_deref().map(mirror).transpose()?;
         let publisher = place.keys.publisher().ok();
-        let repair = Repair { from: mirror.as_deref(), publisher: publisher.as_ref() };
+        let open = || place.try_open();
+        let may_publish = publisher.is_some() || args.repair_counters;
+        let repair = Repair {
+            from: mirror.as_deref(),
+            publisher: publisher.as_ref(),
+            open: may_publish.then_some(&open as &dyn Fn() -> _),
+        };
         repair.run(&check, &checked, now()).map_err(failed)?
     } else {
         Repaired { left: check.run(&checked, now()).map_err(failed)?, ..Repaired::default() }
@@ -117,10 +135,47 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     print(&repaired, name.as_str(), args)
 }
 
+/// Returns true for the URL of a server.
+fn is_url(text: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme))
+}
+
+/// Folder for what a check of a server notes; removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make(name: &RepositoryName) -> Result<Self, Failure> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        let path = std::env::temp_dir().join(format!("esker-check-{name}-{}", std::process::id()));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        made.context(Kind::Failed, format!("can't make the folder {}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left of it harms nothing but space.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Returns the repository at a URL, which this machine may publish too, and the public keys of its owner.
+fn server(url: &str, args: &Args, settings: &Settings) -> Result<(Place, Option<MasterKeys>), Failure> {
+    if args.repair.is_some() || args.repair_reflog || args.repair_counters {
+        return Err(Failure::usage("a repository on a server can't be repaired from here")
+            .hint("repeat this with the folder of the repository, on the machine that has it"));
+    }
+    let last = url.rsplit('/').next().unwrap_or_default();
+    let place = args.place.place_at(last, Path::new(""), settings)?;
+    let keys = public_keys(&place, args)?;
+    Ok((place, keys))
+}
+
 /// Returns the mirror in a folder or at a URL.
 fn mirror(from: &Path) -> Result<Box<dyn Mirror>, Failure> {
     let text = from.to_string_lossy();
-    if !["http://", "https://", "file://"].iter().any(|scheme| text.starts_with(scheme)) {
+    if !is_url(&text) && !text.starts_with("file://") {
         refuse_address("--repair", from)?;
         return Ok(Box::new(MirrorFolder(from.to_owned())));
     }
@@ -130,6 +185,7 @@ fn mirror(from: &Path) -> Result<Box<dyn Mirror>, Failure> {
 
 /// Returns the repository, and the public keys of its owner as far as they are known.
 fn place(args: &Args, settings: &Settings) -> Result<(Place, Option<MasterKeys>), Failure> {
+    refuse_address("NAME|DIR|URL", &args.target)?;
     let shown = args.target.display();
     let is_folder = args.target.join(manifest::PATH).exists() || args.target.components().count() > 1;
     let place = if is_folder {
@@ -148,14 +204,17 @@ fn place(args: &Args, settings: &Settings) -> Result<(Place, Option<MasterKeys>)
             Failure::usage(text).hint("name its folder, or the folder of repositories with --storage DIR")
         );
     }
-    let keys = match &args.public_key {
-        Some(file) => {
-            let text = std::fs::read(file).context(Kind::Usage, "can't read the public key")?;
-            Some(MasterKeys::parse(&text).context(Kind::Usage, "can't use the public key")?)
-        }
-        None => place.keys.public_key_file().exists().then(|| place.keys.public().ok()).flatten(),
-    };
+    let keys = public_keys(&place, args)?;
     Ok((place, keys))
+}
+
+/// Returns the public keys that are named or in the keys folder.
+fn public_keys(place: &Place, args: &Args) -> Result<Option<MasterKeys>, Failure> {
+    let Some(file) = &args.public_key else {
+        return Ok(place.keys.public_key_file().exists().then(|| place.keys.public().ok()).flatten());
+    };
+    let text = std::fs::read(file).context(Kind::Usage, "can't read the public key")?;
+    MasterKeys::parse(&text).context(Kind::Usage, "can't use the public key").map(Some)
 }
 
 fn describe(progress: CheckProgress) -> String {
@@ -174,7 +233,9 @@ fn print(repaired: &Repaired, name: &str, args: &Args) -> Result<(), Failure> {
     if args.json {
         out.json(&json!({
             "repository": name,
-            "repaired": { "objects": repaired.objects, "files": repaired.files },
+            "repaired": {
+                "objects": repaired.objects, "files": repaired.files, "recounted": repaired.recounted,
+            },
             "report": report,
         }))?;
     } else {
@@ -216,6 +277,9 @@ fn text(out: &mut Output, repaired: &Repaired, name: &str, data: bool) -> Result
             format!(", {}", repaired.files.join(", "))
         };
         out.line(format!("repaired {} objects{files}", repaired.objects.len()))?;
+    }
+    if let Some(revision) = repaired.recounted {
+        out.line(format!("published revision {revision} with right counters"))?;
     }
     let revision = report.revision.map_or_else(|| "?".to_owned(), |revision| revision.to_string());
     let read = if data {

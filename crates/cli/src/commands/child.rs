@@ -16,7 +16,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
     let arguments = ChildArguments::parse(args.arguments).ok_or_else(|| {
         Failure::usage("this subcommand is called by `esker run`").hint("see `esker run --help`")
     })?;
-    // The parent has been told why, and reports it.
+    // The parent has received the reason, and reports it.
     let code = become_command(&arguments).context(Kind::Failed, "can't talk to the parent process")?;
     Ok(ExitCode::from(code))
 }

@@ -1,4 +1,4 @@
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use crate::settings::Settings;
 
 /// Deletes the objects of old revisions that no kept revision needs.
 ///
-/// The head and all tagged revisions are kept. Objects that go are listed first, and a collect after the grace time deletes
-/// them; publishers that need one meanwhile store it again.
+/// The head and all tagged revisions are kept. The first collect lists the objects to delete; a collect after the
+/// grace time deletes them. A publisher that needs a listed object in the meantime stores it again.
 ///
 /// Example: esker collect sw.example.org --keep 30d --dry-run
 #[derive(clap::Args, Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with_all = ["keep_last", "keep_tags"])]
     keep: Option<Duration>,
 
-    /// Keep this many revisions before the head
+    /// Keep the head and this many revisions before it
     #[arg(long, value_name = "N", conflicts_with = "keep_tags")]
     keep_last: Option<u64>,
 
@@ -47,8 +47,8 @@ pub(crate) struct Args {
     #[arg(long)]
     keep_tags: bool,
 
-    /// Remove automatic tags that are older than this; 0 keeps them for ever [default: as set for the repository, 30d in
-    /// new ones]
+    /// Remove automatic tags that are older than this; 0 keeps them for ever [default: the repository's setting, 30d
+    /// in new ones]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     automatic_tags: Option<Duration>,
 
@@ -56,11 +56,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1h")]
     grace: Duration,
 
-    /// Collect objects without a revision too, such as those of an interrupted publish, once they are a day old
+    /// Collect objects that belong to no revision too, such as those of an interrupted publish, if they are older
+    /// than a day
     #[arg(long)]
     orphans: bool,
 
-    /// Print what would go, and which kept revisions hold the most; delete nothing
+    /// File to append the names of deleted objects to, between comments with times and causes
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+
+    /// Print what would be deleted and which kept revisions use the most space, and delete nothing
     #[arg(long)]
     dry_run: bool,
 
@@ -141,6 +146,7 @@ fn one(
     };
     collect.grace = seconds(args.grace);
     collect.orphans = args.orphans.then(|| collect.orphan_age());
+    collect.log.clone_from(&args.log);
     collect.threads = args.threads.map_or_else(cores, usize::from);
     collect.stop = interrupt.flag();
     let repository = place.open(args.lock, interrupt, args.quiet)?;
@@ -157,7 +163,7 @@ fn one(
                 failure.hint(format!("allow it with `esker repo set {name} garbage_collectable=true`"))
             }
             AdminError::Missing { .. } | AdminError::Corrupt { .. } => failure.hint(format!(
-                "see what is missing with `esker check {name}`, and fetch it with --repair FROM"
+                "list the missing objects with `esker check {name}`, and fetch them with --repair FROM"
             )),
             _ => failure,
         }

@@ -1,10 +1,10 @@
 use std::path::PathBuf;
 use std::sync::mpsc;
 
-use crate::compare::{Pair, Scope};
 use crate::error::Failure;
 use crate::output::{JsonArray, Output};
 use crate::progress::ProgressMeter;
+use crate::trees::compare::{Pair, Scope};
 
 /// Compares two directory trees, such as mounts of one repository by two clients.
 ///
@@ -19,11 +19,11 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR_B")]
     b: PathBuf,
 
-    /// Compare the bytes of files too; fetches all that isn't cached
+    /// Compare the bytes of files too; fetches every file that isn't cached
     #[arg(long)]
     content: bool,
 
-    /// Compare owners and groups too; a mount of an ordinary user shows its own
+    /// Compare owners and groups too; a mount by an ordinary user shows that user as the owner
     #[arg(long)]
     owners: bool,
 

@@ -11,7 +11,7 @@ use crate::output::Output;
 /// Example: esker completions bash
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Shell that reads the script, such as by `source <(esker completions bash)`
+    /// Shell that reads the script, as in `source <(esker completions bash)`
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }

@@ -3,7 +3,7 @@ mod show;
 
 use std::path::PathBuf;
 
-use esker_node::parameters::{Finding, Severity};
+use esker_config::{Finding, Severity};
 use serde::Serialize;
 
 use crate::error::Failure;

@@ -9,17 +9,17 @@ use esker_format::write::catalog::Entry;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::entry::hex;
 use crate::error::Failure;
 use crate::output::{JsonArray, Output, lossy, size};
 use crate::publisher::of_admin;
-use crate::revision_source::RevisionArgs;
 use crate::settings::Settings;
+use crate::trees::entry::hex;
+use crate::trees::revision_source::RevisionArgs;
 
 /// Shows what differs between two revisions of a repository.
 ///
-/// A revision is named by its tag, its number, or the hash of its root catalog. Without any, the newest revision is
-/// compared with the one before it; with one, that one is compared with the newest.
+/// A REVISION is a tag, a number, or the hash of a root catalog. Without REVISION, compares the newest revision with
+/// the one before it; with one REVISION, compares that one with the newest.
 ///
 /// Example: esker diff sw.example.org trunk-previous trunk /software
 #[derive(clap::Args, Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "patch")]
     stat: bool,
 
-    /// Print the differences between text files, too
+    /// Print the differences between text files too
     #[arg(long, conflicts_with = "json")]
     patch: bool,
 
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn revisions_and_a_path_are_told_apart() {
+    fn revisions_and_a_path_are_distinguished() {
         let of = |words: &[&str]| {
             let words: Vec<OsString> = words.iter().map(OsString::from).collect();
             Compared::of(&words).map(|found| (found.old, found.new, lossy(&found.path)))

@@ -2,8 +2,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::doctor::{Finding, Grade, Touch, examine};
 use crate::error::Failure;
+use crate::machine::doctor::{Finding, Grade, Touch, examine};
 use crate::output::Output;
 use crate::settings::Settings;
 
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     path: Option<PathBuf>,
 }
 
-/// Field names are an interface.
+/// Findings in JSON. Field names are an interface.
 #[derive(Serialize)]
 struct Report<'a> {
     healthy: bool,

@@ -3,14 +3,14 @@ use std::os::unix::ffi::OsStrExt;
 
 use esker_vfs::{Attr, Kind as NodeKind, Node};
 
-use crate::args::PlaceArgs;
-use crate::browse::Browsed;
-use crate::entry::EntryJson;
 use crate::error::Failure;
-use crate::glob;
 use crate::output::{JsonArray, Output};
 use crate::settings::Settings;
-use crate::walk::Walk;
+use crate::settings::args::PlaceArgs;
+use crate::trees::browse::Browsed;
+use crate::trees::entry::EntryJson;
+use crate::trees::glob;
+use crate::trees::walk::Walk;
 
 /// Lists all entries below a directory of a repository without mounting it.
 ///

@@ -6,16 +6,16 @@ use esker_admin::{Ingest, Owner, PublishOptions};
 
 use crate::commands::transaction::IngestThen;
 use crate::error::{Context as _, Failure, Kind};
-use crate::limits::OpenFiles;
-use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
-use crate::run_mounted::take_signals;
+use crate::mounting::run_mounted::take_signals;
+use crate::process::limits::OpenFiles;
+use crate::publisher::{BranchArgs, HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
 /// Publishes the entries of an archive below a directory of a repository.
 ///
-/// Entries with the same name are replaced; all others stay. Other publishers may publish meanwhile; if both change the
-/// same path, this command fails and names it.
+/// Entries with the same name are replaced; all others stay. Changes that other publishers publish in the meantime
+/// stay too; if another publisher changed the same path, this command fails and names the path.
 ///
 /// Example: esker ingest sw.example.org gcc.tar.gz --to /gcc/14.2
 #[derive(clap::Args, Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     archive: PathBuf,
 
-    /// Directory of the repository
+    /// Directory of the repository to unpack to
     #[arg(long, value_name = "/PATH")]
     to: PathBuf,
 
@@ -48,12 +48,12 @@ pub(crate) struct Args {
     #[arg(long)]
     nested: bool,
 
-    /// Shell command to run in the directory after unpacking; what it changes is published together with the archive. If it
-    /// fails, all is kept as a transaction
+    /// Shell command to run in the directory after unpacking; its changes are published together with the archive. If
+    /// it fails, archive and changes are kept as a transaction
     #[arg(long, value_name = "COMMAND", conflicts_with = "dry_run")]
     then: Option<OsString>,
 
-    /// Folder of open transactions, for --then [default: as of `esker transaction`]
+    /// Folder of open transactions, for --then [default: that of `esker transaction`]
     #[arg(long, value_name = "DIR", requires = "then")]
     transactions: Option<PathBuf>,
 
@@ -62,6 +62,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     how: HowArgs,
+
+    #[command(flatten)]
+    branch: BranchArgs,
 }
 
 fn owner(text: &str) -> Result<Owner, String> {
@@ -94,19 +97,21 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     }
     let (archive, target) = (args.archive, args.to.clone().into_os_string().into_vec());
     let (owner, nested) = (args.owner.unwrap_or_default(), args.nested);
-    let what = "was not changed";
+    let (what, branch) = ("was not changed", args.branch.request());
     if let (Some(script), Some(forwarding)) = (args.then, forwarding) {
-        let work = |options: PublishOptions<'_>| {
+        let work = |mut options: PublishOptions<'_>| {
+            options.tag.branch.clone_from(&branch);
             Ingest { archive, target, delete, owner, nested, options }.stage(&repository, now())
         };
         let staged = how.work(&place, &interrupt, work, what)?;
         drop(repository);
         let transactions = Transactions::new(settings.transactions(args.transactions.as_deref())?);
         let (place, target, transactions) = (&place, args.to.as_path(), &transactions);
-        let then = IngestThen { place, staged, target, script, how, transactions, settings, files };
+        let then = IngestThen { place, staged, target, script, how, branch, transactions, settings, files };
         return then.run(forwarding, &interrupt);
     }
-    let work = |given: PublishOptions<'_>| {
+    let work = |mut given: PublishOptions<'_>| {
+        given.tag.branch = branch;
         let mut ingest = Ingest { archive, target, delete, owner, nested, options: given };
         match how.dry_run {
             true => ingest.dry_run(&repository, now()),

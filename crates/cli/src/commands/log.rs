@@ -5,12 +5,12 @@ use crate::commands::tag::when;
 use crate::error::{Failure, warn};
 use crate::output::{JsonArray, Output, size};
 use crate::publisher::of_admin;
-use crate::revision_source::RevisionArgs;
 use crate::settings::Settings;
+use crate::trees::revision_source::RevisionArgs;
 
-/// Lists the revisions of a repository, newest first, with what each of them changed.
+/// Lists the revisions of a repository, newest first, with the changes of each.
 ///
-/// With a PATH, only revisions that changed it or something below it are listed.
+/// With a PATH, lists only revisions that changed this path or an entry below it.
 ///
 /// Example: esker log sw.example.org /software --limit 10
 #[derive(clap::Args, Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     #[arg(value_name = "/PATH", default_value = "/")]
     path: std::path::PathBuf,
 
-    /// Most revisions to list
+    /// Maximum number of revisions to list
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
 

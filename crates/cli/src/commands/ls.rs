@@ -1,12 +1,12 @@
 use esker_vfs::{Attr, Kind as NodeKind};
 
-use crate::args::PlaceArgs;
-use crate::browse::Browsed;
-use crate::entry::{EntryJson, mode_text, time_text};
 use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
-use crate::walk::Walk;
+use crate::settings::args::PlaceArgs;
+use crate::trees::browse::Browsed;
+use crate::trees::entry::{EntryJson, mode_text, time_text};
+use crate::trees::walk::Walk;
 
 /// Lists a directory of a repository without mounting it.
 ///

@@ -14,20 +14,22 @@ use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
 use esker_node::status::Presentation;
 
-use crate::again::{Again, read_proxies, start_again};
-use crate::args::{RepositoryArgs, TestingArgs, ViewArgs, split_tag};
 use crate::commands::replay;
-use crate::config_repository;
-use crate::doctor::{Touch, Touched, touch};
 use crate::error::{Context, Failure, Kind, chain_after, warn};
 use crate::image::{ImageArgs, ImageNamed};
-use crate::log;
-use crate::open::{ResolvedRepository, mount_options, offline_warning, session_options};
-use crate::privileges;
-use crate::resolve;
+use crate::logging::{self, LogArgs};
+use crate::machine::doctor::{Touch, Touched, touch};
+use crate::mounting::config_repository;
+use crate::mounting::open::{mount_options, offline_warning, open, session_options};
+use crate::process::again::{Again, read_proxies, start_again};
+use crate::process::privileges;
+use crate::process::signals::StopSignals;
+use crate::process::tuning;
 use crate::settings::Settings;
-use crate::signals::StopSignals;
-use crate::tuning;
+use crate::settings::address;
+use crate::settings::address::split_tag;
+use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
+use crate::settings::repository::ResolvedRepository;
 
 /// Mounts a repository or an image, and returns once the mount answers.
 ///
@@ -55,6 +57,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     access: AccessArgs,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 
     #[command(flatten)]
     image: ImageArgs,
@@ -157,7 +162,7 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     remove_dead(&canonical(&args.mountpoint)?, settings)?;
     let mountpoint = directory(&args.mountpoint)?;
     let (repository, _) = split_tag(&args.url)?;
-    if resolve::is_name(repository) && ImageNamed::of(&args.url, &args.image)?.is_none() {
+    if address::is_name(repository) && ImageNamed::of(&args.url, &args.image)?.is_none() {
         config_repository::mount_first(repository, settings);
     }
     if args.foreground {
@@ -227,7 +232,7 @@ fn serve(
     let named = MountSource::new(args, settings)?;
     if let MountSource::Repository(checked) = &named {
         tuning::apply(&checked.configured.tuning);
-        checked.configured.syslog.clone().into_iter().for_each(log::tell_system);
+        checked.configured.syslog.clone().into_iter().for_each(logging::copy_to_system);
     }
     let what = format!("can't mount {} at {}", named.name(), mountpoint.display());
     refuse_taken(&mountpoint, settings)?;
@@ -245,7 +250,7 @@ fn serve(
                 // All users see root's mount, but its process's environment is not theirs to see.
                 view.variables.clear();
             }
-            let (repository, view) = checked.open(&view)?;
+            let (repository, view) = open(*checked, &view)?;
             let warning = offline_warning(&view.status());
             // Any other file system would send requests as root, whichever user reads.
             let may_be = is_pinned && plan.session.xattr_guard.is_none();

@@ -9,8 +9,8 @@ use esker_format::profile::Profile;
 use serde_json::{Value, json};
 
 use crate::error::Failure;
-use crate::limits::OpenFiles;
 use crate::output::{Output, size};
+use crate::process::limits::OpenFiles;
 use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, of_admin, read_profile};
 use crate::settings::Settings;
 
@@ -32,7 +32,7 @@ enum Command {
     Remove(RemoveArgs),
 }
 
-/// Shows the content of a profile, and the bundles that publishing would make of it.
+/// Shows the content of a profile, and the file bundles that a publish would make from it.
 ///
 /// Example: esker profile show tool.profile.json
 #[derive(clap::Args, Debug)]
@@ -46,7 +46,7 @@ struct ShowArgs {
     json: bool,
 }
 
-/// Adds profiles to a repository: each later publish writes their bundles.
+/// Adds profiles to a repository; each later publish writes file bundles made from them.
 ///
 /// The name of a profile is its file name without `.profile.json`; a profile of the same name is replaced.
 ///

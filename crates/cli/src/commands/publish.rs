@@ -3,14 +3,14 @@ use std::path::PathBuf;
 use esker_admin::{Publish, PublishOptions};
 
 use crate::error::Failure;
-use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
+use crate::publisher::{BranchArgs, HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
 
-/// Publishes a folder: makes a repository, or a directory of it, equal to it.
+/// Publishes a folder: makes a repository, or a directory of it, equal to the folder.
 ///
-/// The folder is compared with the revision that is published when the command starts. Other publishers may publish
-/// meanwhile: what they add or change stays, also below the directory that becomes equal to the folder. If both change
-/// the same path, this command fails and names it.
+/// The folder is compared with the newest revision at the start of the command. Changes that other publishers publish
+/// after that stay, also in the directory that becomes equal to the folder. If another publisher changed the same
+/// path, this command fails and names the path.
 ///
 /// Example: esker publish sw.example.org /build/software --to /software
 #[derive(clap::Args, Debug)]
@@ -32,6 +32,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     how: HowArgs,
+
+    #[command(flatten)]
+    branch: BranchArgs,
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
@@ -48,7 +51,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         repository.settings_mut().deflate = deflate.into();
     }
     let (source, target) = (args.source, args.to.into_os_string().into_vec());
-    let work = |given: PublishOptions<'_>| {
+    let work = |mut given: PublishOptions<'_>| {
+        given.tag.branch = args.branch.request();
         let mut publish = Publish { source, target, options: given };
         match how.dry_run {
             true => publish.dry_run(&repository, now()),

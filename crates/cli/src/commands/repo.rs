@@ -43,7 +43,7 @@ enum Command {
     ExportConfig(export_config::Args),
 }
 
-/// Rebuilds the content index, with which publishing stores no content twice.
+/// Rebuilds the content index, with which publishers avoid storing equal content twice.
 ///
 /// Needed once for a repository that another program published.
 ///
@@ -87,18 +87,19 @@ struct CreateArgs {
     #[arg(long, value_name = "sha1|rmd160|shake128", default_value = "sha1")]
     hash: HashArg,
 
-    /// Compression of files: zlib, none or zstd; CernVM-FS 2.12 and older read only zlib and none
+    /// Compression of files: zlib, none or zstd. CernVM-FS 2.12 and older read only zlib and none.
     ///
-    /// zstd is the fastest and smallest choice if all clients are Esker or a version of CernVM-FS that reads it.
+    /// zstd is the fastest and smallest choice if all clients can read it.
     #[arg(long, value_name = "zlib|none|zstd", default_value = "zlib")]
     compress: CompressArg,
 
-    /// Encoder for zlib: stock, as CernVM-FS, or fast, whose objects `cvmfs_fsck` reports as corrupt
+    /// Encoder for zlib: stock writes what CernVM-FS writes; fast takes less time, but `cvmfs_fsck` reports its
+    /// objects as corrupt.
     ///
-    /// Stock writes byte for byte what zlib writes at level 6, so that equal content has the same name whoever
-    /// publishes it, and `cvmfs_fsck`, which compresses again and compares names, finds it intact. Fast takes 0.6 of
-    /// the time, and every client reads it; but `cvmfs_fsck` reports all of its objects as corrupt, and with -p removes
-    /// them from the caches of CernVM-FS clients, which fetch them again. Replicas work with both.
+    /// Stock writes the bytes of zlib level 6: equal content gets the same object name from every publisher, and
+    /// `cvmfs_fsck`, which compresses again and compares names, reports no fault. Fast takes 0.6 of the time, and
+    /// every client reads its objects; but `cvmfs_fsck` reports all of them as corrupt, and with -p removes them from
+    /// the caches of CernVM-FS clients, which fetch them again. Replicas work with both.
     #[arg(long, value_name = "stock|fast", default_value = "stock")]
     deflate: DeflateArg,
 

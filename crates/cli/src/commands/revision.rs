@@ -7,12 +7,12 @@ use esker_node::registry::{self, Registered};
 use esker_node::revisions::{Named, Revisions};
 use esker_vfs::Time;
 
-use crate::args::RepositoryArgs;
-use crate::entry::time_text;
 use crate::error::{Context, Failure, Kind, of_store, of_tree, warn};
-use crate::open::ResolvedRepository;
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::repository::ResolvedRepository;
+use crate::trees::entry::time_text;
 
 /// Shows the mounted revision, the server's newest revision, and tagged revisions.
 ///

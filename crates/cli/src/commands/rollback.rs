@@ -8,10 +8,11 @@ use crate::output::Output;
 use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
 use crate::settings::Settings;
 
-/// Publishes an earlier revision again, as a new one: the repository becomes equal to it.
+/// Publishes the content of an earlier revision as a new revision.
 ///
-/// Tags of later revisions are removed, and the tag that names the target names the new revision. Content stays until
-/// it is collected, so a later revision can be brought back by its number.
+/// Removes the tags of later revisions; if REVISION is a tag, it moves to the new revision. The objects of later
+/// revisions stay until `esker collect` deletes them; until then a rollback to the number of a later revision
+/// restores it.
 ///
 /// Example: esker rollback sw.example.org --to v1.1
 #[derive(clap::Args, Debug)]
@@ -20,7 +21,7 @@ pub(crate) struct Args {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// The revision: its tag, its number, or the hash of its root catalog [default: trunk-previous]
+    /// Earlier revision: a tag, a number, or the hash of a root catalog [default: trunk-previous]
     #[arg(long, value_name = "REVISION")]
     to: Option<String>,
 
@@ -28,10 +29,10 @@ pub(crate) struct Args {
     common: CommonArgs,
 }
 
-/// Undoes the last publish: publishes the revision before it again, as a new one.
+/// Undoes the last publish: publishes the content of the revision before it as a new revision.
 ///
-/// Only one undo is possible without another publish between: a second one would have to name its revision, with
-/// `esker rollback NAME --to REVISION`. That is also how an undo is undone.
+/// A second undo without a publish in between is refused. To go back further, or to undo an undo, name the revision:
+/// `esker rollback NAME --to REVISION`.
 ///
 /// Example: esker undo sw.example.org
 #[derive(clap::Args, Debug)]

@@ -2,16 +2,17 @@ use std::ffi::OsString;
 use std::os::fd::RawFd;
 use std::process::ExitCode;
 
-use crate::again::read_proxies;
-use crate::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::container::{self, ContainerArgs, ContainerRun, Kept, Root};
 use crate::error::{Failure, warn};
 use crate::image::ImageArgs;
-use crate::limits::OpenFiles;
-use crate::open::{ResolvedRepository, mount_options, session_options};
-use crate::resolve::hint_at_colon;
-use crate::run_mounted::{MountedRun, ToMount, end_as, take_signals};
+use crate::mounting::open::{mount_options, session_options};
+use crate::mounting::run_mounted::{MountedRun, ToMount, end_as, take_signals};
+use crate::process::again::read_proxies;
+use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
+use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
+use crate::settings::colon::hint_at_colon;
+use crate::settings::repository::ResolvedRepository;
 
 /// Runs a command with repositories mounted below /cvmfs, or with an image as its root directory.
 ///

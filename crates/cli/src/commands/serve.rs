@@ -9,9 +9,9 @@ use rustix::thread::CapabilitySet;
 use serde_json::json;
 
 use crate::error::{Context, Failure, Kind, chain};
-use crate::log;
+use crate::logging::LogArgs;
 use crate::output::{Output, size};
-use crate::privileges;
+use crate::process::privileges;
 use crate::publisher::refuse_address;
 
 /// Serves repositories over HTTP to Esker, CernVM-FS clients and browsers.
@@ -51,6 +51,9 @@ pub(crate) struct Args {
     /// Print one JSON object when ready and one at the end
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -85,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let names: Vec<String> = repositories.names().iter().map(|name| name.as_str().to_owned()).collect();
     for (link, target) in repositories.refused_links() {
         let (link, folder) = (link.display(), target.display());
-        log::line(&format!("{link} leads to {folder}, which is not served: allow it with --follow DIR"));
+        tracing::warn!("{link} leads to {folder}, which is not served: allow it with --follow DIR");
     }
     let limits = Limits {
         connections: args.connections.clamp(1, connections_max()),
@@ -214,6 +217,7 @@ mod tests {
             grace: 1,
             user: None,
             json: false,
+            log: LogArgs::default(),
         };
         let failure = run(&args).expect_err("an address");
         assert!(failure.message.starts_with("DIR s3://bucket/x"), "{}", failure.message);

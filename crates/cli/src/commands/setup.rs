@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use esker_format::name::RepositoryName;
 
 use crate::error::{Context, Failure, Kind, warn};
+use crate::machine::setup::content::{self, With};
+use crate::machine::setup::{Item, Left, Machine, Plan, undo};
 use crate::output::Output;
 use crate::settings::Settings;
-use crate::setup::content::{self, With};
-use crate::setup::{Item, Left, Machine, Plan, undo};
 
 /// Writes the files with which autofs, systemd or fstab mount repositories, or imports domains.
 ///
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    /// Program that mounts
+    /// Program that mounts: autofs or systemd at the first access, fstab at boot
     #[arg(long, value_enum, default_value = "autofs")]
     with: With,
 

@@ -1,11 +1,11 @@
 use esker_vfs::Kind as NodeKind;
 
-use crate::args::PlaceArgs;
-use crate::browse::Browsed;
-use crate::entry::{EntryJson, hex, kind_name, mode_text, time_text};
 use crate::error::Failure;
 use crate::output::{Output, lossy};
 use crate::settings::Settings;
+use crate::settings::args::PlaceArgs;
+use crate::trees::browse::Browsed;
+use crate::trees::entry::{EntryJson, hex, kind_name, mode_text, time_text};
 
 /// Shows all metadata of a path in a repository without mounting it.
 ///

@@ -3,18 +3,19 @@ mod others;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use esker_cache_share::memory::is_memory;
 use esker_node::control::{self, Request, Response};
-use esker_node::memory::is_memory;
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered, users};
-use esker_node::status::{Image, MountStatus, Presentation, Reach, Route};
+use esker_node::status::{Image, MountStatus, Presentation};
+use esker_store::{Reach, RouteStatus};
 use esker_vfs::Time;
 use serde::Serialize;
 
-use crate::entry::time_text;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, size};
 use crate::settings::Settings;
+use crate::trees::entry::time_text;
 
 /// Shows mounts with their servers, revisions and last errors.
 ///
@@ -228,8 +229,8 @@ fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
         out.line(format!("  {}", out.warning(&text)))?;
     }
     print_route(out, &status.network.route)?;
-    let cache = &status.cache;
-    let quota = if cache.quota == 0 { String::new() } else { format!(" of {}", size(cache.quota)) };
+    let (cache, state) = (&status.cache, &status.cache.state);
+    let quota = if state.quota == 0 { String::new() } else { format!(" of {}", size(state.quota)) };
     let role = match &cache.broker {
         Some(socket) => format!(", from the broker at {}", socket.display()),
         None if cache.writer => String::new(),
@@ -239,14 +240,14 @@ fn print_status(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
         if is_memory(&cache.directory) { "memory".into() } else { cache.directory.display().to_string() };
     out.line(format!(
         "  cache     {}{quota}, {} objects in {folder}{role}",
-        size(cache.bytes),
-        cache.objects
+        size(state.used),
+        state.objects
     ))?;
     if let Some(refused) = &cache.broker_refused {
         out.line(format!("  broker    {}", out.warning(&format!("not used: {refused}"))))?;
     }
     let fetched = &status.fetched;
-    out.line(format!("  fetched   {} objects, {}", fetched.objects, size(fetched.bytes)))?;
+    out.line(format!("  fetched   {} objects, {}", fetched.fetched, size(fetched.fetched_bytes)))?;
     print_kernel(out, status)
 }
 
@@ -290,7 +291,7 @@ fn print_kernel(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
 }
 
 /// Prints servers and proxies, unless the server of the mount's URL is the only one.
-fn print_route(out: &mut Output, route: &Route) -> Result<(), Failure> {
+fn print_route(out: &mut Output, route: &RouteStatus) -> Result<(), Failure> {
     let proxies: Vec<&Reach> = route.proxies.iter().flatten().collect();
     let all = route.servers.iter().chain(proxies.iter().copied());
     if route.servers.len() + proxies.len() > 2 || proxies.iter().any(|proxy| proxy.name != "DIRECT") {
@@ -304,7 +305,7 @@ fn print_route(out: &mut Output, route: &Route) -> Result<(), Failure> {
             let why = one.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             out.line(format!("  down      {}", out.warning(&format!("{}{since}{why}", one.name))))?;
         }
-        let Route { server_failovers, proxy_failovers, recoveries, retries, .. } = route;
+        let RouteStatus { server_failovers, proxy_failovers, recoveries, retries, .. } = route;
         out.line(format!(
             "  fail-over {server_failovers} of servers, {proxy_failovers} of proxies, {recoveries} back, {retries} retries"
         ))?;

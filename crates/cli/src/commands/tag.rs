@@ -1,13 +1,13 @@
 use clap::Subcommand;
-use esker_admin::{AdminError, TagChange, TagInfo, TagReport};
+use esker_admin::{AdminError, BranchInfo, TagChange, TagInfo, TagReport};
 use esker_vfs::Time;
 
-use crate::entry::time_text;
 use crate::error::Failure;
 use crate::output::Output;
 use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
-use crate::revision_source::RevisionArgs;
 use crate::settings::Settings;
+use crate::trees::entry::time_text;
+use crate::trees::revision_source::RevisionArgs;
 
 /// Lists, adds, moves and removes tags, which are names of revisions.
 ///
@@ -35,6 +35,10 @@ struct ListArgs {
     /// Repository: its NAME or URL
     #[arg(value_name = "NAME|URL")]
     place: String,
+
+    /// List the branches instead, each with its newest tag
+    #[arg(long)]
+    branches: bool,
 
     /// Print a JSON array
     #[arg(long)]
@@ -83,7 +87,7 @@ struct ChangeArgs {
     json: bool,
 }
 
-/// Gives a revision a tag.
+/// Adds a tag to a revision.
 ///
 /// Example: esker tag add sw.example.org v1.2 --revision 12
 #[derive(clap::Args, Debug)]
@@ -96,7 +100,7 @@ struct AddArgs {
     #[arg(value_name = "TAG")]
     tag: String,
 
-    /// The revision: its number, another tag of it, or the hash of its root catalog [default: the newest]
+    /// Revision: a number, another tag, or the hash of a root catalog [default: the newest]
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
 
@@ -104,7 +108,7 @@ struct AddArgs {
     #[arg(long, value_name = "TEXT")]
     message: Option<String>,
 
-    /// Move the tag if there is one of this name
+    /// Move the tag if it exists
     #[arg(long)]
     force: bool,
 
@@ -114,7 +118,7 @@ struct AddArgs {
 
 /// Moves a tag to another revision.
 ///
-/// Its branch stays, and so does its description without `--message`.
+/// The tag keeps its branch, and without `--message` its description.
 ///
 /// Example: esker tag move sw.example.org production --revision v1.2
 #[derive(clap::Args, Debug)]
@@ -127,7 +131,7 @@ struct MoveArgs {
     #[arg(value_name = "TAG")]
     tag: String,
 
-    /// The revision: its number, another tag of it, or the hash of its root catalog [default: the newest]
+    /// Revision: a number, another tag, or the hash of a root catalog [default: the newest]
     #[arg(long, value_name = "REVISION")]
     revision: Option<String>,
 
@@ -139,7 +143,7 @@ struct MoveArgs {
     change: ChangeArgs,
 }
 
-/// Removes tags: all that are named, or none if one of them can't be removed.
+/// Removes tags; if one of them can't be removed, removes none.
 ///
 /// Example: esker tag remove sw.example.org v1.0 v1.1
 #[derive(clap::Args, Debug)]
@@ -182,6 +186,17 @@ pub(crate) fn when(seconds: i64) -> String {
 fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
     let revisions = args.source.open(&args.place, settings)?;
     let mut out = Output::new();
+    if args.branches {
+        let branches = revisions.history().map(BranchInfo::list).unwrap_or_default();
+        if args.json {
+            out.json_array(branches.iter())?;
+        } else {
+            for branch in &branches {
+                out.line(out.name(branch_line(branch).as_bytes()).into_owned())?;
+            }
+        }
+        return out.finish();
+    }
     if args.json {
         out.json_array(revisions.tags().iter().map(TagInfo::from))?;
         return out.finish();
@@ -202,6 +217,17 @@ fn line(out: &Output, tag: &TagInfo, width: usize) -> Vec<u8> {
     let published = when(tag.published);
     let line = format!("{name:<width$}  {published} UTC  revision {revision}{branch}  {root}  {description}");
     out.name(line.trim_end().as_bytes()).into_owned()
+}
+
+/// Returns the line of a branch: indented below the one that it started from.
+fn branch_line(branch: &BranchInfo) -> String {
+    let BranchInfo { name, depth, first, newest, tags, .. } = branch;
+    let name = if name.is_empty() { "(default)" } else { name };
+    let newest = newest.as_ref().map_or_else(String::new, |tag| {
+        format!(", newest {}: revision {}, {} UTC", tag.name, tag.revision, when(tag.published))
+    });
+    let first = if *depth == 0 { String::new() } else { format!("  since revision {first}") };
+    format!("{:indent$}{name}{first}  {tags} tags{newest}", "", indent = depth * 2)
 }
 
 fn show(args: &ShowArgs, settings: &Settings) -> Result<(), Failure> {

@@ -12,16 +12,17 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use crate::error::Failure;
-use crate::limits::OpenFiles;
-use crate::publisher::{HowArgs, PublisherArgs};
+use crate::process::limits::OpenFiles;
+use crate::publisher::{BranchArgs, HowArgs, PublisherArgs};
 use crate::settings::Settings;
 use crate::transaction::Transactions;
 
-/// Runs a command or a shell in a writable repository, and publishes what it changed.
+/// Runs a command or a shell in a writable repository, and publishes its changes.
 ///
 /// The command sees the repository below /cvmfs and may change it; this needs neither root nor a daemon. Exit code 0
-/// publishes the changes, any other keeps them. A shell asks at its end. Processes that the command leaves running end with
-/// it. The first word is a subcommand if one has that name.
+/// publishes the changes; any other code keeps them as a transaction. After a shell on a terminal, esker asks whether
+/// to publish, keep or drop the changes. Background processes of the command end with it. A first word that is the
+/// name of a subcommand runs the subcommand.
 ///
 /// Example: esker transaction sw.example.org /gcc -- make -C /build/gcc install
 #[derive(clap::Args, Debug)]
@@ -45,7 +46,8 @@ struct StartArgs {
     #[arg(value_name = "NAME")]
     name: Option<String>,
 
-    /// Directory of the repository that may change, where the command starts [default: all of it]
+    /// Directory of the repository that the command may change, and its working directory [default: the whole
+    /// repository]
     #[arg(value_name = "PATH")]
     path: Option<PathBuf>,
 
@@ -54,6 +56,9 @@ struct StartArgs {
 
     #[command(flatten)]
     how: HowArgs,
+
+    #[command(flatten)]
+    branch: BranchArgs,
 
     /// Keep the changes instead of publishing them
     #[arg(long, conflicts_with = "dry_run")]

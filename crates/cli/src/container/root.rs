@@ -23,14 +23,16 @@ use esker_view::{View, ViewOptions};
 use rustix::process::{WaitOptions, geteuid, getppid, waitpid};
 
 use super::of_container;
-use crate::again::{Again, start_again};
-use crate::args::{RepositoryArgs, split_path};
 use crate::commands::replay;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed};
-use crate::open::ResolvedRepository;
-use crate::resolve;
+use crate::mounting::open::open;
+use crate::process::again::{Again, start_again};
 use crate::settings::Settings;
+use crate::settings::address;
+use crate::settings::address::split_path;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::repository::ResolvedRepository;
 
 /// File that marks a folder of a web server as a repository.
 const PUBLISHED: &str = ".cvmfspublished";
@@ -51,7 +53,7 @@ impl Root {
     pub(crate) fn of(what: &OsStr, args: &ImageArgs) -> Result<Option<Self>, Failure> {
         refuse_container_image(what)?;
         if let Some((place, Some(path))) = what.to_str().map(split_path)
-            && (place.contains("://") || resolve::is_name(place))
+            && (place.contains("://") || address::is_name(place))
             && !image::is_called_one(path)
         {
             return Ok(Some(Root::Repository(place.to_owned(), path.into())));
@@ -221,7 +223,6 @@ impl Kept<'_> {
     /// Opens the tree for `mount`, and records in `opened` what must be closed at the end.
     fn open(&self, mount: MountedAt<'_>, opened: &mut Open) -> Result<Arc<dyn Tree>, Failure> {
         let command = self.replay.then(|| replay::command_in(mount.directory, mount.name));
-        let log = &self.session.log;
         let tree: Arc<dyn Tree> = match &self.root {
             Root::Directory(path) => {
                 let path = path.display();
@@ -229,14 +230,13 @@ impl Kept<'_> {
             }
             Root::Image(named) => {
                 let mut image = named.mount(self.repository, self.settings)?;
-                opened.recording =
-                    command.and_then(|command| node_replay::in_image(&mut image, command, log));
+                opened.recording = command.and_then(|command| node_replay::in_image(&mut image, command));
                 image.tree
             }
             Root::Repository(place, _) => {
                 let checked = ResolvedRepository::new(place, self.repository, self.settings)?;
-                let (repository, view) = checked.open(&(self.view)())?;
-                let recording = |command| node_replay::in_repository(&repository, &view, command, log);
+                let (repository, view) = open(checked, &(self.view)())?;
+                let recording = |command| node_replay::in_repository(&repository, &view, command);
                 opened.recording = command.and_then(recording);
                 opened.repository = Some((repository, view.clone()));
                 view

@@ -8,10 +8,10 @@ use esker_squashfs::Image;
 use esker_vfs::{Kind as NodeKind, Node, Pending, Progress, Reply, Requester, Tree};
 use esker_view::Pin;
 
-use crate::args::{PlaceArgs, RepositoryArgs};
-use crate::browse::Browsed;
 use crate::error::Failure;
 use crate::settings::Settings;
+use crate::settings::args::{PlaceArgs, RepositoryArgs};
+use crate::trees::browse::Browsed;
 
 /// A file of one revision, which stays the same when newer revisions are published.
 pub(super) struct ObjectImage {

@@ -14,11 +14,11 @@ use esker_store::{
     BlockCache, Cause, Check, FileBlocks, FileVersion, RangeFile, Servers, Source, StoreError, connect,
 };
 
-use crate::args::{RepositoryArgs, servers};
-use crate::cache_folder;
 use crate::error::{Failure, of_store};
-use crate::log;
 use crate::settings::Settings;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::cache;
+use crate::settings::servers::servers;
 
 /// The list of an image of half a terabyte with the usual blocks; one with more has longer blocks.
 const LIST_MAX: u64 = 64 << 20;
@@ -79,10 +79,10 @@ pub(super) fn open(
     let target = Target::parse(url)?;
     let what = format!("can't open {url}");
     let failed = |error: StoreError| of_store(&what, &error);
-    let mut servers = Servers { redirects: true, ..servers(&target.base, args)? };
+    let mut servers = Servers { redirects: true, ..servers(&target.base, args, &settings.environment)? };
     args.deadline.into_iter().for_each(|deadline| servers.within(deadline));
-    let (place, quota) = cache_folder::with_quota(settings, args)?;
-    let engine = engine(args.deadline, log::of_store()).map_err(failed)?;
+    let (place, quota) = cache::with_quota(settings, args)?;
+    let engine = engine(args.deadline).map_err(failed)?;
     let source = connect(&engine, servers).map_err(failed)?;
     let cache = BlockCache::open(&place.path, quota).map_err(failed)?;
     let name: Arc<str> = url.into();

@@ -6,9 +6,9 @@ use esker_squashfs::layout::Superblock;
 use esker_squashfs::{Image, ImageTree, trailer};
 
 use super::{ImageLocation, ImageNamed};
-use crate::args::RepositoryArgs;
-use crate::cache_folder;
 use crate::settings::Settings;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::cache;
 
 impl ImageNamed {
     /// Returns the reads recorded on this node; `None` for an image on a server, from which only needed bytes should
@@ -20,7 +20,7 @@ impl ImageNamed {
         settings: &Settings,
     ) -> Option<SequenceStore> {
         let ImageLocation::File(_) = self.place else { return None };
-        let cache = cache_folder::for_recorded_reads(settings, repository);
+        let cache = cache::for_recorded_reads(settings, repository);
         Some(SequenceStore::new(
             cache.map(|cache| sequences(&cache, &format!("image-{}", tree.fingerprint()))),
         ))

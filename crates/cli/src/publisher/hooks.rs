@@ -26,7 +26,7 @@ impl Hooked {
         }
     }
 
-    /// Runs the hook before the command; if it fails, the command must not go on.
+    /// Runs the hook before the command; if it fails, the command must end.
     pub(crate) fn before(self, repository: &Path, name: &str) -> Result<(), Failure> {
         match run(repository, &format!("{}-before", self.name()), name) {
             Ok(()) => Ok(()),

@@ -15,8 +15,8 @@ const RETRY: Duration = Duration::from_millis(250);
 /// Options for waiting for another publisher.
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 pub(crate) struct LockArgs {
-    /// Wait for a commit of another publisher, or until CernVM-FS has closed its transaction, at most this long, like 90s
-    /// or 10m [default: a minute for a commit; without a DURATION: no limit]
+    /// Longest wait for the commit of another publisher or the transaction of CernVM-FS, like 90s or 10m; --wait
+    /// alone has no limit [default: a minute for a commit, none for a transaction]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "",
         value_parser = patience)]
     wait: Option<Patience>,

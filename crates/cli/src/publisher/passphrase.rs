@@ -80,10 +80,12 @@ impl Drop for Quiet<'_> {
 
 fn prompt(terminal: &mut File, text: &str) -> Result<String, String> {
     let failed = |error: io::Error| error.to_string();
-    terminal.write_all(text.as_bytes()).map_err(failed)?;
     let typed = {
+        // Before the prompt: what is typed as soon as it appears is neither shown nor lost.
         let quiet = Quiet::new(terminal).map_err(failed)?;
-        typed(quiet.terminal)
+        let mut terminal = quiet.terminal;
+        terminal.write_all(text.as_bytes()).map_err(failed)?;
+        typed(terminal)
     };
     // The line of the prompt is not the next one's.
     let _ = terminal.write_all(b"\n");

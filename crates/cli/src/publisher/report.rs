@@ -27,6 +27,9 @@ pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Fa
         if let Some(tag) = &report.tag {
             out.line(format!("would tag      {tag}"))?;
         }
+        if let Some(branch) = &report.branch {
+            out.line(format!("on branch      {branch}"))?;
+        }
         out.line(format!("would read     {} files, {}", report.files_read, size(report.bytes_read)))?;
         list_changes(&mut out, report.changes.as_deref().unwrap_or_default())?;
         out.finish()?;
@@ -38,6 +41,9 @@ pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Fa
         out.line(format!("  root      {}", report.root))?;
         if let Some(tag) = &report.tag {
             out.line(format!("  tag       {tag}"))?;
+        }
+        if let Some(branch) = &report.branch {
+            out.line(format!("  branch    {branch}; the head stays"))?;
         }
     } else if let Some(tag) = &report.tag {
         out.line(format!("nothing changed; revision {} got the tag {tag}", report.revision))?;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use esker_admin::BranchRequest;
 use serde::{Deserialize, Serialize};
 
 /// End of the command of a transaction.
@@ -32,7 +33,23 @@ pub(crate) struct Origin {
     pub(crate) root_size: Option<u64>,
 }
 
-/// What a transaction is about. Field names are an interface.
+/// Branch that a transaction is published on.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct OnBranch {
+    /// The name of the branch.
+    pub(crate) name: String,
+    /// The hash of the root catalog at which a new branch starts.
+    pub(crate) from: Option<String>,
+}
+
+impl OnBranch {
+    /// Returns the request for a publish.
+    pub(crate) fn request(&self) -> BranchRequest {
+        BranchRequest { name: self.name.clone(), from: self.from.clone() }
+    }
+}
+
+/// Description of a transaction. Field names are an interface.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// The id, which is the name of the folder.
@@ -56,6 +73,9 @@ pub(crate) struct Record {
     pub(crate) origin: Option<Origin>,
     /// The directory of the repository that may change.
     pub(crate) path: String,
+    /// The branch that is published on; none for the one of the head.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) branch: Option<OnBranch>,
     /// The command; empty for a shell.
     pub(crate) command: Vec<String>,
     /// Owner that the tree shows for every entry; none if it shows the published ones.

@@ -11,12 +11,13 @@ use esker_run::{Ending, Forwarding, Writable};
 use esker_view::{Pin, ViewOptions};
 
 use super::{Outcome, Transaction};
-use crate::args::RepositoryArgs;
 use crate::error::{Context as _, Failure, Kind, chain};
-use crate::limits::OpenFiles;
-use crate::open::{ResolvedRepository, session_options, view_options};
-use crate::run_mounted::{MountedRun, ToMount};
+use crate::mounting::open::{session_options, view_options};
+use crate::mounting::run_mounted::{MountedRun, ToMount};
+use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::repository::ResolvedRepository;
 
 /// The variable that tells a command its transaction.
 const VARIABLE: &str = "ESKER_TRANSACTION";

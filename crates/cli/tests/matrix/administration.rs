@@ -16,7 +16,7 @@ impl Workshop {
         serde_json::from_slice(&output.stdout).expect("JSON from esker")
     }
 
-    /// Returns what a command says that ends with this code.
+    /// Returns the output of a command that must end with this code.
     #[track_caller]
     fn refused(&self, arguments: &[&str], code: i32) -> String {
         let output = self.esker(arguments);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use esker_testkit::mirror::Mirror;
 use serde_json::Value;
 
 use crate::publishing::{NAME, Workshop};
@@ -63,6 +64,29 @@ fn old_revisions_are_collected() {
     }
 }
 
+/// A publisher that needs a condemned object during the grace time keeps it: the collect that follows deletes all others.
+#[test]
+fn a_condemned_object_that_is_published_again_stays() {
+    let workshop = published(TestUser::ordinary());
+    let old = ["collect", NAME, "--keep-last", "0"];
+    let log = workshop.home("deleted.log");
+    let listed = workshop.json(&[&old[..], &["--log", &log]].concat());
+    let waiting = listed["result"]["waiting"]["objects"].as_u64().expect("a number");
+    let again = PathBuf::from(workshop.tree()).join("again");
+    workshop.world.person.does(|| fs::write(again, "content 0").expect("a file"));
+    let report = workshop.json(&["publish", NAME, &workshop.tree()]);
+    assert_eq!(report["objects_stored"], 1, "{report}");
+    let swept = workshop.json(&[&old[..], &["--grace", "0", "--log", &log]].concat());
+    assert_eq!(swept["result"]["deleted"]["revived"], 1, "{swept}");
+    assert!(swept["result"]["deleted"]["objects"].as_u64() >= Some(waiting - 1), "{swept}");
+    let text = fs::read_to_string(&log).expect("the log");
+    assert!(text.contains("revision 0 (") && text.contains("# Garbage Collection finished at "), "{text}");
+    let checked = workshop.json(&["check", NAME, "--data"]);
+    assert_eq!(checked["report"]["findings"], Value::Array(vec![]), "{checked}");
+    let read = workshop.esker(&["cat", &format!("{NAME}:/again")]);
+    assert_eq!(String::from_utf8_lossy(&read.stdout), "content 0", "{}", words(&read));
+}
+
 /// A repository whose publisher keeps everything is refused with the way to allow it.
 #[test]
 fn a_repository_that_keeps_everything_is_not_collected() {
@@ -72,6 +96,45 @@ fn a_repository_that_keeps_everything_is_not_collected() {
     let output = workshop.esker(&["collect", NAME]);
     assert_eq!(output.status.code(), Some(2), "{}", words(&output));
     assert!(words(&output).contains("esker repo set"), "{}", words(&output));
+}
+
+/// A check of a server finds what a check of its folder finds: by requests without a body, and with --data by all bytes.
+#[test]
+fn a_repository_on_a_server_is_checked() {
+    let workshop = published(TestUser::ordinary());
+    let server = Mirror::serve(workshop.home("storage"));
+    let url = server.url(NAME);
+    let key = workshop.home(&format!("keys/{NAME}.pub"));
+    let check = |more: &[&str]| {
+        let line = [&["check", &url, "--public-key", &key, "--quiet", "--json"], more].concat();
+        let output = workshop.world.esker(&line).output().expect("running esker");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.code(), report["report"].clone())
+    };
+    let (code, whole) = check(&[]);
+    assert_eq!((code, &whole["findings"]), (Some(0), &Value::Array(vec![])), "{whole}");
+    assert!(whole["notes"].as_array().is_some_and(Vec::is_empty), "{whole}");
+    let asked = server.requests();
+    let heads = asked.iter().filter(|request| request.method == "HEAD").count() as u64;
+    assert!(whole["objects"].as_u64().is_some_and(|objects| objects > 0 && heads >= objects), "{heads}");
+    let (code, read) = check(&["--data"]);
+    assert_eq!((code, &read["read_objects"]), (Some(0), &whole["objects"]), "{read}");
+    let object = some_object(&workshop);
+    workshop.world.person.does(|| fs::write(&object, b"other").expect("an object"));
+    assert_eq!(check(&[]).0, Some(0), "presence alone does not see it");
+    let (code, damaged) = check(&["--data"]);
+    let finding = &damaged["findings"][0];
+    assert_eq!(
+        (code, &finding["kind"], &finding["path"]),
+        (Some(4), &"object-damaged".into(), &"/file".into())
+    );
+    workshop.world.person.does(|| fs::remove_file(&object).expect("an object"));
+    for more in [&[][..], &["--data"]] {
+        let (code, missing) = check(more);
+        assert_eq!((code, &missing["findings"][0]["kind"]), (Some(4), &"object-missing".into()), "{missing}");
+    }
+    let refused = workshop.world.esker(&["check", &url, "--repair", "/nowhere"]).output().expect("esker");
+    assert_eq!(refused.status.code(), Some(2), "{}", words(&refused));
 }
 
 /// A damaged object is found by name and path, and fetched from a mirror.

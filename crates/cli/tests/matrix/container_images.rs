@@ -17,7 +17,7 @@ use crate::containers::rootfs::Rootfs;
 use crate::test_env::{TestEnv, complaint, printed, words};
 use crate::test_user::TestUser;
 
-/// A user who builds images.
+/// A user with images to build.
 struct Builder {
     world: TestEnv,
 }

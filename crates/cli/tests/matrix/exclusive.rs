@@ -1,4 +1,4 @@
-//! Tests that measure time have the machine to themselves, as far as it is ours.
+//! Runs tests that measure time while no other test runs.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

@@ -108,7 +108,7 @@ fn helpers_end_with_the_codes_of_mount() {
     }
 }
 
-/// Nothing of a machine is left when its script ends, whatever is mounted in it.
+/// A script on a test machine leaves nothing behind, mounts included.
 #[test]
 fn a_test_machine_leaves_nothing() {
     let Some(world) = root() else { return };

@@ -110,8 +110,8 @@ fn hot_pass(person: TestUser, fixture: Fixture) -> BTreeMap<String, u64> {
 /// Limit of pairs of passes until the kernel drops nothing during one.
 const PASSES_MAX: usize = 20;
 
-/// Returns how much the kernel has ever dropped from memory, by itself or because it was told to: after that nothing
-/// is hot, and a pass says nothing about us.
+/// Returns how much the kernel has ever dropped from memory, by itself or on request: after that nothing is hot, and
+/// a pass does not measure the mount.
 fn reclaimed() -> u64 {
     let counters = fs::read_to_string("/proc/vmstat").expect("the kernel's counters");
     let dropping = [

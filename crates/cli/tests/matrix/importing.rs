@@ -14,7 +14,7 @@ use crate::test_user::TestUser;
 /// SHA-256 of the DER form of full.test's master key, as openssl has it.
 const FINGERPRINT: &str = "e7154be1a9ab8985823e38ff73621492e13aacf1ec849c353f10041b224a87be";
 
-/// A user who imports into their own configuration: root's is below a folder that stands for `/`.
+/// A user with a configuration to import into: root's is below a folder that stands for `/`.
 struct Site {
     world: TestEnv,
     source: PathBuf,
@@ -295,7 +295,7 @@ fn hostile_servers_change_nothing() {
     faults.iter().for_each(esker_testkit::mirror::Rule::assert_hit);
 }
 
-/// On a terminal the user is asked, and nothing is done without consent.
+/// On a terminal setup asks, and changes nothing without consent.
 #[test]
 fn setup_asks_on_a_terminal() {
     let site = Site::new(TestUser::ordinary());

@@ -16,7 +16,7 @@ use crate::test_user::TestUser;
 /// The kernels whose abilities a mount is restricted to, oldest first.
 const KERNELS: [&str; 3] = ["4.18", "5.14", "6.18"];
 
-/// All fixtures, all revisions, on all kernels, by everybody. Each mount has a cache of its own, and the one of the
+/// Reads all revisions of all fixtures on all kernels as all test users. Each mount has a cache of its own, and the one of the
 /// newest kernel is read again after remounting, from the cache alone.
 ///
 /// > R1: Every entry of the revision is shown with the type, permissions, size, modification time, link count, symlink target and device number its publisher recorded, and no name is shown that is not in it.

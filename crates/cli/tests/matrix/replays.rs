@@ -1,4 +1,4 @@
-//! Scouts that prefetch for starting programs.
+//! Replayers that prefetch for starting programs.
 
 use std::fs;
 use std::process::Command;

@@ -57,7 +57,7 @@ fn start(folder: &Path, address: SocketAddr) -> (Server, SocketAddr) {
     (Server(server), url.parse().expect("an address"))
 }
 
-/// A file of the repository as it is served.
+/// A served file of the repository.
 struct Served {
     path: String,
     bytes: Vec<u8>,

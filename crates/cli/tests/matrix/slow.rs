@@ -1,4 +1,4 @@
-//! Slow links, and users who wait for the same server.
+//! Slow links, and users that wait for the same server.
 
 use std::fs;
 use std::path::Path;

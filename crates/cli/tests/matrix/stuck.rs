@@ -16,7 +16,7 @@ use crate::faults::ended;
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
-/// Time limit of any command, whatever hangs.
+/// Time limit of any command while something hangs.
 const BOUND: Duration = Duration::from_secs(25);
 
 /// The kernel withdraws unread requests, but not those that were read: readers that wait for them can't be ended.

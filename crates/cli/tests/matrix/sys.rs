@@ -21,6 +21,19 @@ pub(crate) fn with_default_signals(command: &mut Command) {
     }
 }
 
+/// Starts a command in a session of its own, whose terminal is its standard input.
+pub(crate) fn in_session_of(command: &mut Command) {
+    // SAFETY: the closure only calls setsid and ioctl, which may be called between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            if libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+}
+
 /// Gives the calling thread, and its children, a mount namespace of its own.
 pub(crate) fn unshare_mounts() -> rustix::io::Result<()> {
     // SAFETY: this flag does not unshare the descriptor table, which is what could pull a descriptor from under its owner.
@@ -35,7 +48,7 @@ pub(crate) fn terminal() -> (File, File) {
     };
     let outside = open("/dev/ptmx");
     let mut name = [0; 64];
-    // SAFETY: the descriptor is open, and the name gets a place that is ours, of the length that is told.
+    // SAFETY: the descriptor is open, and the name is written to our array, whose length is passed.
     let unlocked = unsafe {
         libc::unlockpt(outside.as_raw_fd()) == 0
             && libc::ptsname_r(outside.as_raw_fd(), name.as_mut_ptr(), name.len()) == 0

@@ -139,3 +139,37 @@ fn a_mount_of_a_tag_shows_its_revision() {
     let two = complaint(both.arg("--cache").arg(workshop.world.cache()), 2);
     assert!(two.contains("two revisions"), "{two}");
 }
+
+#[test]
+fn a_branch_is_published_and_listed_while_the_head_stays() {
+    let workshop = workshop();
+    let tree = workshop.tree();
+    let head = json(&workshop, &["log", NAME, "--limit", "1"]);
+    let refused = workshop.esker(&["publish", NAME, &tree, "--branch", "fix", "--from", "v1"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", words(&refused));
+    assert!(words(&refused).contains("--tag"), "{}", words(&refused));
+    let refused = workshop.esker(&["publish", NAME, &tree, "--branch", "fix", "--tag", "f1"]);
+    assert!(words(&refused).contains("no branch `fix`"), "{}", words(&refused));
+    assert!(words(&refused).contains("--from"), "{}", words(&refused));
+    let to = ["--to", "/fix"];
+    let publish = |more: &[&str]| text(&workshop, &[&["publish", NAME, &tree], &to[..], more].concat());
+    let report = publish(&["--branch", "fix", "--from", "v1", "--tag", "f1"]);
+    assert!(report.contains("branch    fix; the head stays"), "{report}");
+    TestUser::ordinary().does(|| fs::write(Path::new(&tree).join("more"), "more").expect("a file"));
+    publish(&["--branch", "fix", "--tag", "f2"]);
+
+    assert_eq!(json(&workshop, &["log", NAME, "--limit", "1"]), head);
+    assert_eq!(text(&workshop, &["ls", &format!("{NAME}@f2:/")]), "file\nfix\n");
+    assert_eq!(text(&workshop, &["cat", &format!("{NAME}@f2:/fix/more")]), "more");
+    let listed = text(&workshop, &["tag", "list", NAME, "--branches"]);
+    let lines: Vec<_> = listed.lines().collect();
+    assert!(
+        lines[0].starts_with("(default)") && lines[1].starts_with("  fix  since revision 2  2 tags"),
+        "{listed}"
+    );
+    let branches = json(&workshop, &["tag", "list", NAME, "--branches"]);
+    assert_eq!((&branches[1]["name"], &branches[1]["newest"]["name"]), (&"fix".into(), &"f2".into()));
+    assert!(text(&workshop, &["tag", "list", NAME]).contains("on branch fix"));
+    let removed = text(&workshop, &["tag", "remove", NAME, "f1", "f2"]);
+    assert!(removed.contains("branch fix removed"), "{removed}");
+}

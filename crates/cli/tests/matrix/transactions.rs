@@ -2,9 +2,13 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use esker_admin::{KeyFolder, Resign};
+use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
 use esker_testkit::skip;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -99,7 +103,7 @@ fn a_transaction_publishes_what_its_command_saw() {
     }
 }
 
-/// A command that fails keeps its changes; they are shown, go on in another command, and are published.
+/// A command that fails keeps its changes; they are shown, continued by another command, and published.
 #[test]
 fn changes_of_a_failed_command_are_kept_and_resumed() {
     for person in TestUser::all() {
@@ -162,6 +166,23 @@ fn processes_that_a_command_leaves_end_with_it() {
     }
 }
 
+/// In a container without a process group of its own, the number of the group is 0.
+#[test]
+fn a_transaction_runs_where_its_process_group_has_no_number() {
+    let Some(root) = TestUser::root() else { skip!("only root makes a PID namespace here") };
+    let publisher = Publisher::new(root);
+    let inside = publisher.begin(&[], "touch new");
+    let mut outside = Command::new("unshare");
+    outside.args(["--pid", "--fork", "--kill-child", "--mount-proc", "cut", "-d ", "-f5", "/proc/self/stat"]);
+    assert_eq!(printed(&mut outside), "0\n", "the group is outside");
+    let mut call = Command::new("unshare");
+    call.args(["--pid", "--fork", "--kill-child", "--mount-proc"]).arg(inside.get_program());
+    call.args(inside.get_args()).env_clear();
+    call.envs(inside.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    printed(&mut call);
+    assert_eq!(publisher.revision(), 2);
+}
+
 /// Starts a command that says that it runs and then waits; returns the rest of its output.
 fn waiting(publisher: &Publisher) -> (Child, BufReader<std::process::ChildStdout>) {
     let mut call = publisher.begin(&[], "echo text >new; echo runs; exec sleep 1000");
@@ -173,7 +194,8 @@ fn waiting(publisher: &Publisher) -> (Child, BufReader<std::process::ChildStdout
     (child, output)
 }
 
-/// After `kill -9` the changes are listed as interrupted, no process and no mount is left, and the changes go on.
+/// After `kill -9` the changes are listed as interrupted, no process and no mount is left, and the changes can be
+/// continued.
 #[test]
 fn a_killed_transaction_is_listed_and_resumed() {
     for person in TestUser::all() {
@@ -228,15 +250,24 @@ fn kept(person: TestUser) -> Publisher {
 fn transactions_are_listed_shown_and_dropped_with_an_expired_whitelist() {
     for person in TestUser::all() {
         let publisher = kept(person);
-        let whitelist = format!("{}/{NAME}/.cvmfswhitelist", publisher.workshop.home("storage"));
-        let text = fs::read(&whitelist).expect("a whitelist");
-        // Its first line is the time of its signature, the second that of its end.
-        let end = text.iter().position(|byte| *byte == b'\n').expect("a line") + 1;
-        let mut expired = text.clone();
-        expired[end..end + 5].copy_from_slice(b"E2001");
-        fs::write(&whitelist, expired).expect("a whitelist");
+        let workshop = &publisher.workshop;
+        let root = PathBuf::from(workshop.home("storage")).join(NAME);
+        let name = RepositoryName::parse(NAME).expect("a name");
+        let keys = KeyFolder::new(workshop.home("keys"), &name);
+        // Signed by the owner for one day, three days ago.
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs();
+        let then = UnixTime(i64::try_from(since).expect("a time") - 3 * 86_400);
+        let resign = Resign { days: 1, master: None, only_own: false, drop: Vec::new() };
+        person.does(|| resign.run(&root, &name, &keys, then)).expect("signing");
         let text = complaint(&mut publisher.call(&["publish", NAME]), 4);
-        assert!(text.contains("is kept"), "{text}");
+        assert!(text.contains("is kept") && text.contains("whitelist expired"), "{text}");
+        let folder = workshop.home("transactions");
+        let info = workshop.esker(&["repo", "info", NAME, "--transactions", &folder]);
+        assert!(words(&info).contains("kept, exit code 0"), "{}", words(&info));
+        let storage = workshop.home("storage");
+        let list = ["repo", "list", "--transactions", &folder, "--storage", &storage];
+        let listed = printed(&mut workshop.world.esker(&list));
+        assert!(listed.contains("1 open transaction"), "{listed}");
         assert_manageable(&publisher, "kept");
     }
 }
@@ -423,4 +454,30 @@ fn hooks_run_and_stop_what_they_come_before() {
     write("transaction-before", "exit 1");
     let text = complaint(&mut publisher.begin(&[], "touch more"), 1);
     assert!(text.contains("transaction-before"), "{text}");
+}
+
+/// A transaction on a branch is published there, at once or after it was kept, also if the tag that it began at moved.
+#[test]
+fn a_transaction_on_a_branch_leaves_the_head() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    let tags = |arguments: &[&str]| {
+        let output = publisher.workshop.esker(&[&["tag"], arguments].concat());
+        assert!(output.status.success(), "{}", words(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    tags(&["add", NAME, "v1"]);
+    let text = complaint(&mut publisher.begin(&["--branch", "fix", "--from", "v1"], "touch never"), 2);
+    assert!(text.contains("needs a tag") && text.contains("--keep"), "{text}");
+    let begin = ["--branch", "fix", "--from", "v1", "--keep"];
+    assert!(publisher.begin(&begin, "echo fixed >fixed").status().expect("esker").success());
+    assert!(publisher.begin(&[], "echo head >head").status().expect("esker").success());
+    tags(&["move", NAME, "v1"]);
+    assert!(printed(&mut publisher.call(&["list"])).contains("of branch fix"));
+    printed(&mut publisher.call(&["publish", NAME, "--tag", "f1"]));
+    let more = publisher.begin(&["--branch", "fix", "--tag", "f2"], "ls; echo more >more").output();
+    let more = String::from_utf8(more.expect("esker").stdout).expect("text");
+    assert!(more.starts_with("d\nfixed\ng\n"), "{more}");
+    assert_eq!((publisher.revision(), publisher.reads("ls")), (2, "d\ng\nhead\n".to_owned()));
+    let listed = tags(&["list", NAME, "--branches"]);
+    assert!(listed.contains("fix  since revision 2  2 tags, newest f2: revision 3"), "{listed}");
 }

@@ -43,6 +43,20 @@ pub enum TagError {
     /// The publisher moves the tag by itself.
     #[error("the tag `{0}` moves with every publish, and can't be changed by hand")]
     Reserved(String),
+    /// The name of a branch can't be used.
+    #[error(
+        "`{0}` can't be the name of a branch: it is empty, or has characters other than letters, digits and _@./-"
+    )]
+    BranchName(String),
+    /// A branch that is to begin exists.
+    #[error("there is a branch `{0}` already")]
+    BranchExists(String),
+    /// There is no branch of this name.
+    #[error("there is no branch `{0}`")]
+    UnknownBranch(String),
+    /// A revision of a branch has no name but its tag.
+    #[error("a revision of the branch `{0}` needs a tag")]
+    BranchWithoutTag(String),
 }
 
 /// Returns true for the tags that move with every publish.

@@ -4,7 +4,6 @@ use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::thread;
 
 use rustix::mount::{MountFlags, mount};
 use rustix::process::chdir;
@@ -50,7 +49,7 @@ pub fn mount_image(tree: &Path, source: &str, mountpoint: &Path, noexec: bool) -
         let (tree, at) = (path(tree)?, path(mountpoint)?);
         let image = CString::new(image_path(source))?;
         // A thread with a working directory of its own: the source is a path, and to be shown without where the tree is.
-        let thread = thread::Builder::new().name("mount".into()).spawn(move || -> io::Result<()> {
+        let thread = esker_threads::spawn("mount", move || -> io::Result<()> {
             sys::unshare_working_directory()?;
             chdir(&*tree)?;
             Ok(mount(&*image, &*at, TYPE, flags, Some(OPTIONS))?)

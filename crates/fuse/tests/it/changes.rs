@@ -1,4 +1,4 @@
-//! What the tree says has changed is seen changed, at once, and nothing else is asked again.
+//! Reported changes of a tree are visible at once, and only changed entries are requested again.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -48,7 +48,7 @@ fn warm(mounted: &Mounted) {
     }
 }
 
-/// The next revision of the tree, and what it says changed.
+/// Makes the next revision of the tree, and returns its reported changes.
 fn turn(tree: &MemoryTree) -> Vec<Change> {
     tree.put("dir/changes", Entry::file(b"new"));
     tree.put("dir/comes", Entry::file(b"came"));
@@ -62,7 +62,7 @@ fn turn(tree: &MemoryTree) -> Vec<Change> {
     changes
 }
 
-/// What is asked after a change, unless it is more than what changed.
+/// Returns the requests after a change; an error if they are more than the changed entries need.
 fn only_changes_are_asked(kernel: KernelMask) -> Result<(), String> {
     let mounted = Mounted::new(tree(), kernel);
     warm(&mounted);
@@ -265,7 +265,7 @@ on_all_kernels! {
     }
 }
 
-/// A program looks for what takes long in a directory of which much is told.
+/// A program looks a slow name up in a directory with many notifications; only the first lookup gets `ESTALE`.
 fn told_only_once(kernel: KernelMask, changes: impl FnOnce(&MemoryTree) -> Vec<Change>) {
     let mounted = Mounted::new(tree(), kernel);
     warm(&mounted);

@@ -1,4 +1,4 @@
-//! What tests do in processes of their own: this binary, started once more.
+//! Parts of tests that run in processes of their own: this binary, started again.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};

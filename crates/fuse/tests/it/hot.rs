@@ -59,7 +59,7 @@ fn counts(mounted: &Mounted) -> BTreeMap<&'static str, u64> {
     mounted.session.counters().opcodes.iter().map(|o| (o.name, o.requests)).collect()
 }
 
-/// What a second pass over a fresh mount asks, unless it is more than it may.
+/// Returns the requests of a second pass over a fresh mount; an error if there are more than allowed.
 fn second_pass(kernel: KernelMask) -> Result<BTreeMap<&'static str, u64>, String> {
     let mounted = Mounted::new(software(), kernel);
     pass(mounted.root());

@@ -142,7 +142,7 @@ on_all_kernels! {
         assert_eq!(fs::metadata(mounted.path("d2")).expect("recovered").len(), 4096);
         assert_eq!(fs::read(mounted.path("d1/f1")).expect_err("panicked").raw_os_error(), Some(libc::EIO));
         assert_eq!(fs::read(mounted.path("d1/f2")).expect("read").len(), 100);
-        let log = mounted.log.lock().expect("log");
+        let log = mounted.log.all();
         assert!(log.iter().any(|line| line.contains("panicked") && line.contains("the script says so")), "{log:?}");
     }
 

@@ -2,10 +2,11 @@
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount};
+use esker_testkit::log_lines::LogLines;
 use esker_testkit::skip;
 pub(crate) use esker_testkit::waiting::until;
 use esker_vfs::memory::MemoryTree;
@@ -64,7 +65,7 @@ pub(crate) struct Mounted {
     folder: Option<tempfile::TempDir>,
     pub(crate) tree: Arc<MemoryTree>,
     pub(crate) session: Arc<Session>,
-    pub(crate) log: Arc<Mutex<Vec<String>>>,
+    pub(crate) log: LogLines,
     /// Whether the test expects the log to hold something.
     pub(crate) quiet: bool,
 }
@@ -92,13 +93,8 @@ impl Mounted {
         options: SessionOptions,
     ) -> Self {
         let tree = Arc::new(tree);
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let lines = Arc::clone(&log);
-        let options = SessionOptions {
-            mountpoint: Some(folder.path().to_owned()),
-            log: Arc::new(move |_, text| lines.lock().expect("log").push(text.to_owned())),
-            ..options
-        };
+        let log = LogLines::collect();
+        let options = SessionOptions { mountpoint: Some(folder.path().to_owned()), ..options };
         let served: Arc<dyn esker_vfs::Tree> = Arc::clone(&tree) as _;
         let session = Session::start(mount.into_device(), served, options).expect("a session");
         Self { folder: Some(folder), tree, session: Arc::new(session), log, quiet: true }
@@ -129,7 +125,7 @@ impl Drop for Mounted {
         assert_eq!(self.tree.held(), 0, "a mount that is gone holds nothing");
         assert_eq!(self.tree.violations(), Vec::<String>::new());
         if self.quiet {
-            assert_eq!(*self.log.lock().expect("log"), Vec::<String>::new(), "nothing to complain about");
+            assert_eq!(self.log.all(), Vec::<String>::new(), "nothing to complain about");
         }
     }
 }

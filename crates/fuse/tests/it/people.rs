@@ -1,4 +1,4 @@
-//! Who may mount, and how: root, an ordinary user, a process in a namespace of its own.
+//! Mounts by root, by ordinary users, and by processes in namespaces of their own.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -67,8 +67,8 @@ fn all_tests_pass_as_an_ordinary_user() {
     });
 }
 
-/// Mounts in the namespace this process was started in, sends the connection to who started it, which
-/// serves it, and looks at the mount. Answers with what it found.
+/// Mounts in the namespace of this process, sends the connection to the parent process, which serves it, and reads
+/// from the mount. Returns the findings.
 pub(crate) fn mount_and_hand_over(mountpoint: &Path) -> std::io::Result<String> {
     let device = mount::open_device().expect("the device");
     let options = MountOptions { source: "memory".into(), allow_other: true, ..MountOptions::default() };
@@ -122,8 +122,8 @@ fn a_process_mounts_in_its_own_namespace() {
     });
 }
 
-/// Serves, as somebody without rights over those who read, a mount that it is sent; its file is never there. Answers
-/// with what it could see of who started it, and how often the file was asked for.
+/// Serves a mount on a received device, as a user without rights over its readers; the mount's file never arrives.
+/// Returns what this process could see of its starter, and the number of requests for the file.
 pub(crate) fn serve_for_others() -> std::io::Result<String> {
     let device = mount::receive_device(std::io::stdin())?;
     let tree = Arc::new(MemoryTree::new());

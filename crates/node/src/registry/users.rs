@@ -18,13 +18,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use esker_cache_share::peer;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::{ENTRY_MAX, Entry, try_lock};
 use crate::control::{self, Request, Response};
+use crate::mounts;
 use crate::runtime::SHARED;
-use crate::{mounts, peer};
 
 /// Maximum number of entries read of one user.
 const ENTRIES_MAX: usize = 64;

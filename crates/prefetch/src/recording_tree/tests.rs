@@ -200,7 +200,7 @@ fn withheld_steps_keep_a_replay_going_to_its_end() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whatever the order of requests, the answers are those of the tree.
+    /// The answers are those of the tree, for any order of requests.
     #[test]
     fn replies_equal_those_of_the_tree(visits in proptest::collection::vec(0..FILES, 1..20)) {
         let folder = tempfile::tempdir().expect("a folder");

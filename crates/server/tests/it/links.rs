@@ -10,7 +10,7 @@ use crate::client::Running;
 
 const SHADOW: &str = "/cvmfs/full.test/.cvmfsshadow";
 
-/// A link out of a repository is not served, whichever file of it is one; one that stays in it is.
+/// A link out of a repository is not served, for any of its files; a link inside is.
 #[test]
 fn no_link_leads_out_of_a_repository() {
     let repository = FULL.unpack();

@@ -231,7 +231,6 @@ impl CacheState {
             spared: AtomicU64::new(0),
             disk_errors: AtomicU64::new(u64::from(unreadable.is_some())),
             disk_failure: Mutex::default(),
-            log: engine.log().clone(),
             damaged: AtomicU64::new(0),
             no_index: AtomicBool::new(false),
             opened_unclean: opened.unclean,
@@ -239,10 +238,8 @@ impl CacheState {
         });
         inner.adopt(&opened.entries);
         let (space, weak) = (inner.space.clone(), Arc::downgrade(&inner));
-        let evictor = std::thread::Builder::new()
-            .name("esker-evict".to_owned())
-            .spawn(move || evict::run(&space, &weak))
-            .map_err(cannot_start)?;
+        let evictor =
+            esker_threads::spawn("esker-evict", move || evict::run(&space, &weak)).map_err(cannot_start)?;
         *inner.evictor.lock() = Some(evictor);
         Ok(inner)
     }

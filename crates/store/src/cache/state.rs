@@ -21,7 +21,6 @@ use super::uncached::UncachedAccount;
 use crate::clock::unix_now;
 use crate::error::{Cause, is_full};
 use crate::file_lock::FileLock;
-use crate::log::Log;
 use crate::objects::object_store::Holder;
 use crate::objects::request::CacheKey;
 use crate::pool::Pool;
@@ -69,7 +68,6 @@ pub(crate) struct CacheState {
     pub(super) spared: AtomicU64,
     pub(super) disk_errors: AtomicU64,
     pub(super) disk_failure: Mutex<Option<DiskFailure>>,
-    pub(super) log: Log,
     pub(super) damaged: AtomicU64,
     /// Set when a file without an entry is left; the next start has to scan for it.
     pub(super) no_index: AtomicBool,
@@ -167,7 +165,7 @@ impl CacheState {
         let line = failure.text.clone();
         let is_news = failure.replace(&mut self.disk_failure.lock());
         if is_news {
-            self.log.say(&format!("the cache: {line}"));
+            tracing::warn!("the cache: {line}");
         }
     }
 

@@ -1,17 +1,22 @@
 //! Status of a cache.
 
-/// The state of a cache.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+/// The state of a cache. Serialized names are an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CacheStatus {
     /// Quota in bytes.
     pub quota: u64,
     /// Limit in bytes up to which objects in use may exceed the quota.
     pub hard_limit: u64,
     /// Bytes in use by objects, including reservations of writes in progress.
+    #[serde(rename = "bytes")]
     pub used: u64,
     /// Number of objects.
     pub objects: u64,
     /// Bytes of pinned objects, which are never evicted.
+    #[serde(rename = "pinned_bytes")]
     pub pinned: u64,
     /// Number of pinned objects that are here.
     pub pinned_objects: u64,
@@ -54,8 +59,9 @@ pub struct Room {
     pub used: u64,
 }
 
-/// Counters of requests to the lower tiers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Counters of requests to the lower tiers. Field names are an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LowerStatus {
     /// Number of objects found in the lower cache.
     pub found: u64,

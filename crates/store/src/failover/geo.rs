@@ -117,7 +117,7 @@ impl Router {
     ) {
         let Some(server) = left.pop() else {
             let why = last.map_or_else(|| "no answer made sense".to_owned(), |error| error.full_text());
-            self.log.say(&format!("servers are asked in the order in which they are named: {why}"));
+            tracing::warn!("servers are asked in the order in which they are named: {why}");
             return self.routes.lock().keep(self.servers.most);
         };
         let source = self.new_source(&self.bases[server as usize], egress).source;
@@ -143,7 +143,7 @@ impl Router {
             routes.sort(servers);
             routes.egresses.sort_last(groups);
         }
-        self.log.say(&format!("the nearest server is {near}"));
+        tracing::info!("the nearest server is {near}");
     }
 }
 

@@ -46,7 +46,7 @@ impl Router {
                 let routes = self.routes.lock();
                 state.failed_egresses(route).filter_map(|id| routes.egresses.get(id)).collect()
             };
-            let why = self.log.last.lock().as_ref().map_or_else(String::new, |(_, text)| text.clone());
+            let why = self.failures.last.lock().as_ref().map_or_else(String::new, |(_, text)| text.clone());
             for egress in egresses {
                 self.mark_egress_down(egress, soon(timings.proxy_reset), &why);
             }
@@ -68,16 +68,16 @@ impl Router {
             routes.egresses.in_use()
         };
         self.troubled.store(true, Ordering::Relaxed);
-        self.log.proxies.fetch_add(1, Ordering::Relaxed);
-        self.log.say(&format!("proxy {egress} is out of use, {}: {why}", going_on(&next)));
+        self.failures.proxies.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!("proxy {egress} is out of use, {}: {why}", going_on(&next));
         self.move_queued(|_, id| id == egress.id);
     }
 
     /// Logs that a proxy is down because its name has no address.
     pub(super) fn has_no_address(&self, host: &str, port: u16, why: &str) {
         let next = self.routes.lock().egresses.in_use();
-        self.log.proxies.fetch_add(1, Ordering::Relaxed);
-        self.log.say(&format!("proxy {host}:{port} is out of use, {}: {why}", going_on(&next)));
+        self.failures.proxies.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!("proxy {host}:{port} is out of use, {}: {why}", going_on(&next));
     }
 
     fn mark_server_down(&self, server: u32, again: Option<Instant>, why: &str) {
@@ -89,10 +89,10 @@ impl Router {
             routes.server()
         };
         self.troubled.store(true, Ordering::Relaxed);
-        self.log.servers.fetch_add(1, Ordering::Relaxed);
+        self.failures.servers.fetch_add(1, Ordering::Relaxed);
         let (from, to) = (&self.bases[server as usize], &self.bases[next as usize]);
         let to = if next == server { "nothing is left".to_owned() } else { format!("going on with {to}") };
-        self.log.say(&format!("server {from} is out of use, {to}: {why}"));
+        tracing::warn!("server {from} is out of use, {to}: {why}");
         self.move_queued(|at, _| at == server);
     }
 
@@ -110,13 +110,13 @@ impl Router {
 
     /// Logs that a proxy or server is usable again.
     pub(super) fn back(&self, how: &str) {
-        self.log.back.fetch_add(1, Ordering::Relaxed);
+        self.failures.back.fetch_add(1, Ordering::Relaxed);
         let (egresses, server) = {
             let routes = self.routes.lock();
             (routes.egresses.in_use(), routes.server())
         };
         let server = &self.bases[server as usize];
-        self.log.say(&format!("{how}; in use are {} and {server}", list(&egresses)));
+        tracing::info!("{how}; in use are {} and {server}", list(&egresses));
     }
 
     /// Returns the servers and proxies in use, and the failures so far.
@@ -135,11 +135,11 @@ impl Router {
         RouteStatus {
             servers: self.bases.iter().enumerate().map(server).collect(),
             proxies: routes.egresses.shown(),
-            server_failovers: get(&self.log.servers),
-            proxy_failovers: get(&self.log.proxies),
-            recoveries: get(&self.log.back),
-            retries: get(&self.log.retries),
-            last_error: self.log.last.lock().clone(),
+            server_failovers: get(&self.failures.servers),
+            proxy_failovers: get(&self.failures.proxies),
+            recoveries: get(&self.failures.back),
+            retries: get(&self.failures.retries),
+            last_error: self.failures.last.lock().clone(),
         }
     }
 }

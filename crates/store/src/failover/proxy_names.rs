@@ -102,7 +102,7 @@ impl Router {
             Change::Moved => {
                 let egresses = self.routes.lock().egresses.in_use();
                 let egresses = egress::list(&egresses);
-                self.log.say(&format!("proxy {host}:{port} has other addresses; in use is {egresses}"));
+                tracing::info!("proxy {host}:{port} has other addresses; in use is {egresses}");
             }
         }
         // Sources of addresses that the proxy has no more.

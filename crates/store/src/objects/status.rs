@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::cache::status::CacheStatus;
 use crate::clock::unix_now;
@@ -13,7 +14,8 @@ use crate::pool::WorkStatus;
 use crate::transport::status::NetworkStatus;
 
 /// A snapshot of counters and states.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct StoreStatus {
     /// Status of the cache.
     pub cache: CacheStatus,
@@ -23,30 +25,37 @@ pub struct StoreStatus {
     pub network: NetworkStatus,
     /// Waits for a thread, for all stores of this engine.
     pub work: WorkStatus,
-    /// The last failures, newest last: seconds since 1970, and the text.
+    /// The last failures, newest last: seconds since 1970, and the text. Other processes don't get them.
+    #[serde(skip)]
     pub errors: Vec<(u64, String)>,
 }
 
-/// Counters of requests and fetches.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Counters of requests and fetches. Serialized names are an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TrafficStatus {
     /// Requests answered from the cache.
     pub hits: u64,
     /// Number of fetched objects.
+    #[serde(rename = "objects")]
     pub fetched: u64,
     /// Stored size of these objects in bytes.
+    #[serde(rename = "bytes")]
     pub fetched_bytes: u64,
     /// Of the objects fetched, those requested as prefetches.
+    #[serde(rename = "prefetched_objects")]
     pub prefetched: u64,
     /// Stored size of prefetched objects in bytes.
     pub prefetched_bytes: u64,
     /// Number of prefetched objects that were used.
+    #[serde(rename = "prefetched_used_objects")]
     pub prefetched_used: u64,
     /// Stored size of these in bytes.
     pub prefetched_used_bytes: u64,
     /// Number of failed prefetches.
     pub prefetches_failed: u64,
     /// Prefetches queued or in progress.
+    #[serde(rename = "prefetches_queued")]
     pub warming: u64,
     /// Number of requests that joined another one for the same object.
     pub joined: u64,

@@ -296,6 +296,11 @@ impl Sink for LocalSink {
         if self.is_whole(name, len)? {
             return Ok(Put::Present);
         }
+        self.put_anew(name, stored)
+    }
+
+    fn put_anew(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError> {
+        let len = stored.len() as u64;
         let path = {
             let mut pending = self.pending.lock();
             self.check(&pending)?;

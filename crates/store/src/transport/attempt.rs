@@ -100,8 +100,20 @@ impl Connection {
     }
 }
 
-/// Makes one attempt; a response that is much slower than the path allows continues over another connection.
+/// Makes one attempt, and logs it for developers.
 pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Result<Stored, Cause> {
+    let began = Instant::now();
+    let outcome = exchange(site, fetch, in_flight).await;
+    let (server, path, took) = (&site.base, &*fetch.path, began.elapsed());
+    match &outcome {
+        Ok(stored) => tracing::debug!(%server, path, bytes = stored.len(), ?took, "received"),
+        Err(cause) => tracing::debug!(%server, path, ?took, "failed: {cause}"),
+    }
+    outcome
+}
+
+/// Sends the request; a response that is much slower than the path allows continues over another connection.
+async fn exchange(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Result<Stored, Cause> {
     let host = &in_flight.host;
     let mut stale = 0;
     let mut part: Option<Part> = None;
@@ -123,7 +135,7 @@ pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFligh
                 };
                 let complete =
                     if fetch.part.is_none() && from == 0 { range::complete(&response) } else { None };
-                let announced = length(&response).filter(|_| from == 0);
+                let announced = length(&response).filter(|_| from == 0 && !fetch.header_only);
                 let whole = fetch.part.as_ref().and_then(|_| range::whole(&response));
                 in_flight.answered(asked.elapsed(), announced, fetch);
                 connection.kept = kept(&response);
@@ -337,7 +349,11 @@ fn request(site: &Site, fetch: &Fetch, from: u64, http2: bool) -> Result<Request
     let path = base.path_of(&fetch.path);
     // A proxy needs the server in the request target, unless it is a tunnel; HTTP/2 always needs it there.
     let target = if http2 || site.is_asked_of_proxy() { format!("{}{path}", base.origin()) } else { path };
-    let method = if fetch.form.is_some() { Method::POST } else { Method::GET };
+    let method = match &fetch.form {
+        Some(_) => Method::POST,
+        None if fetch.header_only => Method::HEAD,
+        None => Method::GET,
+    };
     let mut request = Request::builder()
         .method(method)
         .uri(target)

@@ -145,6 +145,7 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         whole: None,
         fields: None,
         form: None,
+        header_only: false,
         about: None,
         limit: batch::BYTES_MAX as u64,
         plain_size: None,

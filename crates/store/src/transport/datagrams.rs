@@ -12,7 +12,6 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval_at, timeout};
 
 use crate::error::{Cause, StoreError};
-use crate::log::Log;
 
 /// Timeout for resolving and for sending.
 const STEP: Duration = Duration::from_secs(10);
@@ -40,16 +39,16 @@ pub struct Datagrams {
 
 impl Datagrams {
     /// Starts to send, on a thread of its own. A failure is logged once until sending works again.
-    pub fn start(to: DatagramTarget, compose: ComposeDatagram, log: Log) -> Result<Self, StoreError> {
+    pub fn start(to: DatagramTarget, compose: ComposeDatagram) -> Result<Self, StoreError> {
         let (stop, mut stopped) = watch::channel(());
         let run = move || {
             let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
                 Ok(runtime) => runtime,
-                Err(error) => return log.say(&format!("nothing is sent to {}: {error}", to.host)),
+                Err(error) => return tracing::warn!("nothing is sent to {}: {error}", to.host),
             };
             runtime.block_on(async {
                 tokio::select! {
-                    () = keep_sending(&to, compose, &log) => {}
+                    () = keep_sending(&to, compose) => {}
                     // Dropping the sender is the word to stop.
                     _ = stopped.changed() => {}
                 }
@@ -57,7 +56,7 @@ impl Datagrams {
             // A name that is still being looked up must not hold the thread.
             runtime.shutdown_background();
         };
-        std::thread::Builder::new().name("datagrams".into()).spawn(run).map_err(|source| {
+        esker_threads::spawn("datagrams", run).map_err(|source| {
             let what = "the thread that sends counters";
             StoreError::new(what, Cause::Disk { doing: "starting", path: what.into(), source })
         })?;
@@ -65,7 +64,7 @@ impl Datagrams {
     }
 }
 
-async fn keep_sending(to: &DatagramTarget, mut compose: ComposeDatagram, log: &Log) {
+async fn keep_sending(to: &DatagramTarget, mut compose: ComposeDatagram) {
     let start = tokio::time::Instant::now() + to.every;
     let mut ticks = interval_at(start, to.every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -79,7 +78,7 @@ async fn keep_sending(to: &DatagramTarget, mut compose: ComposeDatagram, log: &L
         };
         match outcome {
             Err(why) if !failing => {
-                log.say(&format!("can't send counters to {}:{}: {why}", to.host, to.port));
+                tracing::warn!("can't send counters to {}:{}: {why}", to.host, to.port);
                 failing = true;
             }
             Err(_) => {}

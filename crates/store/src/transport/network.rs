@@ -60,7 +60,7 @@ impl Network {
             .max_blocking_threads(4)
             .build()?;
         let (commands, queue) = unbounded_channel();
-        let thread = std::thread::Builder::new().name("esker-net".to_owned()).spawn(move || {
+        let thread = esker_threads::spawn("esker-net", move || {
             let context =
                 Rc::new(NetworkContext { options, budget, names: Names::default(), tls: Tls::default() });
             LocalSet::new().block_on(&runtime, work(context, queue));

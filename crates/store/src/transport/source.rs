@@ -86,6 +86,8 @@ pub struct Fetch {
     pub fields: Option<Arc<[(String, String)]>>,
     /// Form to send (POST); `None` for GET.
     pub form: Option<Arc<str>>,
+    /// True to ask for the header of the response only (HEAD); the body is then empty.
+    pub header_only: bool,
     /// Maximum number of accepted bytes.
     pub limit: u64,
     /// Plain size, if known.
@@ -118,6 +120,7 @@ impl Fetch {
             about: None,
             fields: None,
             form: None,
+            header_only: false,
             limit,
             plain_size: None,
             fresh: false,

@@ -20,6 +20,7 @@ use hyper::client::conn::http1;
 use hyper::{Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -63,7 +64,8 @@ pub struct SseOptions {
 }
 
 /// Status of a stream.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SseStatus {
     /// Whether a stream is open now.
     pub connected: bool,
@@ -97,8 +99,7 @@ impl SseListener {
         let (stop, stopped) = watch::channel(());
         let listener = Listener { base, heard, status: status.clone() };
         let url = listen.url.clone();
-        let thread = std::thread::Builder::new().name("listen".into());
-        thread.spawn(move || listener.run(&listen, stopped)).map_err(|source| {
+        esker_threads::spawn("listen", move || listener.run(&listen, stopped)).map_err(|source| {
             let what = "the thread that listens for revisions";
             StoreError::new(what, Cause::Disk { doing: "starting", path: what.into(), source })
         })?;

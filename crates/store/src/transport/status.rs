@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-/// Requests of a repository to its servers, and the state of the path.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+/// Requests of a repository to its servers, and the state of the path. Field names are an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NetworkStatus {
     /// Number of requests sent.
     pub requests: u64,
@@ -28,8 +31,9 @@ impl NetworkStatus {
     }
 }
 
-/// Servers and proxies of a repository, and their failures.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Servers and proxies of a repository, and their failures. Field names are an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RouteStatus {
     /// Servers of the repository.
     pub servers: Vec<Reach>,
@@ -47,8 +51,9 @@ pub struct RouteStatus {
     pub last_error: Option<(u64, String)>,
 }
 
-/// A server or a proxy.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A server or a proxy. Field names are an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Reach {
     /// URL of the server or proxy.
     pub name: String,
@@ -57,7 +62,9 @@ pub struct Reach {
     /// True if it is marked down.
     pub out: bool,
     /// Time of the failure, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
     /// Text of the failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }

@@ -76,10 +76,10 @@ impl TlsProblem {
                 "name the certificate of the authority that signed it with --ca FILE, or install it for the system"
             }
             Self::Expired(_) => {
-                "ask whoever runs the server to renew it, or ask another server; if it is valid, see to this machine's clock"
+                "ask the server's administrator to renew it, or use another server; if it is valid, set this machine's clock"
             }
             Self::NotYetValid(_) => {
-                "see to this machine's clock; if it is right, tell whoever runs the server"
+                "set this machine's clock; if it is right, tell the server's administrator"
             }
             Self::OtherName(_) => "write the URL with a name that the certificate is for",
             Self::OfAuthority => {
@@ -88,7 +88,7 @@ impl TlsProblem {
             Self::NoAuthorities(_) => {
                 "install the system's package ca-certificates, or name a file of certificates with --ca FILE"
             }
-            Self::Other(_) => "tell whoever runs the server, or ask another one",
+            Self::Other(_) => "tell the server's administrator, or use another server",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a cache's files take on the disk at every moment, whatever is asked for.
+//! Disk usage of a cache at every moment, for any requests.
 
 use std::collections::HashMap;
 use std::ffi::OsString;

@@ -180,7 +180,7 @@ fn a_disk_full_from_any_operation_on_is_survived() {
     fail_everywhere(28, true);
 }
 
-/// Loses the power before every change in turn, and in a third of the cases once more during the restart.
+/// Loses the power before every change in turn, and in a third of the cases again during the restart.
 #[test]
 fn a_power_loss_at_any_change_is_survived() {
     Begun::BOTH.into_iter().for_each(power_loss_at_every_change_on);

@@ -35,7 +35,7 @@ impl Stand {
         Self::with(Rig::with(hasty(), roomy()), zlib(&noise(3, 50_000)))
     }
 
-    /// Meets a fault for good: returns the error; afterwards the object reads well.
+    /// Reads during a permanent fault and returns the error; afterwards the object is readable.
     fn refused(&self, fault: Fault) -> StoreError {
         let store = self.rig.open(&self.mirror.url("repo"));
         let path = self.path.clone();
@@ -71,7 +71,7 @@ fn a_flipped_byte_is_detected() {
     }
 }
 
-/// A damaged answer is asked for once more, past the caches on the way, and that may be all it takes.
+/// A damaged response is requested again without proxies' caches, which may be enough.
 #[test]
 fn a_byte_flipped_once_is_fetched_again() {
     let stand = Stand::new();

@@ -1,4 +1,4 @@
-//! Addresses that must not be connected to, however a request comes to them.
+//! Forbidden addresses, which no form of a request may reach.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

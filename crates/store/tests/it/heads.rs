@@ -163,7 +163,7 @@ fn new_heads_are_followed_and_the_same_costs_one_request() {
     assert!(seat.keeper.status().offline.is_none());
 }
 
-/// A replayed older head is refused by a running mount, by a restarted one, and whatever the proxies say.
+/// A running mount and a restarted one refuse an older head, also from proxies.
 #[test]
 fn an_older_head_is_never_applied() {
     let site = Site::new();
@@ -279,7 +279,7 @@ fn a_recreated_repository_needs_the_users_consent() {
 }
 
 #[test]
-fn without_a_server_a_start_goes_on_with_the_saved_head_up_to_an_age() {
+fn a_start_without_a_server_uses_the_saved_head_up_to_a_maximum_age() {
     let site = Site::new();
     let rule = site.offline();
     let error = site.seat().start().unwrap_err();

@@ -69,7 +69,7 @@ fn a_prefetch_never_delays_a_demand() {
     assert_eq!(rule.hits(), 6, "a quarter of the places is for demands");
 }
 
-/// What comes over a connection that has become slow goes on over another, from where it was.
+/// A response over a connection that became slow continues over another one, at the same byte.
 #[test]
 fn a_slow_response_continues_over_another_connection() {
     let objects = [900, 901].map(|seed| zlib(&noise(seed, 20_000_000)));
@@ -104,7 +104,7 @@ fn a_slow_response_continues_over_another_connection() {
 
 /// A demand that waits for the server does not keep prefetches from coming.
 #[test]
-fn prefetches_go_on_while_something_is_demanded() {
+fn prefetches_continue_while_objects_are_demanded() {
     let objects = objects(40);
     let (mirror, _folder) = serve(&objects);
     let demanded = format!("/repo/{}", objects[39].wanted.name.path());
@@ -126,8 +126,8 @@ fn prefetches_go_on_while_something_is_demanded() {
     assert!(store.status().network.connections <= 16);
 }
 
-/// Before anything is known of the server, few objects are sent for, although more requests would be allowed: new
-/// connections bring little at once, so it is their number that counts and not the size of what they bring.
+/// Before the path is measured, few objects are requested, although more requests would be allowed: new connections
+/// bring little at once, so it is their number that counts and not the size of what they bring.
 #[test]
 fn few_prefetches_are_in_flight_at_first() {
     let objects: Vec<Made> = (0..20).map(|seed| zlib(&noise(seed, 400_000))).collect();
@@ -150,7 +150,7 @@ fn few_prefetches_are_in_flight_at_first() {
     assert!(answers.iter().all(|warmed| warmed.is_ok()));
 }
 
-/// A server that fails is not sent the rest of the queue at once; what is demanded is tried all the same.
+/// A failing server does not get the rest of the queue at once; demands are still sent.
 #[test]
 fn prefetches_are_held_back_from_a_server_in_trouble() {
     let objects = objects(41);

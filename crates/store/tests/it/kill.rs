@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use crate::crash::Begun;
 use crate::rig::{Made, Shelf, as_is, bytes, engine, get, noise, roomy};
 
-/// Names the folder in the environment of the process that is to be killed.
+/// Environment variable with the folder, for the process that the test kills.
 const FOLDER: &str = "ESKER_TEST_HAMMERED_CACHE";
 /// In the same environment: how it is to begin its files.
 const BEGUN: &str = "ESKER_TEST_HAMMERED_FILES";

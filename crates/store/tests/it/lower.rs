@@ -118,7 +118,7 @@ fn prefetch_uses_the_lower_caches() {
     assert_eq!(shelf.asked().len(), 0);
 }
 
-/// A name, and what it does to a file.
+/// A name, and the change that it makes to a file.
 type Spoil = (&'static str, fn(&Path));
 
 /// Every way in which a file of an adopted folder may not be what its name says.

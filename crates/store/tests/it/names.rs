@@ -1,4 +1,4 @@
-//! Names of proxies, told by a name server of the test's own.
+//! Names of proxies, resolved by a name server of the test.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};

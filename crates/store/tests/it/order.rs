@@ -1,18 +1,19 @@
-//! In which order servers and fallback proxies are asked, and what they are told.
+//! The order in which servers and fallback proxies are used, and the content of requests to them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    Engine, EngineOptions, InfoHeaders, Log, Order, Proxies, RetryPolicy, Servers, Source, connect,
+    Engine, EngineOptions, InfoHeaders, Order, Proxies, RetryPolicy, Servers, Source, connect,
 };
+use esker_testkit::log_lines::LogLines;
 use esker_testkit::mirror::{Fault, Mirror};
 use esker_testkit::waiting::until;
 use tempfile::TempDir;
 
-use crate::rig::{Made, PATIENCE, Rig, bytes, engine_with, objects, roomy, serve};
+use crate::rig::{Made, PATIENCE, Rig, bytes, objects, roomy, serve};
 
-/// What is asked of the Geo-API in these tests: all servers are at one address.
+/// Request to the Geo-API in these tests: all servers are at one address.
 const QUESTION: &str = "/repo/api/v1.0/geo/here/127.0.0.1,127.0.0.1,127.0.0.1";
 
 /// Mirrors of the same objects as servers, and what was logged.
@@ -20,7 +21,7 @@ struct Order3 {
     rig: Rig,
     servers: Servers,
     mirrors: Vec<Mirror>,
-    lines: Arc<Mutex<Vec<String>>>,
+    lines: LogLines,
     _folders: Vec<TempDir>,
 }
 
@@ -29,10 +30,8 @@ fn three(objects: &[Made], order: Order) -> Order3 {
     let mut servers = Servers::direct("");
     servers.urls = mirrors.iter().map(|mirror| mirror.url("repo")).collect();
     servers.order = order;
-    let lines: Arc<Mutex<Vec<String>>> = Arc::default();
-    let told = lines.clone();
-    let log = Log::new(move |line| told.lock().unwrap().push(line.to_owned()));
-    let rig = Rig::with(engine_with(|options| options.log = log), roomy());
+    let lines = LogLines::collect();
+    let rig = Rig::new();
     Order3 { rig, servers, mirrors, lines, _folders: folders }
 }
 
@@ -46,8 +45,8 @@ impl Order3 {
     }
 
     fn wait_for_line(&self, part: &str) {
-        let is_told = || self.lines.lock().unwrap().iter().any(|line| line.contains(part));
-        assert!(until(PATIENCE, is_told), "{part:?} is not in {:?}", self.lines.lock().unwrap());
+        let is_told = || self.lines.contain(part);
+        assert!(until(PATIENCE, is_told), "{part:?} is not in {:?}", self.lines.all());
     }
 }
 

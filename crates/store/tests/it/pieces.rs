@@ -113,7 +113,7 @@ fn a_prefetch_uses_one_connection() {
     assert_eq!((stand.requests(&stand.objects[0]).len(), stand.parts(&stand.objects[0])), (1, 0));
 }
 
-/// In how many pieces the object of [`Stand::of_one`] comes.
+/// Number of pieces in which the object of [`Stand::of_one`] arrives.
 fn pieces_of_one() -> u64 {
     let stand = Stand::of_one(&[]);
     bytes(&stand.store, &stand.objects[0].wanted).unwrap();
@@ -122,8 +122,8 @@ fn pieces_of_one() -> u64 {
     count
 }
 
-/// Whichever of the requests fails, and however, the object comes; and from then on over one connection, unless the failure was
-/// one that may be an accident.
+/// After any failure of any request the object arrives; later objects use one connection, unless the failure may have
+/// been temporary.
 #[test]
 fn a_file_failing_in_pieces_is_fetched_whole() {
     let faults = || [Fault::Status(500), Fault::Status(403), Fault::CloseAfter(100), Fault::Whole];

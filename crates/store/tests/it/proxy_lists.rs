@@ -1,17 +1,18 @@
-//! Lists of proxies: for every shape of a list and every state of its members, which of them are asked, and how often.
+//! Lists of proxies: for every shape of a list and every state of its members, which of them get requests, and how
+//! many.
 //!
 //! In a list, `P` and `Q` stand for proxies by their addresses, `p` and `q` for the same ones by a name, `n` for a name
 //! with the addresses of both, `F` and `f` for a third one, and `x` for a name without an address. In a cell, letters
 //! name those that serve all requests; `O` is the server itself, and `-` means that requests fail.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    Callback, Engine, EngineOptions, Log, ObjectStore, Proxies, RetryPolicy, RouteStatus, Servers, Source,
-    connect,
+    Callback, Engine, EngineOptions, ObjectStore, Proxies, RetryPolicy, RouteStatus, Servers, Source, connect,
 };
+use esker_testkit::log_lines::LogLines;
 use esker_testkit::mirror::{Fault, Mirror};
 use esker_testkit::name_server::{NameAnswer, NameServer};
 use esker_testkit::waiting::until;
@@ -22,7 +23,7 @@ use crate::rig::{Made, PATIENCE, Rig, bytes, objects, roomy};
 /// Objects that are read in each cell.
 const READS: usize = 6;
 
-/// A list, the fallback proxies, and who serves in each state.
+/// A list, the fallback proxies, and the serving member in each state.
 struct Row {
     list: &'static str,
     fallback: &'static str,
@@ -97,7 +98,7 @@ struct Bench {
     proxies: [(char, SocketAddr, Option<Mirror>); 3],
     origin: Mirror,
     names: NameServer,
-    lines: Arc<Mutex<Vec<String>>>,
+    lines: LogLines,
     rig: Rig,
 }
 
@@ -140,13 +141,11 @@ impl Bench {
         {
             names.tell(&name(letter), NameAnswer::At(known.to_vec()));
         }
-        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let lines = LogLines::collect();
         let pause = Duration::from_millis(5);
         let retry =
             RetryPolicy { attempts: 2, first_pause: pause, longest_pause: pause, ..RetryPolicy::default() };
-        let told = lines.clone();
-        let log = Log::new(move |line| told.lock().unwrap().push(line.to_owned()));
-        let engine = Engine::start(EngineOptions { retry, log, ..EngineOptions::default() }).unwrap();
+        let engine = Engine::start(EngineOptions { retry, ..EngineOptions::default() }).unwrap();
         let origin = serve(&folder, &objects, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         Bench { folder, objects, proxies, origin, names, lines, rig: Rig::with(engine, roomy()) }
     }
@@ -222,12 +221,7 @@ fn check(bench: &Bench, row: &Row, cell: &str, read: bool, before: &[(char, usiz
     let counts: Vec<(char, usize)> =
         bench.counts().into_iter().map(|(letter, count)| (letter, count - earlier(letter))).collect();
     let served: usize = counts.iter().map(|(_, count)| count).sum();
-    let told = format!(
-        "{:?} {:?}: {counts:?}, {route:#?}, {:#?}",
-        row.list,
-        row.fallback,
-        bench.lines.lock().unwrap()
-    );
+    let told = format!("{:?} {:?}: {counts:?}, {route:#?}, {:#?}", row.list, row.fallback, bench.lines.all());
     assert_eq!(read, cell != "-", "{told}");
     assert!(counts.iter().all(|(letter, count)| *count == 0 || cell.contains(*letter)), "not {cell}: {told}");
     assert_eq!(served, if cell == "-" { 0 } else { READS }, "{told}");
@@ -300,7 +294,7 @@ fn names_with_addresses_of_one_family_are_used() {
     column(|row| row.up, |bench| bench.names.tell_v6(None));
 }
 
-/// The first member takes requests and never answers: it is asked once, and what comes after it does the work.
+/// The first member accepts requests and never answers: it gets one request, and the next member serves.
 #[test]
 fn another_member_replaces_a_silent_first_member() {
     for row in ROWS {
@@ -325,7 +319,7 @@ fn another_member_replaces_a_silent_first_member() {
     }
 }
 
-/// Names are resolved late: requests wait for them, and nothing that comes later is asked meanwhile.
+/// Names are resolved late: requests wait for them, and later members get no request meanwhile.
 #[test]
 fn names_that_are_resolved_late_are_used() {
     for row in ROWS {
@@ -359,7 +353,7 @@ fn look(source: &dyn Source) {
     let _ = Callback::wait(|done| source.fetch(fetch, done));
 }
 
-/// Addresses change while requests go on: their order stays.
+/// Addresses change during requests: their order stays.
 #[test]
 fn changed_addresses_of_names_are_used() {
     for row in ROWS {
@@ -390,7 +384,7 @@ fn changed_addresses_of_names_are_used() {
     }
 }
 
-/// What was down comes back: it is used again, and what was used instead is left.
+/// A member that was down returns: it is used again, and its replacement is not.
 #[test]
 fn a_recovered_first_group_is_used_again() {
     for row in ROWS {
@@ -444,7 +438,7 @@ fn an_unresolved_name_times_out() {
         down.out && down.name.contains("p.test") && down.why.is_some() && down.since.is_some(),
         "{down:?}"
     );
-    let lines = bench.lines.lock().unwrap();
+    let lines = bench.lines.all();
     let line = lines.iter().find(|line| line.contains("p.test")).expect("a line of the log");
     assert!(line.contains("is out of use, going on with DIRECT"), "{line}");
 }
@@ -487,12 +481,7 @@ fn a_name_that_is_resolved_later_is_used_again() {
     let read = bench.read(&store, &bench.objects[READS..]);
     check_one(&bench, &row, "P", read, &before, &source.network().route);
     assert!(
-        bench
-            .lines
-            .lock()
-            .unwrap()
-            .iter()
-            .any(|line| line.contains("p.test") && line.contains("has an address now"))
+        bench.lines.all().iter().any(|line| line.contains("p.test") && line.contains("has an address now"))
     );
 }
 

@@ -1,21 +1,18 @@
 //! Proxies that want a user name and a password.
 
-use std::sync::{Arc, Mutex};
-
-use esker_store::{Authorities, Cause, Engine, EngineOptions, Log, Proxies, RetryPolicy, Servers, connect};
+use esker_store::{Authorities, Cause, Engine, EngineOptions, Proxies, RetryPolicy, Servers, connect};
+use esker_testkit::log_lines::LogLines;
 use esker_testkit::web::{Authority, Web};
 
 use crate::rig::{Rig, bytes, folder, objects, roomy, serve};
 
 const PASSWORD: &str = "op:en@se|same;%";
-/// The same as it stands in a URL.
+/// The same in the form of a URL.
 const ESCAPED: &str = "op%3Aen%40se%7Csame%3B%25";
 
-fn rig(lines: &Arc<Mutex<Vec<String>>>) -> Rig {
-    let lines = lines.clone();
-    let log = Log::new(move |line| lines.lock().unwrap().push(line.to_owned()));
+fn rig() -> Rig {
     let retry = RetryPolicy { attempts: 1, ..RetryPolicy::default() };
-    Rig::with(Engine::start(EngineOptions { retry, log, ..EngineOptions::default() }).unwrap(), roomy())
+    Rig::with(Engine::start(EngineOptions { retry, ..EngineOptions::default() }).unwrap(), roomy())
 }
 
 #[test]
@@ -75,9 +72,9 @@ fn a_proxy_requires_its_password() {
         let mut servers = Servers::direct(format!("{scheme}://127.0.0.1:{server}/repo"));
         let paths = vec![authority.certificate().display().to_string()];
         servers.authorities = Authorities { system: false, paths };
-        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let lines = LogLines::collect();
         let read = |list: &str, object: usize| {
-            let rig = rig(&lines);
+            let rig = rig();
             let servers = Servers { proxies: Proxies::parse(list, None).unwrap(), ..servers.clone() };
             let source = connect(&rig.engine, servers).unwrap();
             let outcome = bytes(&rig.store(source.clone()), &objects[object].wanted).map(drop);
@@ -92,7 +89,7 @@ fn a_proxy_requires_its_password() {
         let (outcome, route) = read(&wrong, 1);
         let error = outcome.unwrap_err();
         assert!(matches!(error.cause(), Cause::ProxyLogin { user: Some(user) } if user == "me"), "{error}");
-        let text = format!("{} {error:?} {route:?} {:?}", error.full_text(), lines.lock().unwrap());
+        let text = format!("{} {error:?} {route:?} {:?}", error.full_text(), lines.all());
         assert!(text.contains("407") && text.contains("`me`") && !text.contains("wrong-secret"), "{text}");
         assert!(route.proxies[0][0].out, "{route:?}");
 

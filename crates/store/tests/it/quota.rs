@@ -1,4 +1,4 @@
-//! The quota, against a model: what is evicted, in which order, and what is spared.
+//! The quota, against a model: the evicted objects, their order, and the kept objects.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
@@ -18,7 +18,7 @@ fn object(seed: u64, units: u64) -> Made {
     as_is(&noise(seed, usize::try_from(units * UNIT - TRAILER).unwrap()))
 }
 
-/// A kernel that holds what it is told to.
+/// A kernel that uses the objects that the test selects.
 #[derive(Default)]
 struct Kernel {
     held: Mutex<HashSet<CacheKey>>,

@@ -1,4 +1,4 @@
-//! What is in a repository comes out of the store, byte for byte.
+//! Reads of whole repositories through the store, byte for byte.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use esker_testkit::object::inflate;
 
 use crate::rig::{Rig, Shelf, as_is, bytes, get, noise, zlib};
 
-/// Every object of a repository, with what it must read as.
+/// Returns every object of a repository, with its expected content.
 fn all_objects(repository: &Repository) -> Vec<(ObjectRequest, Vec<u8>)> {
     let mut objects = Vec::new();
     for folder in std::fs::read_dir(repository.path().join("data")).unwrap() {
@@ -113,7 +113,7 @@ fn large_objects_go_through_the_disk() {
     }
 }
 
-/// What does not fit into the memory budget goes through the disk, however small.
+/// Objects beyond the memory budget go through the disk, even small ones.
 #[test]
 fn without_memory_everything_is_spooled() {
     let engine = crate::rig::engine_with(|options| options.memory = 100_000);

@@ -1,4 +1,4 @@
-//! What a cache is after its process ended, one way or another.
+//! State of a cache after its process ended or was killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ fn an_unclean_restart_checks_before_the_first_use() {
     assert_eq!((cache.status().unchecked, shelf.asked().len()), (0, 0));
 }
 
-/// However large the cache is: what it has is read from the index, and no object is looked at.
+/// A restart reads the objects of a large cache from its index, and opens no object.
 #[test]
 fn a_clean_restart_opens_no_object() {
     const ENTRIES: u64 = 100_000;
@@ -117,7 +117,7 @@ fn unchecked_objects_stay_unchecked_after_a_clean_stop() {
     assert_eq!((cache.status().unchecked, cache.status().opened_unclean), (19, false));
 }
 
-/// Whatever a crash leaves in a file, it is noticed, dropped and fetched again.
+/// Any content that a crash leaves in a file is detected, dropped and fetched again.
 #[test]
 fn damaged_files_are_fetched_again_after_an_unclean_stop() {
     let objects = objects();

@@ -4,7 +4,8 @@ use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use esker_store::{Engine, EngineOptions, Log, Proxies, RetryPolicy, Servers, Source, connect};
+use esker_store::{Engine, EngineOptions, Proxies, RetryPolicy, Servers, Source, connect};
+use esker_testkit::log_lines::LogLines;
 use esker_testkit::mirror::{Fault, Mirror};
 use tempfile::TempDir;
 
@@ -14,27 +15,25 @@ use crate::rig::{Made, Rig, bytes, objects, roomy, serve};
 struct Net {
     rig: Rig,
     servers: Servers,
-    lines: Arc<Mutex<Vec<String>>>,
+    lines: LogLines,
     /// The state of a route is dropped with its last user.
     held: Mutex<Vec<Arc<dyn Source>>>,
     _folders: Vec<TempDir>,
 }
 
-fn engine(lines: &Arc<Mutex<Vec<String>>>) -> Engine {
+fn engine() -> Engine {
     let pause = Duration::from_millis(10);
     let retry =
         RetryPolicy { attempts: 2, first_pause: pause, longest_pause: pause, ..RetryPolicy::default() };
-    let lines = lines.clone();
-    let log = Log::new(move |line| lines.lock().unwrap().push(line.to_owned()));
-    Engine::start(EngineOptions { retry, log, ..EngineOptions::default() }).unwrap()
+    Engine::start(EngineOptions { retry, ..EngineOptions::default() }).unwrap()
 }
 
 impl Net {
     /// Mirrors of the same objects, and a route that has none of them yet.
     fn of(objects: &[Made], mirrors: usize) -> (Net, Vec<Mirror>) {
         let (mirrors, folders): (Vec<_>, Vec<_>) = (0..mirrors).map(|_| serve(objects)).unzip();
-        let lines = Arc::default();
-        let rig = Rig::with(engine(&lines), roomy());
+        let lines = LogLines::collect();
+        let rig = Rig::with(engine(), roomy());
         let mut servers = Servers::direct("");
         servers.timings.proxy = Duration::from_millis(500);
         servers.timings.direct = Some(Duration::from_millis(500));
@@ -97,11 +96,8 @@ fn the_next_server_replaces_a_failed_one() {
         rule.assert_hit();
         let route = net.source().network().route;
         assert_eq!((route.server_failovers, route.servers[1].active), (1, true), "{fault:?}: {route:?}");
-        let lines = net.lines.lock().unwrap();
-        assert!(
-            lines.iter().any(|line| line.contains("is out of use, going on with")),
-            "{fault:?}: {lines:?}"
-        );
+        let lines = &net.lines;
+        assert!(lines.contain("is out of use, going on with"), "{fault:?}: {lines:?}");
     }
 }
 
@@ -129,7 +125,7 @@ fn requests_go_through_a_proxy_of_the_first_group_that_answers() {
     net.reads(&objects[4..]);
     let route = net.source().network().route;
     assert!(route.recoveries > 0 && route.retries > 0, "{route:?}");
-    assert!(net.lines.lock().unwrap().iter().any(|line| line.contains("answers again")));
+    assert!(net.lines.contain("answers again"));
 }
 
 #[test]
@@ -171,7 +167,7 @@ fn shared_proxies_each_serve_their_own_objects() {
     let counts: Vec<usize> = mirrors.iter().map(|mirror| mirror.requests().len()).collect();
     assert!(counts.iter().sum::<usize>() == 60 && counts.iter().all(|count| *count > 0), "{counts:?}");
     let paths: Vec<String> = mirrors[0].requests().into_iter().map(|request| request.path).collect();
-    let again = Rig::with(engine(&net.lines), roomy());
+    let again = Rig::with(engine(), roomy());
     let store = again.store(connect(&again.engine, net.servers.clone()).unwrap());
     for object in &objects {
         bytes(&store, &object.wanted).unwrap();

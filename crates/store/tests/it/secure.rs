@@ -156,7 +156,7 @@ fn proxies_tunnel_tls_and_authenticate() {
     assert_eq!((served(&web), served(&plain)), (2, 2));
     // It has passed on what it can't read, and read the rest.
     let count = |word: &str| squid.log().matches(word).count();
-    // Connections that were opened ahead are told of, too.
+    // The log also has the connections that were opened ahead.
     assert!(until(PATIENCE, || count("CONNECT") >= 2 && count(" GET ") >= 2), "{}", squid.log());
     assert_eq!(count(" GET "), 2, "{}", squid.log());
 

@@ -1,4 +1,4 @@
-//! Slow links, servers that trickle or withhold, and users who share a server.
+//! Slow links, servers that send slowly or withhold objects, and users of one server.
 //!
 //! All clocks are short, so that a transfer of seconds takes longer than each of them.
 
@@ -185,7 +185,7 @@ fn withheld_objects_do_not_delay_others() {
     }
 }
 
-/// Another server that sends them is asked.
+/// Another server that sends the objects gets the request.
 #[test]
 fn an_object_one_server_withholds_comes_from_another() {
     let objects = sized(8000, 300, 100);
@@ -279,7 +279,7 @@ fn an_object_of_a_long_queue_is_advanced_for_another_user() {
     assert!(took < DEADLINE * 2, "{took:?}");
 }
 
-/// A user who asks for what the server withholds and for large objects, on a slow link: all of another user's reads succeed.
+/// One user requests withheld and large objects on a slow link: all reads of another user succeed.
 #[test]
 fn soak_honest_reads_beside_a_hostile_user_on_a_slow_link() {
     let mut soak = Soak::begin("soak_honest_reads_beside_a_hostile_user_on_a_slow_link");

@@ -9,8 +9,7 @@ use tempfile::TempDir;
 
 use crate::rig::{Made, Shelf, as_is, bytes, engine, engine_with, get, noise, roomy, serve, zlib};
 
-/// Without any memory budget every body is spooled; a disk that is full at one operation, whichever, costs no
-/// read.
+/// Without a memory budget every body is spooled; a disk that is full at any one operation fails no read.
 #[test]
 fn a_disk_full_at_any_operation_of_a_spooled_object_is_survived() {
     // Nothing may lie in memory, so everything goes through the disk.
@@ -42,7 +41,7 @@ fn a_disk_full_at_any_operation_of_a_spooled_object_is_survived() {
     }
 }
 
-/// What a file has besides the bytes of its object.
+/// Bytes of a cache file besides those of its object.
 const TRAILER: usize = 64;
 
 /// A disk with so much room, all but a part of which is taken by objects of a megabyte.

@@ -37,7 +37,7 @@ fn objects_changed_by_a_proxy_are_verified() {
     assert!(matches!(error.cause(), Cause::Corrupt { .. }), "{error}");
 }
 
-/// A part that is not everything is refused, also of what has no hash, and another server is asked.
+/// An incomplete response is refused, also for files without a hash, and another server is used.
 #[test]
 fn an_unrequested_range_is_no_whole_file() {
     let objects = objects(2);

@@ -130,7 +130,7 @@ fn a_failed_prefetch_is_not_repeated() {
     assert_eq!(bytes(&store, &objects[0].wanted).unwrap(), objects[0].plain);
 }
 
-/// A full cache serves what is demanded without keeping it; there is nothing to serve for a prefetch.
+/// A full cache serves demanded objects without keeping them, and drops prefetches.
 #[test]
 fn a_prefetch_without_room_in_the_cache_is_dropped() {
     let objects = objects(2);

@@ -112,7 +112,7 @@ impl Image {
         }
     }
 
-    /// Keeps the content of a file that is about to lose its live name; false if it has none that we know.
+    /// Keeps the content of a file that is about to lose its live name; returns false if the image has no such file.
     pub(super) fn losing(&mut self, path: &Path) -> bool {
         let Some(number) = self.live.remove(path) else { return false };
         let content = self.files.get_mut(&number).unwrap();

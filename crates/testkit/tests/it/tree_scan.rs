@@ -1,4 +1,4 @@
-//! The survey judges mounts, so it must see differences; a plain folder stands in for a mount.
+//! Tests that the scan of trees finds differences; a plain folder replaces the mount.
 
 use esker_testkit::listing::Entry;
 use esker_testkit::tree_scan::{Found, Ownership, differences, scan_tree};

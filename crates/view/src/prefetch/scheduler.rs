@@ -38,8 +38,8 @@ const UNDER_WAY_MAX: usize = 256;
 const UNDER_WAY_BYTES: u64 = 256 << 20;
 /// Maximum plain bytes of outstanding idle-time requests: later requests must not find the path full.
 const REST_BYTES: u64 = 32 << 20;
-/// Maximum number of queued high-confidence objects, and of low-confidence ones, of which the least likely are
-/// dropped.
+/// Maximum number of queued high-confidence objects, and of queued low-confidence ones; the least likely ones of the
+/// latter are dropped.
 const QUEUE_MAX: usize = 1 << 16;
 const LIKELY_MAX: usize = 1 << 15;
 /// Maximum size in bytes of a library or executable that is fetched whole because a part of it is used.

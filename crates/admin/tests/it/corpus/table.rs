@@ -165,7 +165,11 @@ pub(super) const CASES: &[Case] = &[
     ),
     repaired("the checksum of the reflog is wrong", Damage::Other(wrong_checksum), &[ReflogChecksum]),
     repaired("the checksum of the reflog is gone", Damage::Other(no_checksum), &[ReflogChecksum]),
-    repaired("the head names another reflog", Damage::Other(other_reflog), &[ReflogHead]),
+    repaired(
+        "the head and the spool folder name another reflog",
+        Damage::Other(other_reflog),
+        &[ReflogHead, ReflogChecksum],
+    ),
     found(
         "a tag is on an unknown branch",
         Damage::History("UPDATE tags SET branch = 'x' WHERE name = 'v1'"),
@@ -463,7 +467,9 @@ fn no_checksum(world: &mut World) {
 }
 
 fn other_reflog(world: &mut World) {
-    world.change_head(|head| head.reflog = Some(ContentHash::of(HashAlgorithm::Sha1, b"other")));
+    let other = ContentHash::of(HashAlgorithm::Sha1, b"other");
+    world.change_head(|head| head.reflog = Some(other));
+    fs::write(world.spool().join("reflog.chksum"), other.to_string()).unwrap();
 }
 
 fn branch_without_parent(world: &mut World) {

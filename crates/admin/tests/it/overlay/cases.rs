@@ -32,7 +32,7 @@ macro_rules! needs_overlay {
 }
 
 #[test]
-fn removed_entries_are_whiteouts_and_go() {
+fn removed_entries_are_whiteouts_and_are_removed() {
     needs_overlay!();
     let changed = after("mkdir -p d/e; touch f d/g d/e/h", "rm f; rm -r d/e");
     assert_eq!(changed, ["changed /", "changed /d", "removed /d/e", "removed /d/e/h", "removed /f"]);
@@ -63,7 +63,7 @@ fn a_file_takes_the_place_of_a_directory_and_the_other_way_round() {
 }
 
 #[test]
-fn a_copied_up_file_that_is_as_before_is_no_change() {
+fn an_unchanged_copied_up_file_is_no_change() {
     needs_overlay!();
     let script = "touch -r f ref; cp f copy; cat copy >f; touch -r ref f; rm ref copy; touch -r d ref; \
                   : >>d/g; rm ref; touch -d @1000000000 .";

@@ -21,7 +21,7 @@ enum Operation {
     Truncate(u8, u8, u8),
     /// Opens for writing, which copies up.
     Open(u8, u8),
-    /// Removes a file and writes it as it was.
+    /// Removes a file and writes it again, unchanged.
     Rewrite(u8, u8),
     Rename(u8, u8, u8, u8),
     Remove(u8, u8),

@@ -7,7 +7,7 @@ pub(super) struct Collector {
     step: Step,
     /// The head and the tags that it read without the lock.
     marked: (Tree, u8),
-    /// What it is about to condemn, or the object that it deletes.
+    /// Objects that it will condemn, or the object that it deletes.
     objects: Objects,
 }
 

@@ -4,18 +4,19 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
-use esker_node::cache_admin::FreedRow;
+use esker_cache_share::admin::FreedRow;
 use esker_store::{CacheKey, Callback, CancelToken, Handle, ObjectRequest, StoreError, Warmed};
 use esker_vfs::{Kind as NodeKind, Node};
 
 use super::{failed, label, open, tell_filled};
-use crate::args::{PlaceArgs, RepositoryArgs, split_path};
-use crate::browse::Browsed;
 use crate::error::{Failure, Kind, of_store, of_tree};
 use crate::output::{lossy, size};
 use crate::progress::ProgressMeter;
 use crate::publisher::read_profile;
 use crate::settings::Settings;
+use crate::settings::address::split_path;
+use crate::settings::args::{PlaceArgs, RepositoryArgs};
+use crate::trees::browse::Browsed;
 
 /// Fetches a file or folder into the cache and protects it from eviction.
 ///

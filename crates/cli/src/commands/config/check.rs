@@ -1,14 +1,14 @@
 use std::time::Duration;
 
-use esker_node::check::{Checking, check};
-use esker_node::parameters::{Finding, Root, Severity};
+use esker_config::check::{Checking, check};
+use esker_config::{Finding, Root, Severity};
 use serde::Serialize;
 
 use super::{FindingJson, severity_text};
-use crate::configuration;
 use crate::error::Failure;
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::settings::configuration;
 
 /// Time limit for all servers and proxies of a repository together.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Field names are an interface.
+/// Findings in JSON. Field names are an interface.
 #[derive(Serialize)]
 struct CheckedJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 type Checked = (Option<String>, Vec<Finding>);
 
 fn all(args: &Args, settings: &Settings) -> Result<Vec<Checked>, Failure> {
-    let auto = std::env::var("http_proxy").ok().filter(|proxy| !proxy.trim().is_empty());
+    let auto = settings.environment.proxy().map(str::to_owned);
     let how =
         Checking { root: Root::new(&settings.config_root), auto, patience: PATIENCE, ask: !args.offline };
     let mut names = Vec::new();

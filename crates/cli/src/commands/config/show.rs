@@ -1,13 +1,13 @@
 use std::borrow::Cow;
 
-use esker_node::parameters::{Origin, Setting, State, table};
+use esker_config::{Origin, Setting, State, table};
 use serde::Serialize;
 
 use super::FindingJson;
-use crate::configuration;
 use crate::error::{Failure, warn};
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::settings::configuration;
 
 /// Prints the parameters that are set, and the lines that have no effect.
 ///
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Field names are an interface.
+/// Parameters in JSON. Field names are an interface.
 #[derive(Serialize)]
 struct Shown<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,7 @@ impl<'a> ParameterJson<'a> {
     fn new(name: &'a str, setting: &'a Setting) -> Self {
         let (file, line) = match &setting.origin {
             Origin::File(place) => (Some(place.path.display().to_string()), Some(place.line)),
-            Origin::Option(_) => (None, None),
+            Origin::Environment(_) | Origin::Option(_) => (None, None),
         };
         let (state, reason) = match table::row(name).map(|row| row.state) {
             None => ("unknown", None),

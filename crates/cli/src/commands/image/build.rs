@@ -17,14 +17,14 @@ use esker_squashfs::writer::{
 use serde::Serialize;
 
 use self::write_error::of_write;
-use crate::args::RepositoryArgs;
 use crate::error::{Context, Failure, Kind, warn};
-use crate::glob;
-use crate::limits::cores;
 use crate::output::{Output, parse_size, size};
+use crate::process::limits::cores;
 use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
+use crate::settings::args::RepositoryArgs;
+use crate::trees::glob;
 
 use from::{From, Opening};
 

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use esker_vfs::{Kind as NodeKind, Node};
 
 use super::look::{Opened, Visited};
-use crate::compare::{Difference, stored_xattrs};
-use crate::entry::kind_name;
 use crate::error::{Context as _, Failure, Kind};
 use crate::output::{JsonArray, Output, lossy};
+use crate::trees::compare::{Difference, stored_xattrs};
+use crate::trees::entry::kind_name;
 
 /// Compares two images, or an image and a folder.
 ///
@@ -85,7 +85,7 @@ impl Side {
                 let walk = opened.walk();
                 let root = walk.resolve(b"/", false)?;
                 let entries = walk.list(node.unwrap_or(&root.node), path)?;
-                let facts = |entry: crate::walk::Entry| {
+                let facts = |entry: crate::trees::walk::Entry| {
                     let path = [path, b"/", &entry.name].concat();
                     let attr = &entry.attr;
                     let target = match attr.kind {

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::look::NamedArgs;
 use crate::error::{Context as _, Failure, Kind};
-use crate::limits::cores;
 use crate::output::{Output, parse_size};
+use crate::process::limits::cores;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 

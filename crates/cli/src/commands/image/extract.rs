@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::look::NamedArgs;
 use crate::error::{Failure, Kind, chain, of_tree, warn};
-use crate::limits::cores;
 use crate::output::{Output, size};
+use crate::process::limits::cores;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 

@@ -9,11 +9,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::look::NamedArgs;
-use crate::entry::time_text;
 use crate::error::{Context, Failure, Kind};
 use crate::image::brought;
 use crate::output::{Output, size};
 use crate::settings::Settings;
+use crate::trees::entry::time_text;
 
 /// Shows the properties of an image: compression, block size, counts, tables.
 ///

@@ -7,11 +7,11 @@ use esker_squashfs::Options;
 use esker_squashfs::trailer::{self, TrailerError};
 use serde_json::json;
 
-use crate::args::RepositoryArgs;
 use crate::error::{Failure, Kind, chain};
 use crate::image::{self, ImageArgs, ImageNamed, brought};
 use crate::output::Output;
 use crate::settings::Settings;
+use crate::settings::args::RepositoryArgs;
 
 /// Records in an image the parts that programs read when they start.
 ///

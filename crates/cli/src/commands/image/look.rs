@@ -8,13 +8,13 @@ use std::sync::Arc;
 use esker_squashfs::{Image, ImageTree, Options};
 use esker_vfs::{Node, NodeKey};
 
-use crate::args::RepositoryArgs;
 use crate::commands::{cat, ls};
 use crate::error::{Failure, Kind, warn};
 use crate::image::{self, ImageNamed};
 use crate::output::{Output, lossy};
 use crate::settings::Settings;
-use crate::walk::Walk;
+use crate::settings::args::RepositoryArgs;
+use crate::trees::walk::Walk;
 
 /// Argument that names an image.
 #[derive(clap::Args, Clone, Debug)]

@@ -12,8 +12,8 @@ use serde_json::json;
 use super::look::{NamedArgs, Opened, Visited};
 use crate::error::{Context as _, Failure, Kind};
 use crate::image::digest;
-use crate::limits::cores;
 use crate::output::{Output, size};
+use crate::process::limits::cores;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 

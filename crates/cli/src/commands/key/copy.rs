@@ -8,9 +8,9 @@ use crate::output::Output;
 use crate::publisher::{PublisherArgs, of_admin};
 use crate::settings::Settings;
 
-/// Copies keys that belong together into the keys folder.
+/// Copies the keys of a repository into the keys folder, after checking that they match.
 ///
-/// Keys of another pair there are never replaced.
+/// Never replaces a different key: if there is one, nothing is copied.
 ///
 /// Example: esker key import sw.example.org keys-for-clients
 #[derive(clap::Args, Debug)]
@@ -26,7 +26,7 @@ pub(super) struct ImportArgs {
     #[command(flatten)]
     place: PublisherArgs,
 
-    /// Leave the master key where it is
+    /// Do not copy the master key
     #[arg(long)]
     no_master: bool,
 

@@ -6,10 +6,10 @@ use crate::output::Output;
 use crate::publisher::{PublisherArgs, of_admin};
 use crate::settings::Settings;
 
-/// Protects the private keys in the keys folder with a passphrase (PKCS#8), or removes it.
+/// Protects the private keys in the keys folder with a passphrase, or removes the passphrase.
 ///
-/// The passphrase is asked for on the terminal, or read from the file in ESKER_KEY_PASSPHRASE_FILE, or from systemd's
-/// credential `esker-key-passphrase`. `cvmfs_server` can't use keys that are protected.
+/// Keys are encrypted as PKCS#8. The passphrase is read from the file that ESKER_KEY_PASSPHRASE_FILE names, from the
+/// systemd credential `esker-key-passphrase`, or from the terminal. `cvmfs_server` can't use encrypted keys.
 ///
 /// Example: esker key encrypt sw.example.org --master
 #[derive(clap::Args, Debug)]
@@ -60,9 +60,10 @@ pub(super) fn encrypt(args: &EncryptArgs, settings: &Settings) -> Result<(), Fai
 
 /// Sets the command that signs in place of a private key, for keys on a hardware token.
 ///
-/// The command gets the bytes to sign on standard input, pads them as PKCS#1 v1.5 (RSA-PKCS of PKCS#11), and writes the
-/// raw signature to standard output. Each signature is verified before it is used. ESKER_SIGN is `manifest` or
-/// `whitelist`, ESKER_REPOSITORY the name, ESKER_SIGN_HASH the hash.
+/// The command reads the bytes to sign from standard input, pads them as PKCS#1 v1.5 (RSA-PKCS of PKCS#11), and
+/// writes the raw signature to standard output. Each signature is verified before it is used. Environment variables
+/// of the command: ESKER_SIGN (`manifest` or `whitelist`), ESKER_REPOSITORY (name of the repository), ESKER_SIGN_HASH
+/// (hash that is signed).
 ///
 /// Example: esker key signer sw.example.org --master 'pkcs11-tool --sign --mechanism RSA-PKCS --id 01'
 #[derive(clap::Args, Debug)]
@@ -78,7 +79,7 @@ pub(super) struct SignerArgs {
     #[command(flatten)]
     place: PublisherArgs,
 
-    /// Sign in place of the master key instead of the publisher's
+    /// Set the command for the master key instead of the publisher's key
     #[arg(long)]
     master: bool,
 

@@ -16,7 +16,7 @@ const LENGTH_MAX: u64 = 1 << 18;
 
 /// Prints a request to sign the whitelist on the machine with the master key.
 ///
-/// The request is a text file: it says what changes, and has the whitelist itself.
+/// The request is text: a description of the change, and the whitelist to sign.
 ///
 /// Example: esker key request sw.example.org > request.txt
 #[derive(clap::Args, Debug)]
@@ -28,7 +28,7 @@ pub(super) struct RequestArgs {
     #[command(flatten)]
     place: PublisherArgs,
 
-    /// Take this certificate off the whitelist; may be repeated
+    /// Remove this certificate from the whitelist; may be repeated
     #[arg(long, value_name = "FINGERPRINT", value_parser = fingerprint)]
     drop: Vec<ContentHash>,
 
@@ -38,15 +38,15 @@ pub(super) struct RequestArgs {
     whitelist_days: u32,
 }
 
-/// Signs the whitelist of a request with the master key, and prints the answer.
+/// Signs the whitelist of a request with the master key, and prints it for `esker key apply`.
 ///
-/// Works on a machine without the repository and without network. Shows what the whitelist says and asks first; without a
-/// terminal it needs --yes.
+/// Works on a machine without the repository and without network. Shows the whitelist and asks for confirmation;
+/// without a terminal, --yes is required.
 ///
 /// Example: esker key sign request.txt --yes > answer.txt
 #[derive(clap::Args, Debug)]
 pub(super) struct SignArgs {
-    /// File with the request; - for standard input
+    /// File that `esker key request` printed; - for standard input
     #[arg(value_name = "FILE")]
     request: PathBuf,
 
@@ -66,12 +66,12 @@ pub(super) struct SignArgs {
     yes: bool,
 }
 
-/// Publishes the signed whitelist of an answer, after verifying it.
+/// Verifies and publishes a whitelist that `esker key sign` signed.
 ///
 /// Example: esker key apply answer.txt
 #[derive(clap::Args, Debug)]
 pub(super) struct ApplyArgs {
-    /// File with the answer; - for standard input
+    /// File that `esker key sign` printed; - for standard input
     #[arg(value_name = "FILE")]
     answer: PathBuf,
 

@@ -32,9 +32,9 @@ impl MasterArgs {
     }
 }
 
-/// Takes a certificate off the whitelist, so that clients refuse what its key signs.
+/// Removes a certificate from the whitelist, so that clients refuse what its key signs.
 ///
-/// A head that it signed has to be replaced first: see `esker key rotate`.
+/// If its key signed the present head, sign the head with another key first: see `esker key rotate`.
 ///
 /// Example: esker key revoke sw.example.org 58:C3:41:E0:97:9A:5C:C9:AB:02:80:AC:AC:CE:9B:36:4B:29:83:50
 #[derive(clap::Args, Debug)]
@@ -43,7 +43,7 @@ pub(super) struct Args {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// Certificate, as `esker key list` shows it
+    /// Fingerprint of the certificate, as `esker key list` prints it
     #[arg(value_name = "FINGERPRINT", value_parser = fingerprint)]
     fingerprint: ContentHash,
 

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use esker_admin::{Resign, Rotate, Rotated, is_exposed};
+use esker_admin::{Resign, Rotate, Rotated, TokenKey, is_exposed};
 use serde_json::json;
 
 use crate::error::Failure;
@@ -8,11 +8,12 @@ use crate::output::Output;
 use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin, warn_of_key};
 use crate::settings::Settings;
 
-/// Replaces the publisher's key and certificate; clients accept every revision meanwhile.
+/// Replaces the publisher's key and certificate in two steps, without an interruption for clients.
 ///
-/// Makes a new key, signs the whitelist with both certificates, and puts the new key to use: the next publish signs with
-/// it. Repeat it with --finish when replicas have that revision; this takes the old certificate off the whitelist and
-/// removes the old key. A rotation that was interrupted goes on when the command is repeated.
+/// The first step makes a new key and signs a whitelist with both certificates; the next publish signs with the new
+/// key. When all replicas have that revision, run the command with --finish: it removes the old certificate from the
+/// whitelist, and the old key. After an interruption, repeat the command. With --next-signer and --next-certificate the
+/// new key is one that a token has.
 ///
 /// Example: esker key rotate sw.example.org
 #[derive(clap::Args, Debug)]
@@ -21,7 +22,7 @@ pub(super) struct Args {
     #[arg(value_name = "NAME")]
     name: String,
 
-    /// Take the old certificate off the whitelist and remove the old key; signs the head with the new key first
+    /// Remove the old certificate from the whitelist, and the old key; signs the head with the new key first
     #[arg(long)]
     finish: bool,
 
@@ -31,13 +32,21 @@ pub(super) struct Args {
     #[command(flatten)]
     master: super::revoke::MasterArgs,
 
-    /// Days for which the new certificate is valid; clients ignore that
+    /// Days for which the new certificate is valid; clients ignore this limit
     #[arg(long, value_name = "DAYS", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     certificate_days: u32,
 
     /// Protect the new key with a passphrase
     #[arg(long)]
     encrypt: bool,
+
+    /// Command that signs with a new key in a token, in place of making one [default: a new key in a file]
+    #[arg(long, value_name = "CMD", requires = "next_certificate", conflicts_with_all = ["encrypt", "finish"])]
+    next_signer: Option<String>,
+
+    /// Certificate of the new key in the token
+    #[arg(long, value_name = "FILE", requires = "next_signer")]
+    next_certificate: Option<PathBuf>,
 
     #[command(flatten)]
     lock: LockArgs,
@@ -55,6 +64,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         certificate_days: args.certificate_days,
         resign: args.master.resign(Vec::new()),
         encrypt: args.encrypt,
+        token: token(args),
     };
     let done = args.lock.when_free(&interrupt, false, || match args.finish {
         true => rotate.finish(&place.root, &place.name, &place.keys, || place.try_open(), now()),
@@ -69,6 +79,12 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     }
     print(args, &done, &mut out)?;
     out.finish()
+}
+
+/// Returns the new key that a token has.
+fn token(args: &Args) -> Option<TokenKey> {
+    let (signer, certificate) = args.next_signer.clone().zip(args.next_certificate.clone())?;
+    Some(TokenKey { signer, certificate })
 }
 
 fn print(args: &Args, done: &Rotated, out: &mut Output) -> Result<(), Failure> {

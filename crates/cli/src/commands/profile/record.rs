@@ -10,14 +10,15 @@ use esker_run::Ending;
 use esker_store::{RealDisk, persist};
 use esker_view::{Pin, ViewOptions};
 
-use crate::args::RepositoryArgs;
 use crate::error::{Context, Failure, Kind, warn};
-use crate::limits::OpenFiles;
-use crate::open::{ResolvedRepository, session_options, view_options};
+use crate::mounting::open::{session_options, view_options};
+use crate::mounting::recorder::{Recorded, Recorder};
+use crate::mounting::run_mounted::{MountedRun, ToMount, end_as, take_signals};
+use crate::process::limits::OpenFiles;
 use crate::publisher::now;
-use crate::recorder::{Recorded, Recorder};
-use crate::run_mounted::{MountedRun, ToMount, end_as, take_signals};
 use crate::settings::Settings;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::repository::ResolvedRepository;
 
 /// Runs a command as `esker run` does, and records the files that it reads from the repository.
 ///

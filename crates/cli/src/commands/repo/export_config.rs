@@ -8,10 +8,10 @@ use crate::output::Output;
 use crate::publisher::{PublisherArgs, of_admin};
 use crate::settings::Settings;
 
-/// Writes `server.conf` and `client.conf`, with which `cvmfs_server` goes on with the repository.
+/// Writes `server.conf` and `client.conf`, with which `cvmfs_server` can manage the repository.
 ///
-/// Settings of the repository become parameters. Existing files are not replaced. The keys have the names that
-/// `cvmfs_server` uses; it wants them in /etc/cvmfs/keys.
+/// Settings of the repository become parameters. Existing files are not replaced. `cvmfs_server` reads keys from
+/// /etc/cvmfs/keys: copy them there with `esker key export` if they are in another folder.
 ///
 /// Example: esker repo export-config sw.example.org --to conf --user builder
 #[derive(clap::Args, Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "URL")]
     stratum0: Option<String>,
 
-    /// Spool folder [default: the one that was imported, else /var/spool/cvmfs/NAME]
+    /// Spool folder [default: that of the import, else /var/spool/cvmfs/NAME]
     #[arg(long, value_name = "DIR")]
     spool: Option<PathBuf>,
 
@@ -75,8 +75,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         return out.finish();
     }
     paths.iter().try_for_each(|path| out.line(format!("wrote {}", path.display())))?;
-    out.line("next: add to /etc/fstab, make the spool folder, and call `cvmfs_server mount`:")?;
-    config.fstab.iter().try_for_each(|line| out.line(format!("  {line}")))?;
+    out.line("next, as root, if `cvmfs_server` has no spool folder of the repository:")?;
+    config.commands.iter().try_for_each(|line| out.line(format!("  {line}")))?;
     config.warnings.iter().for_each(|warning| warn(Some(warning)));
     out.finish()
 }

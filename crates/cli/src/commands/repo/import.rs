@@ -11,8 +11,8 @@ use crate::settings::Settings;
 
 /// Takes over a repository of `cvmfs_server`: its parameters become settings.
 ///
-/// Prints a table of parameters. The storage stays where it is, CernVM-FS's spool folder is honoured by each publish, and
-/// `cvmfs_server` can go on with the repository at any time. Keys, whitelist and reflog are checked.
+/// Checks keys, whitelist and reflog, and prints a table of parameters. The storage stays where it is. Each publish
+/// respects the locks in CernVM-FS's spool folder, so `cvmfs_server` can still publish to the repository.
 ///
 /// Example: esker repo import sw.example.org --config conf/server.conf --dry-run
 #[derive(clap::Args, Debug)]

@@ -8,15 +8,16 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_store::LocalSink;
 
-use crate::args::public_keys;
 use crate::error::Failure;
 use crate::output::{Output, lossy, size};
 use crate::publisher::{PublisherArgs, RemoteFiles, now};
 use crate::settings::Settings;
+use crate::settings::public_keys::public_keys;
+use crate::transaction::{Transaction, Transactions};
 
 /// Describes a repository: head, signatures, whitelist, tags, settings and keys.
 ///
-/// A part that can't be read is named with the reason, and the others are shown all the same; the exit code then is 0.
+/// For a part that can't be read the reason is shown; the other parts follow, and the exit code is 0.
 ///
 /// Example: esker repo info sw.example.org
 #[derive(clap::Args, Debug)]
@@ -32,6 +33,10 @@ pub(super) struct Args {
     /// /etc/cvmfs/keys]
     #[arg(long, value_name = "FILE|DIR")]
     public_key: Vec<PathBuf>,
+
+    /// Folder of open transactions [default: as of `esker transaction`]
+    #[arg(long, value_name = "DIR")]
+    transactions: Option<PathBuf>,
 
     /// Print a JSON object
     #[arg(long)]
@@ -87,9 +92,14 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
     let mut info = RepositoryInfo::read(&LocalSink::open(&root), &context);
     info.problems.extend(refused);
     info.add_publisher(&root, folder.as_ref());
-    let spool = name.and_then(|name| settings.spool(&name, &root)).or_else(|| remembered_spool(&root));
+    let spool =
+        name.clone().and_then(|name| settings.spool(&name, &root)).or_else(|| remembered_spool(&root));
     let marker = spool.map(|spool| spool.join("in_transaction.lock")).filter(|marker| marker.exists());
     info.transactions.extend(marker.map(|marker| marker.display().to_string()));
+    let open = settings.transactions(args.transactions.as_deref()).map(Transactions::new);
+    if let (Ok(open), Some(name)) = (open, &info.repository) {
+        info.transactions.extend(open.of_repository(name).iter().map(Transaction::line));
+    }
     Ok(info)
 }
 

@@ -8,6 +8,7 @@ use crate::error::Failure;
 use crate::output::Output;
 use crate::publisher::{now, of_admin};
 use crate::settings::Settings;
+use crate::transaction::Transactions;
 
 /// Lists the repositories in a folder, with revision, last publish and whitelist expiry.
 ///
@@ -18,6 +19,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR")]
     storage: Option<PathBuf>,
 
+    /// Folder of open transactions [default: as of `esker transaction`]
+    #[arg(long, value_name = "DIR")]
+    transactions: Option<PathBuf>,
+
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -27,7 +32,9 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let storage = settings.storage(args.storage.as_deref())?;
     let mut all = list_repositories(&storage, now())
         .map_err(|error| of_admin("the repositories were not listed", &error))?;
+    let open = settings.transactions(args.transactions.as_deref()).map(Transactions::new).ok();
     for listed in &mut all {
+        listed.open_transactions = open.as_ref().map_or(0, |open| open.of_repository(&listed.name).len());
         let name = RepositoryName::parse(&listed.name).ok();
         let spool = name.and_then(|name| {
             settings.spool(&name, &listed.folder).or_else(|| remembered_spool(&listed.folder))
@@ -65,6 +72,11 @@ fn line(listed: &ListedRepository, width: usize, out: &Output) -> String {
     }
     if listed.transaction {
         line += "  in transaction";
+    }
+    match listed.open_transactions {
+        0 => {}
+        1 => line += "  1 open transaction",
+        count => line += &format!("  {count} open transactions"),
     }
     if let Some(problem) = &listed.problem {
         line += "  ";

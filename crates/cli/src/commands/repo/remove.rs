@@ -8,8 +8,8 @@ use crate::settings::Settings;
 
 /// Removes a repository from this machine, with its keys.
 ///
-/// Works with missing keys and an expired whitelist. Files that are no part of a repository stay, and links are not
-/// followed. Without a terminal it needs --yes.
+/// Needs neither keys nor a valid whitelist. Files that do not belong to a repository stay, and links are not
+/// followed. Without a terminal, --yes is required.
 ///
 /// Example: esker repo remove sw.example.org --dry-run
 #[derive(clap::Args, Debug)]

@@ -20,7 +20,7 @@ pub(super) struct Args {
     #[arg(value_name = "NAME", required_unless_present = "timer")]
     name: Option<String>,
 
-    /// Print a service and a timer of systemd that sign the whitelist each week, as a shell script that writes them
+    /// Print a shell script that writes a systemd service and timer, which sign the whitelist each week
     #[arg(long, conflicts_with_all = ["name", "dry_run", "json", "only_own", "master_key"])]
     timer: bool,
 
@@ -42,7 +42,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS, value_parser = super::whitelist_days())]
     whitelist_days: u32,
 
-    /// Remove all certificates from the whitelist but the one in the keys folder
+    /// Remove all certificates from the whitelist except the one in the keys folder
     #[arg(long)]
     only_own: bool,
 

@@ -8,7 +8,7 @@ use crate::settings::Settings;
 
 /// Changes settings of a repository, or lists them.
 ///
-/// The next publish uses them. A change of garbage_collectable signs the head again at once.
+/// The next publish uses the new settings. A change of garbage_collectable signs the head again at once.
 ///
 /// Example: esker repo set sw.example.org automatic_tags_for=30
 #[derive(clap::Args, Debug)]

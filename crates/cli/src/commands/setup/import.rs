@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::error::{Failure, warn};
-use crate::import::{self, Import, Scope, Unit};
+use crate::machine::import::{self, Import, Scope, Unit};
+use crate::machine::setup::{Machine, Plan};
 use crate::output::Output;
 use crate::settings::Settings;
-use crate::setup::{Machine, Plan};
 
 /// The user's consent to keys.
 #[derive(clap::Args, Debug)]

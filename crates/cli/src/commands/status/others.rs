@@ -12,7 +12,7 @@ use esker_node::status::MountStatus;
 use serde_json::Value;
 
 use super::{Mount, PATIENCE, Shown};
-use crate::doctor::{Touch, Touched, touch};
+use crate::machine::doctor::{Touch, Touched, touch};
 
 /// Maximum number of concurrent status requests; further mounts are listed with their registered facts only.
 const ASKED_MAX: usize = 256;

@@ -5,14 +5,14 @@ use crate::error::Failure;
 use crate::output::Output;
 use crate::publisher::{Hooked, HowArgs, Interrupt, PublisherArgs, now};
 use crate::settings::Settings;
-use crate::transaction::{Transaction, Transactions};
+use crate::transaction::{OnBranch, Transaction, Transactions};
 
 /// Publishes a kept transaction.
 ///
 /// Example: esker transaction publish sw.example.org --tag v14
 #[derive(clap::Args, Debug)]
 pub(super) struct PublishArgs {
-    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
 
@@ -20,12 +20,12 @@ pub(super) struct PublishArgs {
     how: HowArgs,
 }
 
-/// Drops a transaction with all its changes. Needs neither keys nor a valid whitelist nor free space.
+/// Drops a transaction with all its changes, also without keys, a valid whitelist or free space.
 ///
 /// Example: esker transaction abort sw.example.org
 #[derive(clap::Args, Debug)]
 pub(super) struct AbortArgs {
-    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
 }
@@ -36,7 +36,7 @@ pub(super) fn publish(
     settings: &Settings,
 ) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
-    crate::privileges::mend_umask();
+    crate::process::privileges::mend_umask();
     let transaction = transactions.find(&args.transaction)?;
     let lock = transaction.take()?;
     commit(transaction, lock, &args.how, &interrupt, settings)
@@ -69,7 +69,8 @@ pub(super) fn try_commit(
         repository.settings_mut().deflate = deflate.into();
     }
     let upper = Upper { filter: how.filter()?, ..transaction.upper()? };
-    let work = |options: PublishOptions<'_>| {
+    let work = |mut options: PublishOptions<'_>| {
+        options.tag.branch = record.branch.as_ref().map(OnBranch::request);
         let mut publish = PublishUpper { upper, options };
         match how.dry_run {
             true => publish.dry_run(&repository, now()),

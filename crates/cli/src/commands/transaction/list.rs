@@ -1,9 +1,8 @@
-use esker_format::time::UnixTime;
 use serde::Serialize;
 
 use crate::error::Failure;
 use crate::output::Output;
-use crate::transaction::{Record, State, Transaction, Transactions};
+use crate::transaction::{Record, State, Transactions};
 
 /// Lists open transactions: running, kept, or interrupted.
 ///
@@ -44,33 +43,10 @@ pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failur
         return out.finish();
     }
     for one in &all {
-        out.line(line(one))?;
+        out.line(one.line())?;
     }
     if all.is_empty() {
         out.line("no open transactions")?;
     }
     out.finish()
-}
-
-/// Returns the line that describes a transaction.
-pub(super) fn line(transaction: &Transaction) -> String {
-    let id = &transaction.id;
-    let record = match &transaction.record {
-        Ok(record) => record,
-        Err(reason) => return format!("{id}  damaged: {reason}"),
-    };
-    let state = match (transaction.state(), record.outcome) {
-        (State::Running, _) => "running".to_owned(),
-        (_, Some(outcome)) => format!("kept, {}", outcome.shown()),
-        (_, None) => "interrupted".to_owned(),
-    };
-    let command = if record.command.is_empty() { "a shell".to_owned() } else { record.command.join(" ") };
-    format!(
-        "{id}  {}{}  {state}  from revision {}, {}  {}",
-        record.repository,
-        if record.path == "/" { "" } else { &record.path },
-        record.revision,
-        UnixTime(record.started),
-        command.escape_debug()
-    )
 }

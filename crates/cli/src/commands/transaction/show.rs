@@ -8,14 +8,12 @@ use crate::output::Output;
 use crate::publisher::{list_changes, of_admin, stop_on_signals};
 use crate::transaction::{Record, State, Transaction, Transactions};
 
-use super::list;
-
-/// Shows what a transaction changes. Needs neither keys nor a valid whitelist.
+/// Shows the changes of a transaction, also without keys or a valid whitelist.
 ///
 /// Example: esker transaction show sw.example.org
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
-    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
 
@@ -41,7 +39,7 @@ pub(super) fn run(args: &Args, transactions: &Transactions) -> Result<(), Failur
     if args.json {
         out.json(&Shown { state: transaction.state(), record, changes: &changes })?;
     } else {
-        out.line(list::line(&transaction))?;
+        out.line(transaction.line())?;
         print(&mut out, &changes)?;
     }
     out.finish()

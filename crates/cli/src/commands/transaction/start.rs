@@ -3,27 +3,27 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use esker_admin::{BaseRevision, Staged};
+use esker_admin::{BaseRevision, BranchRequest, Staged};
 use esker_run::{Ending, Forwarding, take_terminal};
 use esker_store::FileLock;
 
 use crate::error::{Failure, warn};
-use crate::limits::OpenFiles;
+use crate::mounting::run_mounted::{end_as, take_signals};
 use crate::output::Output;
+use crate::process::limits::OpenFiles;
 use crate::publisher::{Hooked, HowArgs, Interrupt, Place, now, of_admin};
-use crate::run_mounted::{end_as, take_signals};
 use crate::settings::Settings;
-use crate::transaction::{Origin, Record, Session, Transaction, Transactions};
+use crate::transaction::{OnBranch, Origin, Record, Session, Transaction, Transactions};
 
 use super::finish::{commit, is_kept, try_commit};
 use super::{StartArgs, show};
 
-/// Runs a further command or a shell in a kept transaction.
+/// Runs another command or a shell in a kept transaction.
 ///
 /// Example: esker transaction resume sw.example.org -- make check
 #[derive(clap::Args, Debug)]
 pub(super) struct ResumeArgs {
-    /// Transaction: its id or the start of it, or the name of a repository with a single one
+    /// Transaction: its id or the beginning of its id, or the name of a repository with one transaction
     #[arg(value_name = "ID|NAME")]
     transaction: String,
 
@@ -68,9 +68,23 @@ pub(super) fn run(
     let missing = || Failure::usage("NAME is missing").hint("as in: esker transaction sw.example.org");
     let place = args.place.place(&args.name.ok_or_else(missing)?, settings)?;
     let path = args.path.as_deref().map_or_else(|| Ok("/".to_owned()), inner_path)?;
-    let base = BaseRevision::published(&place.open(args.how.lock, &interrupt, args.how.quiet)?);
+    let branch = args.branch.request();
     let (command, how, keep) = (args.command, &args.how, args.keep);
-    let begin = Begin { place: &place, base, origin: None, path, transactions, settings };
+    if let (Some(branch), None, false) = (&branch, &how.tag, keep) {
+        // Known before a build of hours, and not after it.
+        let what = format!("a revision of the branch {} needs a tag", branch.name);
+        return Err(
+            Failure::usage(what).hint("name one with --tag NAME, or keep the transaction with --keep")
+        );
+    }
+    let repository = place.open(how.lock, &interrupt, how.quiet)?;
+    let base = match &branch {
+        None => BaseRevision::published(&repository),
+        Some(branch) => BaseRevision::of_branch(&repository, branch)
+            .map_err(|error| of_admin(&format!("can't begin a transaction of {}", place.name), &error))?,
+    };
+    drop(repository);
+    let begin = Begin { place: &place, base, origin: None, path, branch, transactions, settings };
     let (transaction, lock) = begin.transaction(&command)?;
     Run { transaction, lock, command, how, keep, settings, files }.run(forwarding, &interrupt, true)
 }
@@ -81,6 +95,7 @@ struct Begin<'a> {
     base: BaseRevision,
     origin: Option<BaseRevision>,
     path: String,
+    branch: Option<BranchRequest>,
     transactions: &'a Transactions,
     settings: &'a Settings,
 }
@@ -88,10 +103,13 @@ struct Begin<'a> {
 impl Begin<'_> {
     /// Makes the folder of the transaction.
     fn transaction(self, command: &[OsString]) -> Result<(Transaction, FileLock), Failure> {
-        let Begin { place, base, origin, path, transactions, settings } = self;
+        let Begin { place, base, origin, path, branch, transactions, settings } = self;
         let name = place.name.as_str();
         Hooked::Transaction.before(&place.root, name)?;
         let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        // A tag may be moved before the transaction ends.
+        let start = origin.as_ref().unwrap_or(&base).root.to_string();
+        let branch = branch.map(|branch| OnBranch { from: branch.from.map(|_| start), name: branch.name });
         let origin = origin.filter(|origin| origin.root != base.root);
         let record = Record {
             id: String::new(),
@@ -104,6 +122,7 @@ impl Begin<'_> {
             collections: base.collections,
             origin: origin.map(|origin| Origin { root: origin.root.to_string(), root_size: origin.size }),
             path,
+            branch,
             command: command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             claimed: (!settings.root).then_some(ids),
             started: now().0,
@@ -129,6 +148,7 @@ pub(crate) struct IngestThen<'a> {
     /// Script for `sh`.
     pub(crate) script: OsString,
     pub(crate) how: &'a HowArgs,
+    pub(crate) branch: Option<BranchRequest>,
     pub(crate) transactions: &'a Transactions,
     pub(crate) settings: &'a Settings,
     pub(crate) files: OpenFiles,
@@ -137,14 +157,14 @@ pub(crate) struct IngestThen<'a> {
 impl IngestThen<'_> {
     /// Runs the command in a transaction above the unpublished revision, and publishes both as one.
     pub(crate) fn run(self, forwarding: Forwarding, interrupt: &Interrupt) -> Result<ExitCode, Failure> {
-        let IngestThen { place, staged, target, script, how, transactions, settings, files } = self;
+        let IngestThen { place, staged, target, script, how, branch, transactions, settings, files } = self;
         staged.warnings.iter().for_each(|warning| warn(Some(warning)));
         let Staged { base, origin, .. } = staged;
         let directory = format!("/cvmfs/{}{}", place.name, inner_path(target)?);
         let start = OsString::from("cd \"$0\" && ");
         let command = vec!["sh".into(), "-c".into(), [start, script].into_iter().collect(), directory.into()];
         let path = "/".to_owned();
-        let begin = Begin { place, base, origin: Some(origin), path, transactions, settings };
+        let begin = Begin { place, base, origin: Some(origin), path, branch, transactions, settings };
         let (transaction, lock) = begin.transaction(&command)?;
         Run { transaction, lock, command, how, keep: false, settings, files }.run(forwarding, interrupt, true)
     }
@@ -196,7 +216,7 @@ impl Run<'_> {
         signals.handle(move |_| raised.raise());
         take_terminal();
         // What the command made is not ours, but what follows is.
-        crate::privileges::mend_umask();
+        crate::process::privileges::mend_umask();
         let is_terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
         let shown = !how.quiet && !how.json && !how.dry_run;
         if shown {

@@ -1,4 +1,4 @@
-//! Parameters about requests, as proxies and servers see them that a mount goes through.
+//! Parameters about requests, as seen by the proxies and servers of a mount.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -210,7 +210,7 @@ impl Client {
         took
     }
 
-    /// Reads the file that was read last once more, from the cache.
+    /// Reads the file of the last read again, from the cache.
     #[track_caller]
     pub(super) fn read_old(&self, mount: &Mount<'_>) {
         let known = self.last.load(Ordering::Relaxed);
@@ -334,7 +334,7 @@ impl Mount<'_> {
         self.client.run("rm", &["-rf".as_ref(), &self.cache()]);
     }
 
-    /// Unmounts, and mounts with the cache as it was left.
+    /// Unmounts, and mounts again with the same cache.
     #[track_caller]
     pub(super) fn mount_again(&self, limit: Duration) -> Duration {
         self.umount();

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use crate::test_env::PATIENCE;
 use crate::test_user::TestUser;
 
-/// A shell that holds the namespace, and whatever is done in it to its disks.
+/// A shell that keeps the namespace, with its mounted disks.
 pub(super) struct Namespace {
     person: TestUser,
     shell: Child,

@@ -150,7 +150,7 @@ impl Process {
         assert!(self.mute.is_some(), "{} is not free", self.address);
     }
 
-    /// Freezes it, or lets it go on.
+    /// Stops or continues the process.
     pub(super) fn freeze(&self, frozen: bool) {
         let child = self.child.as_ref().expect("a running process");
         let pid = Pid::from_child(child);

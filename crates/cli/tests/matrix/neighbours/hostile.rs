@@ -394,7 +394,7 @@ impl Client {
         let _ = rustix::net::send(&self.0, text.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
     }
 
-    /// Returns the next message, if one comes soon.
+    /// Returns the next message, if one arrives soon.
     fn hear(&self) -> Option<(Value, Option<OwnedFd>)> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -17,6 +17,23 @@ impl HistoryDraft {
         &self.branches
     }
 
+    /// Adds a branch that starts at a revision of its parent.
+    pub fn add_branch(&mut self, branch: Branch) -> Result<(), TagError> {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_@./-".contains(&byte);
+        if branch.name.is_empty() || !branch.name.bytes().all(is_allowed) {
+            return Err(TagError::BranchName(branch.name));
+        }
+        if self.branches.iter().any(|known| known.name == branch.name) {
+            return Err(TagError::BranchExists(branch.name));
+        }
+        let parent = branch.parent.as_deref().unwrap_or(DEFAULT_BRANCH);
+        if !self.branches.iter().any(|known| known.name == parent) {
+            return Err(TagError::UnknownBranch(parent.to_owned()));
+        }
+        self.branches.push(Branch { parent: Some(parent.to_owned()), ..branch });
+        Ok(())
+    }
+
     /// Moves a tag to another revision; keeps its branch, and its description unless `tag` has one. Returns the tag
     /// as it was.
     pub fn retag(&mut self, tag: Tag) -> Result<Tag, TagError> {
@@ -204,6 +221,19 @@ mod tests {
         assert_eq!(draft.retag(tag("v9", 1, "")), Err(TagError::Unknown("v9".into())));
         draft.retag(tag("v1", 3, "")).unwrap();
         assert_eq!(draft.find("v1").unwrap().description, "about v1");
+    }
+
+    #[test]
+    fn a_branch_is_added_once_and_below_a_branch_that_exists() {
+        let mut draft = draft();
+        draft.add_branch(branch("new/1.x", "deep")).unwrap();
+        let twice = draft.add_branch(branch("new/1.x", ""));
+        assert_eq!(twice, Err(TagError::BranchExists("new/1.x".into())));
+        let orphan = draft.add_branch(branch("other", "gone"));
+        assert_eq!(orphan, Err(TagError::UnknownBranch("gone".into())));
+        for name in ["", "a b", "a\n", "\u{fc}"] {
+            assert_eq!(draft.add_branch(branch(name, "")), Err(TagError::BranchName(name.into())));
+        }
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -216,14 +215,14 @@ impl HangWatchdog {
     fn staff(self: &Arc<Self>, state: &mut State, urgency: Urgency) -> bool {
         if !state.watcher {
             let watchdog = self.clone();
-            let started = Builder::new().name("esker-below-look".into()).spawn(move || watchdog.watch());
+            let started = esker_threads::spawn("esker-below-look", move || watchdog.watch());
             state.watcher = started.is_ok();
         }
         let line = state.line(urgency);
         let most = std::thread::available_parallelism().map_or(THREADS_MIN, usize::from);
         if line.idle == 0 && line.threads < most.clamp(THREADS_MIN, THREADS_MAX) {
             let watchdog = self.clone();
-            let started = Builder::new().name("esker-below".into()).spawn(move || watchdog.work(urgency));
+            let started = esker_threads::spawn("esker-below", move || watchdog.work(urgency));
             line.threads += usize::from(started.is_ok());
         }
         let any = line.threads > 0;

@@ -25,7 +25,7 @@ const CAPABILITIES: &[Capability] = &[
     built(&["tags", "tag"], "crates/format/src/history.rs"),
     built(&["squashfs"], "crates/squashfs/src/lib.rs"),
     built(&["erofs"], "crates/erofs/src/lib.rs"),
-    built(&["broker"], "crates/node/src/broker.rs"),
+    built(&["broker"], "crates/cache-share/src/broker.rs"),
     built(&["container", "containers"], "crates/run/src/container.rs"),
     built(&["bundle", "bundles"], "crates/format/src/bundle.rs"),
     built(&["rollback", "roll back"], "crates/admin/src/rollback.rs"),

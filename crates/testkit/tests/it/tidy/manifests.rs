@@ -20,10 +20,16 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("2", "prefetch", "format, store, vfs"),
     ("2", "admin", "archive, format, store, vfs"),
     ("2", "run", "vfs, fuse"),
+    ("2", "cache-share", "format, store, fuse"),
     ("3", "view", "format, store, vfs, prefetch"),
     ("3", "server", "format, store, admin"),
-    ("4", "node", "format, store, vfs, erofs, fuse, prefetch, view"),
-    ("5", "cli", "format, vfs, store, squashfs, fuse, oci, prefetch, view, admin, run, node, server"),
+    ("4", "config", "format, store, cache-share, view"),
+    ("5", "node", "format, store, vfs, erofs, fuse, prefetch, cache-share, view, config"),
+    (
+        "6",
+        "cli",
+        "format, vfs, store, squashfs, fuse, oci, prefetch, view, admin, run, cache-share, config, node, server",
+    ),
     ("dev", "testkit", "format, vfs, store, squashfs, fuse, oci, view, admin, run, node, server"),
     ("dev", "bench", "format, vfs, store, squashfs, fuse, oci, view, admin, run, node, server, testkit"),
 ];

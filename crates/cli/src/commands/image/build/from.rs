@@ -14,12 +14,12 @@ use esker_vfs::Kind as NodeKind;
 use super::layers::Layers;
 use super::registry;
 use super::write_error::of_write;
-use crate::args::{PlaceArgs, RepositoryArgs};
-use crate::browse::Browsed;
 use crate::error::{Context, Failure, Kind, chain, of_store, warn};
 use crate::output::size;
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
+use crate::settings::args::{PlaceArgs, RepositoryArgs};
+use crate::trees::browse::Browsed;
 
 /// Source of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]

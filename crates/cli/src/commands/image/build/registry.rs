@@ -1,5 +1,6 @@
 //! Client of a container registry, over the transport of repositories: proxies, deadlines, retries, TLS.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -16,9 +17,10 @@ use esker_store::{
 
 use super::credentials::{self, Found, Login};
 use super::from::{Opening, of_oci};
-use crate::args::{RepositoryArgs, servers};
 use crate::error::{Failure, chain, of_store};
-use crate::log;
+use crate::settings::args::RepositoryArgs;
+use crate::settings::environment::Environment;
+use crate::settings::servers::servers;
 
 /// Accepted types of a manifest: those of OCI, and older ones of Docker.
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
@@ -36,12 +38,13 @@ pub(super) fn open(name: &str, insecure: bool, opening: &Opening<'_>) -> Result<
     let what = format!("docker://{name}");
     let reference = Reference::parse(name).map_err(|error| Failure::usage(chain(&error)))?;
     let failed = |error: StoreError| of_store(&format!("can't ask the registry for {what}"), &error);
-    let engine = engine(opening.repository.deadline, log::of_store()).map_err(failed)?;
+    let engine = engine(opening.repository.deadline).map_err(failed)?;
     let scheme = if insecure { "http" } else { "https" };
     let base = format!("{scheme}://{}/v2", reference.server());
     let web = Web {
-        source: source(&engine, &base, opening.repository)?,
+        source: source(&engine, &base, opening.repository, &opening.settings.environment)?,
         engine,
+        environment: opening.settings.environment.clone(),
         reference: reference.clone(),
         repository: opening.repository.clone(),
         insecure,
@@ -52,8 +55,13 @@ pub(super) fn open(name: &str, insecure: bool, opening: &Opening<'_>) -> Result<
     Image::in_registry(&what, &reference.reference, Box::new(web)).map_err(of_oci)
 }
 
-fn source(engine: &Engine, base: &str, args: &RepositoryArgs) -> Result<Arc<dyn Source>, Failure> {
-    let mut servers = Servers { redirects: true, ..servers(base, args)? };
+fn source(
+    engine: &Engine,
+    base: &str,
+    args: &RepositoryArgs,
+    environment: &Environment,
+) -> Result<Arc<dyn Source>, Failure> {
+    let mut servers = Servers { redirects: true, ..servers(base, args, environment)? };
     args.deadline.into_iter().for_each(|deadline| servers.within(deadline));
     connect(engine, servers).map_err(|error| of_store(&format!("can't ask {base}"), &error))
 }
@@ -62,6 +70,7 @@ fn source(engine: &Engine, base: &str, args: &RepositoryArgs) -> Result<Arc<dyn 
 struct Web {
     source: Arc<dyn Source>,
     engine: Engine,
+    environment: Environment,
     reference: Reference,
     repository: RepositoryArgs,
     insecure: bool,
@@ -94,9 +103,11 @@ impl Web {
             other => return other.map_err(Problem::into_io),
         };
         let registry = &self.reference.registry;
-        let login =
-            credentials::find(&self.reference, &credentials::usual_files(|name| std::env::var_os(name)))
-                .map_err(io::Error::other)?;
+        let login = credentials::find(
+            &self.reference,
+            &credentials::usual_files(|name| self.environment.get(name).map(OsStr::to_owned)),
+        )
+        .map_err(io::Error::other)?;
         let authorization = match &challenge {
             Challenge::Basic => {
                 let shown = login.as_ref().and_then(|found| found.login.basic());
@@ -139,8 +150,8 @@ impl Web {
         let parts =
             realm.rsplit_once('/').filter(|(base, file)| base.len() > "https://".len() && !file.is_empty());
         let (base, file) = parts.ok_or_else(|| io::Error::other(format!("{realm} can't have tokens")))?;
-        let source =
-            source(&self.engine, base, &self.repository).map_err(|error| io::Error::other(error.message))?;
+        let source = source(&self.engine, base, &self.repository, &self.environment)
+            .map_err(|error| io::Error::other(error.message))?;
         let query = server.query(&self.reference.name);
         let what = format!("a token from {realm}");
         let fetch = match login.map(|found| &found.login) {

@@ -1,0 +1,99 @@
+//! The storage that is checked: a folder of this machine, or a server.
+
+use std::io;
+use std::path::PathBuf;
+
+use esker_format::object::ObjectName;
+use esker_store::{Cause, LocalSink, Put, Sink, StoreError, Swap};
+
+use super::mirror::Mirror;
+use crate::error::AdminError;
+
+/// The storage that is checked.
+pub(super) enum Target<'t> {
+    /// A folder, whose objects are listed.
+    Folder(&'t LocalSink),
+    /// A server, which is asked for each object.
+    Server(ServerFiles<'t>),
+}
+
+impl Target<'_> {
+    /// Returns the storage for reading files.
+    pub(super) fn sink(&self) -> &dyn Sink {
+        match self {
+            Self::Folder(sink) => *sink,
+            Self::Server(files) => files,
+        }
+    }
+
+    /// Returns true if a file below the root of the repository exists.
+    pub(super) fn exists(&self, path: &str) -> Result<bool, AdminError> {
+        match self {
+            Self::Folder(sink) => Ok(sink.root().join(path).exists()),
+            Self::Server(files) => files.0.has(path),
+        }
+    }
+}
+
+/// The files of a repository on a server, which can be read only.
+pub(super) struct ServerFiles<'t>(pub(super) &'t dyn Mirror);
+
+impl ServerFiles<'_> {
+    fn refused(&self) -> StoreError {
+        let cause = Cause::Disk {
+            doing: "writing to",
+            path: PathBuf::from(self.describe()),
+            source: io::ErrorKind::ReadOnlyFilesystem.into(),
+        };
+        StoreError::new("the storage", cause)
+    }
+}
+
+impl Sink for ServerFiles<'_> {
+    fn describe(&self) -> String {
+        "the server".to_owned()
+    }
+
+    fn put(&self, _name: &ObjectName, _stored: &[u8]) -> Result<Put, StoreError> {
+        Err(self.refused())
+    }
+
+    fn put_anew(&self, _name: &ObjectName, _stored: &[u8]) -> Result<Put, StoreError> {
+        Err(self.refused())
+    }
+
+    fn has(&self, name: &ObjectName, _len: u64) -> Result<bool, StoreError> {
+        self.0.has(&name.path()).map_err(|error| store_error(&name.path(), error))
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+        self.0.read(path, limit).map_err(|error| store_error(path, error))
+    }
+
+    fn put_root(&self, _name: &str, _bytes: &[u8]) -> Result<(), StoreError> {
+        Err(self.refused())
+    }
+
+    fn replace_root(&self, _: &str, _: &[u8], _: Option<&[u8]>) -> Result<Swap, StoreError> {
+        Err(self.refused())
+    }
+
+    fn put_alternative(&self, _name: &ObjectName) -> Result<(), StoreError> {
+        Err(self.refused())
+    }
+
+    fn list(&self, _visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError> {
+        Err(self.refused())
+    }
+}
+
+fn store_error(path: &str, error: AdminError) -> StoreError {
+    match error {
+        AdminError::Storage(error) => error,
+        other => StoreError::new(path, Cause::Broken(other.to_string())),
+    }
+}

@@ -1,0 +1,187 @@
+//! Log of this process: the one subscriber for the events of all crates.
+//!
+//! Lines go to stderr, which a daemon has in its log, as text or JSON; or to the journal or the system's log. A mount
+//! copies them to the system's log of its configuration. A log that accepts nothing delays no request.
+
+mod journal;
+mod record;
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::sync::OnceLock;
+
+use esker_config::SyslogOptions;
+use esker_node::syslog::Syslog;
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
+use crate::error::Failure;
+use crate::settings::environment::Environment;
+use journal::Journal;
+use record::Record;
+
+/// Prefix of the targets of all events of Esker, which are paths of modules.
+const OWN: &str = "esker";
+
+/// System log of the mount's configuration.
+static CONFIGURED: OnceLock<Syslog> = OnceLock::new();
+
+/// Form and destination of log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    #[default]
+    Line,
+    Json,
+    Journald,
+    Syslog,
+}
+
+/// Options of commands that run until they are stopped.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub(crate) struct LogArgs {
+    /// Format of the log: line or json on stderr, which a daemon has in its log, or journald or syslog [default:
+    /// $ESKER_LOG_FORMAT, or line]
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+/// Starts to write events. Must be called before threads are started.
+pub(crate) fn start(args: LogArgs, environment: &Environment) -> Result<(), Failure> {
+    let variable = |name| environment.get(name).map(OsStr::to_string_lossy).filter(|text| !text.is_empty());
+    let format = match (args.log_format, variable("ESKER_LOG_FORMAT")) {
+        (Some(format), _) => format,
+        (None, Some(name)) => named_format(&name)?,
+        (None, None) => LogFormat::default(),
+    };
+    let levels = variable("ESKER_LOG").map_or_else(|| Ok(usual_levels()), |text| levels(&text))?;
+    let subscriber = tracing_subscriber::registry().with(levels).with(Output::new(format));
+    tracing::subscriber::set_global_default(subscriber)
+        .map_err(|_| Failure::failed("this process has a log already"))
+}
+
+/// Copies every further line to the system's log, too.
+pub(crate) fn copy_to_system(options: SyslogOptions) {
+    match Syslog::new(options) {
+        Ok(syslog) => _ = CONFIGURED.set(syslog),
+        Err(error) => tracing::warn!("nothing is written to the system's log: {error}"),
+    }
+}
+
+fn named_format(name: &str) -> Result<LogFormat, Failure> {
+    clap::ValueEnum::from_str(name, false).map_err(|_| {
+        Failure::usage(format!("$ESKER_LOG_FORMAT is {name:?}, which is not a format of logs"))
+            .hint("set it to line, json, journald or syslog")
+    })
+}
+
+fn usual_levels() -> Targets {
+    Targets::new().with_target(OWN, LevelFilter::INFO)
+}
+
+/// Reads levels like `store=debug,info`. A level without a target is that of all of Esker's crates; a target is the name
+/// of a crate, the path of a module, or the target of a library.
+fn levels(text: &str) -> Result<Targets, Failure> {
+    let given: Targets = text.parse().map_err(|error| {
+        Failure::usage(format!("$ESKER_LOG is {text:?}, which has no levels of targets: {error}")).hint(
+            "set it to levels like `store=debug,info`; levels are off, error, warn, info, debug and trace",
+        )
+    })?;
+    let usual = given.default_level().unwrap_or(LevelFilter::INFO);
+    let named = given.iter().flat_map(|(target, level)| {
+        let own = match target.replace('-', "_") {
+            name if name == "cli" => format!("{OWN}::"),
+            name => format!("{OWN}_{name}"),
+        };
+        [(own, level), (target.to_owned(), level)]
+    });
+    Ok(Targets::new().with_target(OWN, usual).with_targets(named))
+}
+
+/// Writes events to the chosen destination.
+struct Output {
+    format: LogFormat,
+    // Opened by the first line: a daemon closes all descriptors when it begins.
+    journal: OnceLock<Option<Journal>>,
+    system: OnceLock<Option<Syslog>>,
+}
+
+impl Output {
+    fn new(format: LogFormat) -> Self {
+        Self { format, journal: OnceLock::new(), system: OnceLock::new() }
+    }
+
+    fn write(&self, record: &Record) {
+        let copied = CONFIGURED.get().is_some_and(|syslog| syslog.line(record.severity(), &record.text()));
+        let is_written = match self.format {
+            LogFormat::Line | LogFormat::Json => false,
+            LogFormat::Journald => {
+                let journal = self.journal.get_or_init(|| Journal::open().ok());
+                journal.as_ref().is_some_and(|journal| journal.send(record).is_ok())
+            }
+            LogFormat::Syslog => {
+                let system = || self.system.get_or_init(|| Syslog::new(SyslogOptions::default()).ok());
+                let send = |syslog: &Syslog| syslog.line(record.severity(), &record.text());
+                copied || (CONFIGURED.get().is_none() && system().as_ref().is_some_and(send))
+            }
+        };
+        if !is_written {
+            let line = if self.format == LogFormat::Json { record.json() } else { record.line() };
+            // A full disk must not stop a mount.
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Output {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        self.write(&Record::of(event));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    fn is_written(text: &str, target: &str, level: Level) -> bool {
+        levels(text).expect("levels").would_enable(target, &level)
+    }
+
+    #[test]
+    fn levels_are_those_of_crates_modules_and_libraries() {
+        for (text, target, level, written) in [
+            ("store=debug,info", "esker_store::failover", Level::DEBUG, true),
+            ("store=debug,info", "esker_fuse::session", Level::DEBUG, false),
+            ("store=debug,info", "esker_fuse::session", Level::INFO, true),
+            ("store=debug", "esker_fuse::session", Level::INFO, true),
+            ("store=debug", "esker_fuse::session", Level::DEBUG, false),
+            ("store=off", "esker_store::failover", Level::ERROR, false),
+            ("store::failover=off", "esker_store::failover", Level::ERROR, false),
+            ("store::failover=off", "esker_store::cache", Level::ERROR, true),
+            ("cli=debug", "esker::signals", Level::DEBUG, true),
+            ("cli=debug", "esker_node::mounted", Level::DEBUG, false),
+            ("debug", "esker_node::mounted", Level::DEBUG, true),
+            ("debug", "hyper::proto", Level::DEBUG, false),
+            ("hyper=debug", "hyper::proto", Level::DEBUG, true),
+            ("error", "esker_store::failover", Level::WARN, false),
+        ] {
+            assert_eq!(is_written(text, target, level), written, "{text} {target} {level}");
+        }
+        let usual = usual_levels();
+        assert!(usual.would_enable("esker::signals", &Level::INFO));
+        assert!(!usual.would_enable("esker_store", &Level::DEBUG));
+        assert!(!usual.would_enable("hickory_resolver", &Level::ERROR));
+        let failure = levels("store=loud").expect_err("no level");
+        assert!(failure.message.contains("ESKER_LOG") && failure.hint.is_some(), "{failure:?}");
+    }
+
+    #[test]
+    fn formats_are_named_in_the_environment() {
+        assert_eq!(named_format("journald").expect("a format"), LogFormat::Journald);
+        assert!(named_format("xml").expect_err("no format").hint.is_some_and(|hint| hint.contains("json")));
+    }
+}

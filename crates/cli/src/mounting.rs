@@ -1,0 +1,8 @@
+//! Opens repositories, and mounts them for a command.
+
+pub(crate) mod config_repository;
+pub(crate) mod failures;
+pub(crate) mod mount_helper;
+pub(crate) mod open;
+pub(crate) mod recorder;
+pub(crate) mod run_mounted;

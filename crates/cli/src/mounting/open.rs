@@ -1,0 +1,105 @@
+//! Opens a repository with its view, from arguments and settings.
+
+use std::sync::Arc;
+
+use esker_fuse::{Deadlines, SessionOptions};
+use esker_node::repository::Repository;
+use esker_node::status::seconds;
+use esker_threads::watchdog;
+use esker_vfs::{ErrorKind, Time};
+use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
+
+use crate::error::{Failure, of_store, of_tree};
+use crate::settings::Settings;
+use crate::settings::address::two_revisions;
+use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
+use crate::settings::repository::ResolvedRepository;
+use crate::trees::entry::time_text;
+
+/// Opens a repository: fetches and verifies the head, and fetches the root catalog.
+pub(crate) fn open(
+    resolved: ResolvedRepository,
+    view: &ViewOptions,
+) -> Result<(Repository, Arc<View>), Failure> {
+    let what = format!("can't open {} at {}", resolved.address.name, resolved.address.url);
+    let (folder, mut view) = (resolved.options.cache.clone(), view.clone());
+    if let Some(tag) = &resolved.tag {
+        if view.pin.is_some() {
+            return Err(two_revisions(&format!("{}@{tag}", resolved.address.name)));
+        }
+        view.pin = Some(Pin::Tag(tag.clone()));
+    }
+    watchdog::unless_disk_hangs(&folder, move || open_on_its_disk(resolved, &what, &view)).unwrap_or_else(
+        |error| {
+            let failure = Failure::failed(format!("can't open the cache: {error}"));
+            Err(failure.hint("check the disk, or name another folder with --cache DIR"))
+        },
+    )
+}
+
+fn open_on_its_disk(
+    resolved: ResolvedRepository,
+    what: &str,
+    view: &ViewOptions,
+) -> Result<(Repository, Arc<View>), Failure> {
+    let streaming = resolved.options.streaming;
+    let repository = Repository::open(resolved.options).map_err(|error| of_store(what, &error))?;
+    let mut view = resolved.configured.applied_to(view);
+    // Without a cache, prefetching is useless.
+    view.prefetch &= !streaming;
+    let options = ViewOptions { sequences: Some(repository.sequences()), ..view.clone() };
+    match View::open(repository.store.clone(), repository.heads.clone(), options) {
+        Ok(view) => Ok((repository, view)),
+        Err(error) => {
+            repository.close();
+            let failure = of_tree(what, &error);
+            let unnamed =
+                error.kind == ErrorKind::NotFound && matches!(view.pin, Some(Pin::Tag(_) | Pin::Date(_)));
+            let list =
+                format!("`esker revision --list {}` lists the revisions with names", resolved.address.url);
+            Err(if unnamed { failure.hint(list) } else { failure })
+        }
+    }
+}
+
+/// Returns the options of a mount's view for this user.
+pub(crate) fn mount_options(settings: &Settings, view: &ViewArgs, testing: &TestingArgs) -> ViewOptions {
+    ViewOptions { pin: view.pin(), ttl: testing.ttl, prefetch: !view.no_prefetch, ..view_options(settings) }
+}
+
+/// Returns the options of a view for this user.
+pub(crate) fn view_options(settings: &Settings) -> ViewOptions {
+    let ownership = if settings.root {
+        Ownership::AsPublished
+    } else {
+        let uid = rustix::process::geteuid().as_raw();
+        Ownership::Claim { uid, gid: rustix::process::getegid().as_raw() }
+    };
+    // Variant symlinks are expanded from the environment, as CernVM-FS does.
+    let variables = settings.environment.texts();
+    ViewOptions { ownership, variables, ..ViewOptions::default() }
+}
+
+/// Returns the options of a session.
+pub(crate) fn session_options(args: &RepositoryArgs, testing: Option<&TestingArgs>) -> SessionOptions {
+    let mut deadlines = Deadlines::default();
+    if let Some(deadline) = args.deadline {
+        deadlines =
+            Deadlines { lookup: deadline, attributes: deadline, list: deadline, read: deadline, ..deadlines };
+    }
+    let kernel = testing.and_then(|testing| testing.kernel).unwrap_or_default();
+    SessionOptions { kernel, deadlines, ..SessionOptions::default() }
+}
+
+/// Returns the warning of a view that uses an old head because no server replies.
+pub(crate) fn offline_warning(status: &ViewStatus) -> Option<String> {
+    let offline = status.offline.as_ref()?;
+    let secs = i64::try_from(seconds(offline.since)).unwrap_or(i64::MAX);
+    Some(format!(
+        "{} is shown at revision {}, which its server last confirmed at {} UTC: {}",
+        status.repository,
+        status.revision,
+        time_text(Time { secs, nanos: 0 }),
+        offline.reason
+    ))
+}

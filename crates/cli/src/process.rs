@@ -1,0 +1,7 @@
+//! This process: its limits, signals, privileges, and its start in the background.
+
+pub(crate) mod again;
+pub(crate) mod limits;
+pub(crate) mod privileges;
+pub(crate) mod signals;
+pub(crate) mod tuning;

@@ -1,0 +1,117 @@
+//! Starts this program again with its own command line, as a background process.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use esker_node::daemon::{self, Report};
+use esker_store::without_passwords;
+
+use crate::error::{Context, Failure, Kind};
+use crate::settings::args::RepositoryArgs;
+
+/// Data for starting this program again: its name, the option for the report's descriptor, and the error for a
+/// failed start.
+pub(crate) struct Again<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) option: &'static str,
+    pub(crate) failed: &'static str,
+}
+
+/// Starts the process with `line`, the command line after the program's name, and waits for its report. Returns its warning.
+/// The process reads proxies that have passwords from its standard input: all users see command lines.
+pub(crate) fn start_again(
+    again: &Again<'_>,
+    log: &Path,
+    line: &[OsString],
+) -> Result<Option<String>, Failure> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(again.name);
+    let (line, proxies) = without_passwords_in(line);
+    let report = daemon::spawn(command, log, proxies.as_deref(), |fd| {
+        let mut given = line.into_iter();
+        let subcommand = given.next();
+        let hidden = [format!("{}={fd}", again.option).into()];
+        let from_input = proxies.as_ref().map(|_| "--proxy-from-input".into());
+        subcommand.into_iter().chain(hidden).chain(from_input).chain(given).collect()
+    });
+    match report.context(Kind::Failed, again.failed)? {
+        Report::Ready { warning } => Ok(warning),
+        Report::Failed { code, message, hint } => {
+            let failure = Failure::new(Kind::from_code(code), message).with_code(code);
+            Err(hint.into_iter().fold(failure, Failure::hint))
+        }
+    }
+}
+
+/// Reads the proxies that are masked in the command line of a process that was started again.
+pub(crate) fn read_proxies(args: &mut RepositoryArgs) -> Result<(), Failure> {
+    let text = std::io::read_to_string(std::io::stdin());
+    args.proxy = Some(text.context(Kind::Failed, "can't read the proxies")?);
+    Ok(())
+}
+
+impl From<&Failure> for Report {
+    fn from(failure: &Failure) -> Self {
+        let Failure { message, hint, .. } = failure;
+        Self::Failed { code: failure.code(), message: message.clone(), hint: hint.clone() }
+    }
+}
+
+/// Returns a command line with the passwords of its proxies masked, and the proxies if they have some. Arguments after
+/// `--` belong to another program.
+fn without_passwords_in(line: &[OsString]) -> (Vec<OsString>, Option<String>) {
+    let mut proxies = None;
+    let mut is_next = false;
+    let end = line.iter().position(|argument| argument == "--").unwrap_or(line.len());
+    let (own, others) = line.split_at(end);
+    let masked = own.iter().map(|argument| {
+        let is_value = std::mem::replace(&mut is_next, argument == "--proxy");
+        let text = argument.to_str().unwrap_or_default();
+        let (before, value) = match text.strip_prefix("--proxy=") {
+            Some(value) => ("--proxy=", value),
+            None if is_value => ("", text),
+            None => return argument.clone(),
+        };
+        let shown = without_passwords(value);
+        if shown == value {
+            return argument.clone();
+        }
+        proxies = Some(value.to_owned());
+        format!("{before}{shown}").into()
+    });
+    let masked = masked.chain(others.iter().cloned()).collect();
+    (masked, proxies)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_of_proxies_are_removed_from_a_command_line() {
+        let line = |words: &str| words.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for (given, masked, proxies) in [
+            ("mount u m --proxy http://p:1;DIRECT", "mount u m --proxy http://p:1;DIRECT", None),
+            (
+                "mount --proxy http://me:s@p:1 u m",
+                "mount --proxy http://me:***@p:1 u m",
+                Some("http://me:s@p:1"),
+            ),
+            ("mount --proxy=me:s@p:1|q:1 u m", "mount --proxy=me:***@p:1|q:1 u m", Some("me:s@p:1|q:1")),
+            ("mount --source me:s@p u m", "mount --source me:s@p u m", None),
+            (
+                "run i --proxy http://me:s@p:1 -- curl --proxy http://you:t@q:1",
+                "run i --proxy http://me:***@p:1 -- curl --proxy http://you:t@q:1",
+                Some("http://me:s@p:1"),
+            ),
+        ] {
+            assert_eq!(
+                without_passwords_in(&line(given)),
+                (line(masked), proxies.map(String::from)),
+                "{given}"
+            );
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Expands words to text: variables, substitutions, fields.
+
+use super::pattern::Pattern;
+use super::syntax::{Change, Piece, Word};
+use super::{Shell, VALUE_MAX, arithmetic};
+
+/// Reason why an expression has no value here.
+pub(super) struct Obstacle {
+    pub(super) what: String,
+    /// Problem that was already reported for this cause.
+    pub(super) cause: Option<usize>,
+}
+
+impl Obstacle {
+    pub(super) fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), cause: None }
+    }
+}
+
+pub(super) type Expanded<T> = Result<T, Obstacle>;
+
+/// A part of an expanded word.
+pub(super) struct Fragment {
+    text: String,
+    quoted: bool,
+    /// True if a field ends after the fragment, as between the parameters of `"$@"`.
+    ends: bool,
+}
+
+/// Positions in which `~` stands for a home.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tilde {
+    Nowhere,
+    /// At the beginning of a word.
+    Word,
+    /// At the beginning of a value and after colons.
+    Value,
+}
+
+/// Maximum number of folders that a file name pattern searches.
+const FOLDERS_MAX: usize = 100;
+
+impl Shell<'_> {
+    /// Returns the value of an assignment: never split.
+    pub(super) fn value_of(&mut self, word: &Word) -> Expanded<String> {
+        let fragments = self.fragments(word, Tilde::Value)?;
+        Ok(joined(&fragments))
+    }
+
+    /// Converts a word to a pattern.
+    pub(super) fn pattern_of(&mut self, word: &Word) -> Expanded<Pattern> {
+        let fragments = self.fragments(word, Tilde::Nowhere)?;
+        let parts: Vec<(String, bool)> = fragments.into_iter().map(|it| (it.text, it.quoted)).collect();
+        Ok(Pattern::new(&parts))
+    }
+
+    /// Returns the fields of a command's arguments.
+    pub(super) fn fields_of(&mut self, words: &[Word]) -> Expanded<Vec<String>> {
+        let mut fields = Vec::new();
+        for word in words {
+            let fragments = self.fragments(word, Tilde::Word)?;
+            let separators = self.separators();
+            for field in split(fragments, &separators) {
+                match is_pattern(&field) {
+                    true => self.matching(&field, &mut fields)?,
+                    false => fields.push(field.into_iter().map(|(text, _)| text).collect()),
+                }
+            }
+        }
+        Ok(fields)
+    }
+
+    /// Returns `$IFS`.
+    pub(super) fn separators(&self) -> String {
+        let variable = self.variables.get("IFS").filter(|it| it.place.is_some());
+        variable.and_then(|it| it.value.clone()).unwrap_or_else(|| " \t\n".to_owned())
+    }
+
+    /// Adds the paths that match a file name pattern, or the pattern itself if none does.
+    fn matching(&mut self, field: &[(String, bool)], fields: &mut Vec<String>) -> Expanded<()> {
+        let mut parts: Vec<Vec<(String, bool)>> = vec![Vec::new()];
+        for (text, quoted) in field {
+            for (at, part) in text.split('/').enumerate() {
+                if at > 0 {
+                    parts.push(Vec::new());
+                }
+                if let Some(last) = parts.last_mut() {
+                    last.push((part.to_owned(), *quoted));
+                }
+            }
+        }
+        let count = parts.len();
+        let mut found = vec![String::new()];
+        for (at, part) in parts.into_iter().enumerate() {
+            let slash = if at + 1 < count { "/" } else { "" };
+            if !is_pattern(&part) {
+                let text: String = part.into_iter().map(|(text, _)| text).collect();
+                found.iter_mut().for_each(|path| path.push_str(&format!("{text}{slash}")));
+                continue;
+            }
+            if found.len() > FOLDERS_MAX {
+                return Err(Obstacle::new("a file name pattern over so many folders"));
+            }
+            let dots = part.iter().map(|(text, _)| text.as_str()).collect::<String>().starts_with('.');
+            let pattern = Pattern::new(&part);
+            let mut longer = Vec::new();
+            for path in &found {
+                self.charge(64 * 1024)?;
+                let names = self.files.names(&self.folder.join(path)).unwrap_or_default();
+                let fits = |name: &String| {
+                    (dots || !name.starts_with('.')) && pattern.fits(&name.chars().collect::<Vec<_>>())
+                };
+                longer.extend(
+                    names.iter().filter(|name| fits(name)).map(|name| format!("{path}{name}{slash}")),
+                );
+            }
+            found = longer;
+        }
+        found.retain(|path| self.files.probe(&self.folder.join(path), crate::files::Probe::Exists));
+        if found.is_empty() {
+            found.push(field.iter().map(|(text, _)| text.as_str()).collect());
+        }
+        fields.append(&mut found);
+        Ok(())
+    }
+
+    fn fragments(&mut self, word: &Word, tilde: Tilde) -> Expanded<Vec<Fragment>> {
+        let mut fragments = Vec::new();
+        let mut len = 0;
+        for (at, piece) in word.iter().enumerate() {
+            let before = fragments.len();
+            match piece {
+                Piece::Text { text, quoted: false } if tilde != Tilde::Nowhere => {
+                    let text = self.with_homes(text, at == 0, tilde)?;
+                    fragments.push(Fragment { text, quoted: false, ends: false });
+                }
+                Piece::Text { text, quoted } => {
+                    fragments.push(Fragment { text: text.clone(), quoted: *quoted, ends: false });
+                }
+                Piece::Parameter { name, change: Change::None, quoted } if name == "@" => {
+                    let count = self.arguments.len();
+                    let all = self.arguments.iter().enumerate();
+                    fragments.extend(all.map(|(at, argument)| Fragment {
+                        text: argument.clone(),
+                        quoted: *quoted,
+                        ends: at + 1 < count,
+                    }));
+                }
+                Piece::Parameter { name, change, quoted: false }
+                    if let Some(word) = self.alternative(name, change)? =>
+                {
+                    // Quoted parts in it are not split.
+                    fragments.append(&mut self.fragments(word, Tilde::Word)?);
+                }
+                Piece::Parameter { name, change, quoted } => {
+                    let text = self.parameter(name, change)?;
+                    fragments.push(Fragment { text, quoted: *quoted, ends: false });
+                }
+                Piece::Command { body, quoted } => {
+                    let text = self.output_of(body)?.trim_end_matches('\n').to_owned();
+                    fragments.push(Fragment { text, quoted: *quoted, ends: false });
+                }
+                Piece::Arithmetic { term } => {
+                    let text = self.value_of(term)?;
+                    let value = self.arithmetic(&text)?.to_string();
+                    fragments.push(Fragment { text: value, quoted: true, ends: false });
+                }
+                Piece::Beyond(what) => return Err(Obstacle::new(what.clone())),
+            }
+            len += fragments[before..].iter().map(|it| it.text.len()).sum::<usize>();
+            if len > VALUE_MAX {
+                return Err(Obstacle::new(format!("a value of more than {VALUE_MAX} bytes")));
+            }
+        }
+        self.charge(len)?;
+        Ok(fragments)
+    }
+
+    /// Returns the word that replaces a parameter, if it applies: `-` for one without a value, `+` for one with
+    /// a value.
+    fn alternative<'w>(&self, name: &str, change: &'w Change) -> Expanded<Option<&'w Word>> {
+        let Change::Otherwise { operator: operator @ ('-' | '+'), colon, word } = change else {
+            return Ok(None);
+        };
+        let there = self.get(name)?.is_some_and(|value| !(*colon && value.is_empty()));
+        Ok(Some(word).filter(|_| there == (*operator == '+')))
+    }
+
+    /// Replaces `~` at the beginning and, in a value, after colons.
+    fn with_homes(&self, text: &str, first: bool, tilde: Tilde) -> Expanded<String> {
+        if !text.contains('~') {
+            return Ok(text.to_owned());
+        }
+        let parts: Vec<&str> = if tilde == Tilde::Value { text.split(':').collect() } else { vec![text] };
+        let mut replaced = Vec::new();
+        for (at, part) in parts.into_iter().enumerate() {
+            let may = part.starts_with('~') && (at > 0 || first);
+            replaced.push(match part.strip_prefix('~') {
+                Some(rest) if may && (rest.is_empty() || rest.starts_with('/')) => {
+                    format!("{}{rest}", self.get("HOME")?.unwrap_or_default())
+                }
+                Some(_) if may => return Err(Obstacle::new(format!("`{part}`"))),
+                _ => part.to_owned(),
+            });
+        }
+        Ok(replaced.join(":"))
+    }
+
+    /// Returns the value of a term of `$((…))`.
+    pub(super) fn arithmetic(&self, text: &str) -> Expanded<i64> {
+        // A name without a value counts as 0.
+        let variable = |name: &str| self.get(name).ok().map(Option::unwrap_or_default);
+        arithmetic::evaluate(text, &variable).ok_or_else(|| Obstacle::new(format!("`$(({text}))`")))
+    }
+
+    fn parameter(&mut self, name: &str, change: &Change) -> Expanded<String> {
+        let value = self.get(name)?;
+        Ok(match change {
+            Change::None => value.unwrap_or_default(),
+            Change::Length => value.unwrap_or_default().chars().count().to_string(),
+            Change::Cut { operator, longest, word } => {
+                let value = value.unwrap_or_default();
+                let pattern = self.pattern_of(word)?;
+                self.charge(value.len().saturating_mul(value.len().max(pattern.len())) / 16)?;
+                pattern.cut(&value, *operator, *longest)
+            }
+            Change::Otherwise { operator, colon, word } => {
+                let there = value.filter(|value| !(*colon && value.is_empty()));
+                match (operator, there) {
+                    ('+', Some(_)) => self.value_of(word)?,
+                    ('+', None) => String::new(),
+                    (_, Some(value)) => value,
+                    ('=', None) => {
+                        let value = self.value_of(word)?;
+                        self.set(name, Some(value.clone()), self.line);
+                        value
+                    }
+                    ('?', None) => {
+                        let words = self.value_of(word)?;
+                        return Err(Obstacle::new(format!("{name}, which is not set ({words})")));
+                    }
+                    _ => self.value_of(word)?,
+                }
+            }
+        })
+    }
+
+    /// Returns the value of a variable or special parameter, if it has one.
+    pub(super) fn get(&self, name: &str) -> Expanded<Option<String>> {
+        let argument = |number: usize| number.checked_sub(1).and_then(|at| self.arguments.get(at));
+        match name {
+            "#" => return Ok(Some(self.arguments.len().to_string())),
+            "?" => return Ok(Some(self.last.to_string())),
+            "$" => return Ok(Some(self.machine.process.to_string())),
+            "@" | "*" => return Ok(Some(self.arguments.join(" ")).filter(|text| !text.is_empty())),
+            "0" => return Ok(Some("sh".to_owned())),
+            _ => {}
+        }
+        if name.starts_with(|c: char| c.is_ascii_digit()) {
+            return Ok(name.parse().ok().and_then(argument).cloned());
+        }
+        match self.variables.get(name) {
+            None => Ok(None),
+            Some(variable) => match &variable.value {
+                Some(value) => Ok(Some(value.clone())),
+                None => Err(Obstacle {
+                    what: format!("{name}, which has no value since {}", variable.place()),
+                    cause: variable.cause,
+                }),
+            },
+        }
+    }
+}
+
+fn joined(fragments: &[Fragment]) -> String {
+    let mut text = String::new();
+    for fragment in fragments {
+        text.push_str(&fragment.text);
+        if fragment.ends {
+            text.push(' ');
+        }
+    }
+    text
+}
+
+fn is_pattern(field: &[(String, bool)]) -> bool {
+    let text: String = field.iter().filter(|(_, quoted)| !quoted).map(|(text, _)| text.as_str()).collect();
+    text.contains(['*', '?']) || text.find('[').is_some_and(|at| text[at..].contains(']'))
+}
+
+/// Collects the fields of a word.
+struct Fields {
+    done: Vec<Vec<(String, bool)>>,
+    open: Option<Vec<(String, bool)>>,
+    /// The last field ended at a blank: a further separator that is none belongs to the same end.
+    blank: bool,
+}
+
+impl Fields {
+    fn add(&mut self, text: &str, quoted: bool) {
+        self.blank = false;
+        let open = self.open.get_or_insert_default();
+        match open.last_mut() {
+            Some((last, before)) if *before == quoted => last.push_str(text),
+            _ => open.push((text.to_owned(), quoted)),
+        }
+    }
+}
+
+/// Splits unquoted text at `separators`.
+fn split(fragments: Vec<Fragment>, separators: &str) -> Vec<Vec<(String, bool)>> {
+    let mut fields = Fields { done: Vec::new(), open: None, blank: false };
+    for Fragment { text, quoted, ends } in fragments {
+        if quoted {
+            fields.add(&text, true);
+        } else {
+            for c in text.chars() {
+                if !separators.contains(c) {
+                    fields.add(c.encode_utf8(&mut [0; 4]), false);
+                } else if matches!(c, ' ' | '\t' | '\n') {
+                    fields.blank |= fields.open.is_some();
+                    fields.done.extend(fields.open.take());
+                } else if fields.open.is_some() || !fields.blank {
+                    fields.done.push(fields.open.take().unwrap_or_default());
+                    fields.blank = false;
+                } else {
+                    fields.blank = false;
+                }
+            }
+        }
+        if ends {
+            fields.done.extend(fields.open.take());
+        }
+    }
+    fields.done.extend(fields.open);
+    fields.done
+}

@@ -1,0 +1,41 @@
+//! Formats the table as a page of the documentation.
+
+use super::{State, parts};
+
+const HEAD: &str = "\
+# Client parameters
+
+<!-- Made by `cargo run -p esker-config --example parameters > docs/parameters.md`; a test compares. -->
+
+All parameters of the CernVM-FS 2.12 client, and their effect in Esker. *Honoured*: the parameter has its effect, which
+the named test proves; `parameters_have_types` proves for all of them that values reach the tested code. *Accepted*: the
+parameter has no meaning here, for the given reason, and causes no message. *Not honoured*: the parameter has no effect,
+for the given reason; `esker config show`, `esker config check` and mounting report it if its value is not the default.
+They also report names that are not in the table, with the most similar known name.
+
+In Esker's own files (`/etc/esker/esker.toml` and others, see [configuration](guides/configuration.md)) a parameter is
+written in small letters and without `CVMFS_`: `http_proxy = \"http://proxy:3128\"`.
+";
+
+/// Returns the text of `docs/parameters.md`.
+pub fn page() -> String {
+    let mut text = HEAD.to_owned();
+    for (title, rows) in parts() {
+        text.push_str(&format!("\n## {title}\n\n| Parameter | Takes | Default | |\n|---|---|---|---|\n"));
+        for row in rows {
+            let mut name = format!("`{}`", row.name);
+            for alias in row.aliases {
+                name.push_str(&format!(", `{alias}`"));
+            }
+            let state = match row.state {
+                State::Honoured(test) => format!("honoured: `{test}`"),
+                State::Meaningless(why) => format!("accepted: {why}"),
+                State::Not(why) => format!("not honoured: {why}"),
+            };
+            let takes = row.kind.words().replace('|', "\\|");
+            let default = if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
+            text.push_str(&format!("| {name} | {takes} | {default} | {state} |\n"));
+        }
+    }
+    text
+}
