@@ -68,9 +68,8 @@ impl Archive {
                     let target = collector.place(target)?;
                     collector.link(place, &target)?;
                 }
-                Kind::File(data) if collector.is_grafted(&place) => {
-                    let size = data.size;
-                    collector.grafted_file(member(place, entry, collector), size)?;
+                Kind::File(_) if collector.is_grafted(&place) => {
+                    collector.other(member(place, entry, collector))?;
                 }
                 Kind::File(data) => {
                     let size = data.size;

@@ -315,12 +315,6 @@ impl<'r> Collector<'r> {
         Ok(job)
     }
 
-    /// Adds a file whose marker came before it.
-    pub(super) fn grafted_file(&mut self, mut member: Member, size: u64) -> Result<(), AdminError> {
-        member.entry.size = size;
-        self.add(member)
-    }
-
     /// Notes the marker of a graft; `text` is none if it is no regular file, or too large.
     pub(super) fn graft(&mut self, marker: &[u8], text: Option<&[u8]>) -> Result<(), AdminError> {
         let refused = |reason: String| refused_graft(marker, reason);
@@ -359,7 +353,7 @@ impl<'r> Collector<'r> {
         Ok(())
     }
 
-    /// Adds a directory, symlink or special file.
+    /// Adds a directory, symlink or special file, or a file whose content a marker says.
     pub(super) fn other(&mut self, mut member: Member) -> Result<(), AdminError> {
         if entry::is_left_out(member.entry.mode, self.settings()) {
             self.counted.special_left_out += 1;
