@@ -74,7 +74,7 @@ if [ "$INSIDE" = 1 ]; then
     INSIDE=2 exec chroot . bash -c 'umount -l /old && exec bash "$@"' bash "$script" "$build" "$work"
 fi
 
-export LC_ALL=C LD_LIBRARY_PATH=$build:$server_build CVMFS_LIBRARY_PATH=$build HOME=/root
+export LC_ALL=C LD_LIBRARY_PATH=$build:$server_build CVMFS_LIBRARY_PATH=$build HOME=~root
 failures=0
 owner=root
 
