@@ -12,12 +12,12 @@ use crate::error::{Context as _, Failure, Kind};
 use crate::output::{Output, parse_size};
 use output::Target;
 
-/// Writes markers of grafts, with which files are published by size and hashes and without their content.
+/// Writes the marker of a graft: size and hashes of a file to publish without its content.
 ///
 /// The marker of NAME is .cvmfsgraft-NAME; a publisher reads it beside an empty file NAME. Clients fetch the content from
 /// servers for external data, or as objects that the repository has by then. Without --output the marker is printed.
 ///
-/// Example: esker graft /data/events.root --output /build/software/events.root
+/// Example: esker graft /build/software/bin/tool
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// File, folder with all files below it, or - for standard input

@@ -42,7 +42,7 @@ fn read(workshop: &Workshop, server: &str, script: &str) -> String {
 fn external_data_of_a_publish_is_read_from_its_server() {
     for person in TestUser::all() {
         let workshop = Workshop::with(person, |top| {
-            fs::create_dir(top.join("d")).expect("a folder");
+            fs::create_dir_all(top.join("d")).expect("a folder");
             fs::write(top.join("d/small"), "small\n").expect("a file");
             fs::write(top.join("d/large"), content(20 << 20)).expect("a file");
         });
@@ -64,7 +64,7 @@ fn external_data_of_a_publish_is_read_from_its_server() {
 #[test]
 fn a_graft_made_by_the_command_is_published() {
     let workshop =
-        Workshop::with(TestUser::ordinary(), |top| fs::create_dir(top.join("d")).expect("a folder"));
+        Workshop::with(TestUser::ordinary(), |top| fs::create_dir_all(top.join("d")).expect("a folder"));
     workshop.create();
     let origin = workshop.home("origin");
     let esker = |arguments: &[&str]| workshop.world.esker(&[&["graft"], arguments].concat());

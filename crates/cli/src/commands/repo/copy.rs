@@ -12,7 +12,7 @@ use crate::settings::Settings;
 /// Only rows of catalogs are copied. Nested catalogs, owners, times and hard links of a directory stay as they are.
 /// `esker transaction --template` changes the copy before it is published.
 ///
-/// Example: esker repo copy sw.example.org /gcc/14.1 /gcc/14.2
+/// Example: esker repo copy sw.example.org /gcc/14.2 /gcc/14.3
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Name of the repository
