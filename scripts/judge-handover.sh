@@ -9,7 +9,7 @@
 # All of it runs in a copy of the root directory (an overlay in a mount namespace), where the programs are installed and
 # where /etc, /var/spool/cvmfs, /srv/cvmfs and /cvmfs are of its own. `esker serve` serves in place of Apache (`mkfs -p`).
 #
-#   1. A repository of `cvmfs_server mkfs`: taken over with `esker repo import`, and changed by both in turns: transactions,
+#   1. A repository of `cvmfs_server mkfs`, of root and of an ordinary user: taken over with `esker repo import`, and changed by both in turns: transactions,
 #      tags, rollbacks, collections, whitelists; each time both check it. Each respects an open transaction of the other.
 #   2. Given back to a machine without its configuration, with `esker repo export-config`.
 #   3. A repository of `esker repo create`, which `cvmfs_server` goes on with; and another one by `cvmfs_server import`.
@@ -26,8 +26,8 @@ if [ "${INSIDE:-}" = "" ]; then
     for binary in "$esker" "$build"/cvmfs{2,_swissknife} "$server_build"/cvmfs_{publish,suid_helper,server}; do
         [ -x "$binary" ] || { echo "there is no $binary" >&2; exit 2; }
     done
-    mkdir "$work" "$work"/{root,srv,spool,transactions,upper,tmp}
-    trap 'rm -rf "$work/root" "$work/upper"' EXIT
+    mkdir "$work" "$work"/{own,srv,spool,transactions,upper,tmp}
+    trap 'rm -rf "$work/own" "$work/upper"' EXIT
     INSIDE=1 ESKER=$esker unshare --mount --fork --pid --kill-child bash "$0" "$build" "$work"
     rm -rf "$work"
     exit
@@ -39,35 +39,44 @@ if [ "$INSIDE" = 1 ]; then
     mount --make-rprivate /
     mount -t tmpfs none "$work/upper"
     mkdir "$work/upper"/{above,work}
-    mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper/above,workdir=$work/upper/work" "$work/root"
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper/above,workdir=$work/upper/work" "$work/own"
     for folder in /dev /sys "$PWD" "$build" "$server_build" "$(dirname "$ESKER")" "$work/tmp"; do
-        mkdir -p "$work/root$folder"
-        mount --rbind "$folder" "$work/root$folder"
+        mkdir -p "$work/own$folder"
+        mount --rbind "$folder" "$work/own$folder"
     done
-    mount -t proc proc "$work/root/proc"
-    mkdir -p "$work/root"/{cvmfs,srv/cvmfs,var/spool/cvmfs,var/spool/esker/transactions,etc/cvmfs/keys}
-    mount --bind "$work/srv" "$work/root/srv/cvmfs"
-    mount --bind "$work/spool" "$work/root/var/spool/cvmfs"
+    mount -t proc proc "$work/own/proc"
+    mkdir -p "$work/own"/{cvmfs,srv/cvmfs,var/spool/cvmfs,var/spool/esker/transactions,etc/cvmfs/keys}
+    mount --bind "$work/srv" "$work/own/srv/cvmfs"
+    mount --bind "$work/spool" "$work/own/var/spool/cvmfs"
     # An overlay can't be above files of an overlay.
-    mount --bind "$work/transactions" "$work/root/var/spool/esker/transactions"
-    for binary in "$build/cvmfs_swissknife" "$server_build"/cvmfs_{publish,suid_helper,server} "$ESKER"; do
-        cp "$binary" "$work/root/usr/bin/"
+    mount --bind "$work/transactions" "$work/own/var/spool/esker/transactions"
+    for binary in "$build/cvmfs_swissknife" "$server_build"/cvmfs_{publish,suid_helper,server}; do
+        cp "$binary" "$work/own/usr/bin/"
     done
+    cp "$ESKER" "$work/own/usr/bin/esker"
     # Helpers of mount(8) get an empty environment.
-    printf '#!/bin/sh\nCVMFS_LIBRARY_PATH=%s LD_LIBRARY_PATH=%s exec %s/cvmfs2 "$@"\n' "$build" "$build" "$build" >"$work/root/usr/bin/cvmfs2"
-    chmod 755 "$work/root/usr/bin/cvmfs2"
+    chmod u+s "$work/own/usr/bin/cvmfs_suid_helper"
+    printf '#!/bin/sh\nCVMFS_LIBRARY_PATH=%s LD_LIBRARY_PATH=%s exec %s/cvmfs2 "$@"\n' "$build" "$build" "$build" >"$work/own/usr/bin/cvmfs2"
+    chmod 755 "$work/own/usr/bin/cvmfs2"
     # Without systemctl, its helper calls mount(8).
-    rm -f "$work/root/bin/systemctl" "$work/root/usr/bin/systemctl"
+    rm -f "$work/own/bin/systemctl" "$work/own/usr/bin/systemctl"
     # It asks whether Apache runs, and loads modules of the kernel.
-    ln -sf /bin/true "$work/root/usr/sbin/service"
-    ln -sf /bin/true "$work/root/usr/sbin/modprobe"
-    mkdir -p "$work/root/etc/httpd"
-    : >"$work/root/etc/fstab"
-    INSIDE=2 exec chroot "$work/root" bash "$PWD/scripts/judge-handover.sh" "$build" "$work"
+    ln -sf /bin/true "$work/own/usr/sbin/service"
+    ln -sf /bin/true "$work/own/usr/sbin/modprobe"
+    mkdir -p "$work/own/etc/httpd"
+    : >"$work/own/etc/fstab"
+    # Users make no user namespace in a chroot.
+    script=$PWD/scripts/judge-handover.sh
+    mkdir "$work/own/old"
+    cd "$work/own"
+    pivot_root . old
+    # shellcheck disable=SC2016 # the inner shell expands it
+    INSIDE=2 exec chroot . bash -c 'umount -l /old && exec bash "$@"' bash "$script" "$build" "$work"
 fi
 
 export LC_ALL=C LD_LIBRARY_PATH=$build:$server_build CVMFS_LIBRARY_PATH=$build HOME=/root
 failures=0
+owner=root
 
 say() { printf '| %s | %s | %s |\n' "$@"; }
 verdict() { # WHAT COMMAND…: a row of the table
@@ -111,6 +120,19 @@ by_esker() { # TEXT [OPTION…]
     esker transaction "$name" --quiet "$@" -- sh -c "mkdir -p ours && echo '$text' >ours/file" && shows_esker "$text" /ours/file
 }
 
+esker() { # as the owner of the repository, who finds storage and keys by links
+    local home=/var/lib/home-$owner
+    if [ "$owner" = root ]; then command esker "$@"; return; fi
+    if [ ! -d "$home" ]; then
+        mkdir -p "$home"/.local/{share,state}/esker "$home"/.config/esker
+        ln -s /srv/cvmfs "$home/.local/share/esker/repositories"
+        ln -s /etc/cvmfs/keys "$home/.config/esker/keys"
+        mount --bind /var/spool/esker/transactions "$home/.local/state"
+        chown -R "$owner" "$home"
+    fi
+    setpriv --reuid "$owner" --regid "$owner" --clear-groups env HOME="$home" esker "$@"
+}
+
 shows_esker() { [ "$(esker cat "$name:$2")" = "$1" ] && echo shown; }                                # TEXT PATH
 shows_server() { cvmfs_server mount "$name" && [ "$(cat "/cvmfs/$name$2")" = "$1" ] && echo shown; } # TEXT PATH
 tags_agree() {
@@ -123,7 +145,7 @@ tags_agree() {
 
 respected() { # each refuses while the other one has a transaction open
     cvmfs_server transaction "$name" || return 1
-    ! esker publish "$name" /root --to /never --quiet || return 1
+    ! esker publish "$name" /usr/share/doc/dash --to /never --quiet || return 1
     ! esker collect "$name" --quiet || return 1
     cvmfs_server abort -f "$name" || return 1
     echo 'esker is publishing' >"/var/spool/cvmfs/$name/in_transaction.lock"
@@ -134,7 +156,7 @@ respected() { # each refuses while the other one has a transaction open
 
 # Revisions have no automatic tags, which would keep all of them.
 collected_by_server() {
-    local log=$work/tmp/deleted
+    local log=/var/spool/cvmfs/$name/deleted
     rm -f "$log"
     by_esker "dropped by cvmfs_server" && by_esker "kept by cvmfs_server" && cvmfs_server gc -r 0 -f -L "$log" "$name" || return 1
     [ "$(grep -c '^[0-9a-f]' "$log")" -gt 2 ] && shows_server "kept by cvmfs_server" /ours/file
@@ -175,9 +197,16 @@ forget() { # as on a machine that has only storage and keys
 
 parameters() { grep -v '^#' "$1/server.conf" | sort; } # FOLDER
 
+restored() { # no parameter is missing or has another value; Esker may have written more
+    local lost
+    lost=$(comm -23 <(parameters "$work/tmp/$name") <(parameters "/etc/cvmfs/repositories.d/$name"))
+    [ -z "$lost" ] || { echo "$lost"; return 1; }
+    echo "$(parameters "$work/tmp/$name" | wc -l) of them"
+}
+
 give_back() { # what `export-config` tells to do
     local said
-    said=$(esker repo export-config "$name" --stratum0 "$url/$name") || return 1
+    said=$(command esker repo export-config "$name" --stratum0 "$url/$name" --user "$owner") || return 1
     echo "$said"
     sh -ec "$(sed -n 's/^  //p' <<<"$said")"
 }
@@ -191,18 +220,24 @@ url=$(sed 's/.*"url":"\(http:[^"]*:[0-9]*\)".*/\1/' "$work/tmp/serve")/cvmfs
 printf '%s, reference %s, %s, %s\n\n' "$(esker --version)" "$(cvmfs_swissknife version 2>/dev/null | head -n 1)" "$(uname -sr)" "$(date -u +%Y-%m-%d)"
 say "Repository" "Action" "Result"
 echo '|---|---|---|'
-name=theirs.handover.test
-verdict "cvmfs_server mkfs -p -z -g" cvmfs_server mkfs -p -z -g -w "$url/$name" -o root "$name"
-step "cvmfs_server: transaction, publish" by_server zero -a theirs-0
-step "esker repo import" esker repo import "$name"
-in_turns
-cp -r "/etc/cvmfs/repositories.d/$name" "$work/tmp/before"
-verdict "configuration and spool folder removed" forget
-verdict "esker repo export-config, and what it tells to do" give_back
-verdict "the parameters of mkfs are there again" diff <(parameters "$work/tmp/before") <(parameters "/etc/cvmfs/repositories.d/$name")
-step "cvmfs_server: transaction, publish" by_server "given back"
-step "cvmfs_server: gc" collected_by_server
+theirs() { # NAME OWNER
+    name=$1 owner=$2
+    verdict "cvmfs_server mkfs -p -z -g -o $owner" cvmfs_server mkfs -p -z -g -w "$url/$name" -o "$owner" "$name"
+    step "cvmfs_server: transaction, publish" by_server zero -a theirs-0
+    step "esker repo import" esker repo import "$name"
+    in_turns
+    cp -r "/etc/cvmfs/repositories.d/$name" "$work/tmp/$name"
+    verdict "configuration and spool folder removed" forget
+    verdict "esker repo export-config, and what it tells to do" give_back
+    verdict "the parameters of mkfs are there again" restored
+    step "cvmfs_server: transaction, publish" by_server "given back"
+    step "cvmfs_server: gc" collected_by_server
+}
 
+theirs theirs.handover.test root
+theirs user.handover.test daemon
+
+owner=root
 name=ours.handover.test
 verdict "esker repo create" eval 'esker repo create "$name" && esker repo set "$name" automatic_tags=off'
 verdict "esker publishes" esker publish "$name" /usr/share/doc/bash --to /doc --quiet

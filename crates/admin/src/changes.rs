@@ -98,7 +98,12 @@ impl Changes {
         self.directories.get_mut(directory)?.entries.get_mut(name)?.as_mut()
     }
 
-    /// Returns the directories with changes.
+    /// Returns the directories with changes, and what changes in each.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = (&[u8], &DirectoryChange)> {
+        self.directories.iter().map(|(path, change)| (path.as_slice(), change))
+    }
+
+    /// Returns the paths of the directories with changes.
     pub(crate) fn paths(&self) -> Vec<Vec<u8>> {
         self.directories.keys().cloned().collect()
     }

@@ -22,7 +22,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use esker_format::time::UnixTime;
 use serde::Serialize;
+
+use crate::error::AdminError;
+use crate::repository::Repository;
 
 pub use plan::{CollectPlan, DroppedRevision, KeptRevision, Waiting};
 pub use sweep::Deleted;
@@ -107,6 +111,28 @@ impl<'c> Collect<'c> {
             stop: Arc::new(AtomicBool::new(false)),
             progress,
         }
+    }
+
+    /// Returns the terms of the collect after a publish, from the settings.
+    pub fn automatic(repository: &Repository, progress: &'c (dyn Fn(CollectProgress) + Sync)) -> Self {
+        let settings = repository.settings();
+        Self {
+            keep: Keep::Age(i64::from(settings.automatic_collect.keep)),
+            automatic_tags: settings.automatic_tags_for.map(|days| i64::from(days) * crate::create::DAY),
+            ..Self::new(progress)
+        }
+    }
+
+    /// Returns true if the settings ask for a collect after a publish, and the last one is long enough ago.
+    ///
+    /// As in CernVM-FS, a collect is due if there is no time of the last one, or none that can be read.
+    pub fn is_due(repository: &Repository, now: UnixTime) -> Result<bool, AdminError> {
+        let Some(every) = repository.settings().automatic_collect.every else { return Ok(false) };
+        if !repository.head.manifest().garbage_collectable {
+            return Ok(false);
+        }
+        let last = status_file::time(&repository.sink, "last_gc")?;
+        Ok(last.is_none_or(|last| last.0 < now.0.saturating_sub(i64::from(every))))
     }
 
     /// Returns the least age of objects that no revision names, for `orphans`.

@@ -35,7 +35,7 @@ pub(crate) use branch::BranchHead;
 pub use branch::BranchRequest;
 pub(crate) use kept_history::read_history;
 pub(crate) use lock::{ATTEMPTS, HeadLock, wait as wait_for_lock};
-use prepared::Prepared;
+use prepared::{Prepared, Written};
 pub(crate) use publication::Next;
 
 /// Tag for a revision, beside the automatic tags.
@@ -113,18 +113,32 @@ pub(crate) fn commit(
     Err(AdminError::Moving)
 }
 
-/// Stores the catalogs of changes without publishing them. Returns the revision that they are made of, and the root catalog
-/// with its size; none if nothing changes.
+/// A stored revision that is not published.
+pub(crate) struct StagedRevision {
+    /// The revision that it is made of.
+    pub(crate) base: Base,
+    /// Root catalog and its plain size.
+    pub(crate) root: (ContentHash, u64),
+    /// Files and catalogs that exceed limits.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Stores the catalogs of changes without publishing them; none if nothing changes.
 pub(crate) fn stage(
     context: &Context<'_>,
     changes: &Changes,
     options: &mut PublishOptions<'_>,
-) -> Result<Option<(Base, ContentHash, u64)>, AdminError> {
+) -> Result<Option<StagedRevision>, AdminError> {
     let prepared = Prepared::new(context, changes, context.repository.read_head()?, options)?;
     options.check_stop()?;
     let BranchHead { revision, root, size, .. } = prepared.onto;
     let base = Base { revision, root, size, ..context.base };
-    Ok(prepared.written.map(|written| (base, written.root.hash, written.root.size)))
+    let staged = |written: Written| StagedRevision {
+        base,
+        root: (written.root.hash, written.root.size),
+        warnings: written.over_limits.warnings().collect(),
+    };
+    Ok(prepared.written.map(staged))
 }
 
 /// Publishes a prepared revision, or only the tag if it is none.
@@ -192,6 +206,7 @@ fn publish(
         (report.catalogs_written, report.catalog_bytes) = written.catalogs;
         report.published = true;
         report.branch = options.tag.branch.as_ref().map(|branch| branch.name.clone());
+        report.add_over_limits(written.over_limits.clone());
         if options.tag.branch.is_none() {
             report.remembered(profiles.remember(&prepared.bundles.triggers));
         }
@@ -222,7 +237,6 @@ fn tag(
         timestamp: modified.unwrap_or(lock.head().verified.timestamp()),
         description: request.description.clone(),
         branch: request.branch_name().to_owned(),
-        ..empty_tag(lock)
     })?;
     let swap = lock.publish(Next { history: Some(history), ..lock.same_revision(context.now) })?;
     report.tag = Some(name);

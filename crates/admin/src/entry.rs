@@ -7,7 +7,8 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
-use crate::settings::Settings;
+use crate::filter;
+use crate::settings::{Settings, SpecialFiles};
 use crate::source::{Facts, SourceEntry};
 
 /// Bits of an entry's flags that describe the stored form of its content.
@@ -15,6 +16,11 @@ pub(crate) const STORAGE_BITS: u64 = 7 << 8 | 7 << 11;
 
 /// Name of the file that makes a directory the root of a nested catalog.
 pub(crate) const MARKER: &[u8] = b".cvmfscatalog";
+/// Returns true for files that publishers read from the repository. Their content is always stored.
+pub(crate) fn is_control(name: &[u8]) -> bool {
+    name.starts_with(b".cvmfs") || name == filter::NAME.as_bytes()
+}
+
 /// Name of the file that distinguishes automatic markers from those of users.
 pub(crate) const AUTO_MARKER: &[u8] = b".cvmfsautocatalog";
 
@@ -41,6 +47,14 @@ pub(crate) fn of_facts(facts: &Facts, settings: &Settings) -> Entry {
         link_count: if facts.is_directory() { 2 } else { 1 },
         ..Entry::of_mode(facts.mode)
     }
+}
+
+/// Returns true if the settings leave out a source entry of this mode: devices, sockets and pipes.
+pub(crate) fn is_left_out(mode: u32, settings: &Settings) -> bool {
+    use EntryKind as Kind;
+    let kind = EntryKind::from_mode(mode);
+    let is_special = !matches!(kind, Some(Kind::File | Kind::Directory | Kind::Symlink));
+    is_special && settings.special_files == SpecialFiles::Skip
 }
 
 /// Returns the entry of a directory that the source does not have, owned by the publisher.

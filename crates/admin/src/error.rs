@@ -14,6 +14,7 @@ use esker_format::write::history::TagError;
 use esker_format::write::keys::KeyError;
 use esker_store::{LockHolder, StoreError};
 
+use crate::over_limit::OverLimit;
 use crate::shrink::{Shrink, grouped};
 
 /// Reasons why a repository was not changed. The last revision stays in place in all cases. Whatever it is, the
@@ -69,6 +70,22 @@ pub enum AdminError {
         grouped(.0.entries)
     )]
     Shrinks(Shrink),
+    /// A file or catalog exceeds a limit that is enforced.
+    #[error("{first}{}", if *more > 0 { format!("; {more} more files and catalogs exceed limits") } else { String::new() })]
+    OverLimit {
+        /// The first one.
+        first: Box<OverLimit>,
+        /// Number of further ones.
+        more: u64,
+    },
+    /// The marker of a grafted file can't be used.
+    #[error("the graft `{}` can't be published: {reason}", path.display())]
+    Graft {
+        /// The marker.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
     /// A message has no tag to be stored with.
     #[error(
         "the message can't be stored: a message belongs to a tag, and this repository gives none to its revisions by itself"

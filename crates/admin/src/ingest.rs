@@ -11,8 +11,6 @@ use std::time::Instant;
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
-use crate::base::BaseRevision;
-use crate::commit;
 use crate::content_index::ContentIndex;
 use crate::dry::DrySink;
 use crate::error::AdminError;
@@ -23,6 +21,7 @@ use crate::report::Report;
 use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions, until_kept};
 use crate::snapshots;
+use crate::staged::Staged;
 
 use archive::Archive;
 use collect::{Collected, Collector};
@@ -34,17 +33,6 @@ pub struct Owner {
     pub uid: Option<u32>,
     /// Group that replaces the one in the archive.
     pub gid: Option<u32>,
-}
-
-/// An ingest that is stored and not published.
-#[derive(Clone, Debug)]
-pub struct Staged {
-    /// The unpublished revision.
-    pub base: BaseRevision,
-    /// The published revision that it was made of.
-    pub origin: BaseRevision,
-    /// Problems of the archive.
-    pub warnings: Vec<String>,
 }
 
 /// Description of an ingest.
@@ -101,14 +89,8 @@ impl Ingest<'_> {
         let collected = self.collect(&context, &index, false)?;
         context.confirm_shrink(collected.gone(), &mut self.options)?;
         let mut warnings = collected.warnings();
-        let staged = commit::stage(&context, &collected.changes, &mut self.options)?;
         warnings.extend(index.write().err().map(|error| error.to_string()));
-        let (origin, root, size) = match staged {
-            Some((base, root, size)) => (base, root, Some(size)),
-            None => (context.base, context.base.root, context.base.size),
-        };
-        let origin = BaseRevision::from(origin);
-        Ok(Staged { base: BaseRevision { root, size, ..origin.clone() }, origin, warnings })
+        Staged::new(&context, &collected.changes, &mut self.options, warnings)
     }
 
     fn run_on(&mut self, repository: &Repository, base: Base, now: UnixTime) -> Result<Report, AdminError> {

@@ -13,6 +13,7 @@
 mod balance;
 mod base;
 mod bundles;
+mod catalog_list;
 mod catalogs;
 mod changes;
 mod check;
@@ -21,6 +22,7 @@ mod collect;
 mod commit;
 mod condemned;
 mod content_index;
+mod copy_tree;
 mod create;
 mod dirtab;
 mod disks;
@@ -33,14 +35,17 @@ mod exclusive;
 mod file_content;
 mod file_index;
 mod filter;
+mod graft;
 mod hash_lists;
 mod info;
 mod ingest;
 mod kept;
 mod key_folder;
 mod keys;
+mod limits;
 mod log;
 mod object_source;
+mod over_limit;
 mod overlay;
 mod path;
 mod path_changes;
@@ -70,6 +75,7 @@ mod small_archive;
 mod snapshots;
 mod source;
 mod spool;
+mod staged;
 mod state;
 mod tags;
 mod takeover;
@@ -77,6 +83,7 @@ mod tree_diff;
 mod trigger_flags;
 
 pub use base::BaseRevision;
+pub use catalog_list::ListedCatalog;
 pub use check::{
     Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
     MirrorFolder, MirrorServer, Repair, Repaired, Verdict,
@@ -86,6 +93,7 @@ pub use collect::{
     Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
 };
 pub use commit::{BranchRequest, TagRequest};
+pub use copy_tree::CopyTree;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
 pub use encode::{Deflate, Encoder};
@@ -93,15 +101,17 @@ pub use entry_diff::Attributes;
 pub use error::AdminError;
 pub use file_content::file_content;
 pub use filter::{Filter, OwnerMap};
+pub use graft::{Graft, GraftOptions};
 pub use info::{
     CertificateInfo, InfoContext, ListedRepository, Problem, RepositoryFiles, RepositoryInfo, WhitelistInfo,
     list_repositories,
 };
-pub use ingest::{Ingest, Owner, Staged};
+pub use ingest::{Ingest, Owner};
 pub use key_folder::{Copied, KeyCopy, KeyFile, KeyFolder, PassphraseFor, Passphrases, is_exposed};
 pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, TokenKey, list_certificates};
 pub use log::{Log, LogEnd, LogEntry};
 pub use object_source::{ObjectSource, WantedObject};
+pub use over_limit::OverLimit;
 pub use overlay::{PublishUpper, Upper};
 pub use path_changes::{ChangeKind, PathChange};
 pub use plan::{Differences, KindCounts};
@@ -117,10 +127,12 @@ pub use revision::PublishOptions;
 pub use revisions::{Earlier, Revision, Revisions};
 pub use rollback::{Rollback, RollbackReport};
 pub use settings::{
-    Balance, ChangedSetting, NAMED, NamedSetting, SettingValue, Settings, SettingsChange, SettingsChanged,
+    AutomaticCollect, Balance, ChangedSetting, Limits, NAMED, NamedSetting, SettingValue, Settings,
+    SettingsChange, SettingsChanged, SpecialFiles,
 };
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
+pub use staged::Staged;
 pub use tags::{BranchInfo, TagChange, TagInfo, TagReport};
 pub use takeover::{
     ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, remembered_spool,

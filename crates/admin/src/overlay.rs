@@ -173,7 +173,8 @@ impl Upper {
             access: &access,
             stop,
         };
-        let Walked { mut plan, mut directories, xattrs_left_out } = walk.run()?;
+        let Walked { mut plan, mut directories, xattrs_left_out, special_left_out } = walk.run()?;
+        plan.differences = Differences { xattrs_left_out, special_left_out, ..Differences::default() };
         let before = Dirtab::of_published(&**sink, published)?;
         let is_changed = plan.changes.get(b"").is_some_and(|root| root.entries.contains_key(dirtab::NAME));
         let rules = if is_changed { Dirtab::of_folder(&self.folder)? } else { before };
@@ -185,7 +186,7 @@ impl Upper {
             tidy::follow_rules(published, &mut plan.changes, &rules, empty, &directory)?;
         }
         tidy::tidy(published, &mut plan.changes)?;
-        Ok(Planned { plan, within, xattrs_left_out, _access: access })
+        Ok(Planned { plan, within, _access: access })
     }
 }
 
@@ -193,7 +194,6 @@ impl Upper {
 struct Planned {
     plan: Plan,
     within: Vec<u8>,
-    xattrs_left_out: u64,
     /// Keeps the folder readable.
     _access: Access,
 }
@@ -240,7 +240,7 @@ impl PublishUpper<'_> {
         let (lower, planned) = self.plan(&context)?;
         let mut changed = planned.changes(&lower, &context.published)?;
         let changes = planned.list(&context.published, &changed)?;
-        let mut report = context.report(counts(&changes, planned.xattrs_left_out));
+        let mut report = context.report(counts(&changes, planned.plan.differences));
         context.foresee(&mut changed, tag, &self.options, &mut report)?;
         context.warn_of_shrink(report.differences.removed.total(), &mut report)?;
         (report.files_read, report.bytes_read) = (planned.plan.jobs as u64, planned.plan.bytes_to_read);
@@ -256,8 +256,9 @@ impl PublishUpper<'_> {
         let (lower, mut planned) = self.plan(&context)?;
         let changed = planned.changes(&lower, &context.published)?;
         let changes = planned.list(&context.published, &changed)?;
-        let differences = counts(&changes, planned.xattrs_left_out);
+        let differences = counts(&changes, planned.plan.differences);
         let scanned = context.seconds();
+        context.check_files(&changed)?;
         context.confirm_shrink(differences.removed.total(), &mut self.options)?;
         let index = repository.content_index();
         self.store(&context, &mut planned.plan, &index)?;
@@ -319,9 +320,9 @@ impl PublishUpper<'_> {
     }
 }
 
-/// Counts changes by kind.
-fn counts(changes: &[PathChange], xattrs_left_out: u64) -> Differences {
-    let mut differences = Differences { xattrs_left_out, ..Differences::default() };
+/// Counts changes by kind, beside what was left out.
+fn counts(changes: &[PathChange], left_out: Differences) -> Differences {
+    let mut differences = left_out;
     for change in changes {
         let counts = match change.change {
             ChangeKind::Added => &mut differences.added,

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use crate::condemned::Condemned;
 use crate::content_index::ContentIndex;
+use crate::entry::is_control;
 use crate::error::AdminError;
 use crate::progress::{Counters, TICK};
 use crate::settings::Settings;
@@ -49,6 +50,8 @@ impl Content {
 /// A piece of a file on its way from a feeder to a worker.
 struct Piece {
     job: usize,
+    /// True if the content is hashed only, and left to servers for external data.
+    external: bool,
     /// Offset of a chunk in its file; none if the piece is a whole file.
     offset: Option<u64>,
     plain: Vec<u8>,
@@ -173,6 +176,14 @@ pub(crate) struct Feed<'r> {
     pieces: Sender<Piece>,
 }
 
+/// A file that is about to be read.
+#[derive(Clone, Copy)]
+struct FileOfJob {
+    job: usize,
+    external: bool,
+    size: u64,
+}
+
 /// Fills a buffer with the next bytes of a file; fewer only at its end.
 type Fill<'f> = dyn FnMut(&mut [u8]) -> Result<usize, AdminError> + 'f;
 
@@ -183,11 +194,19 @@ impl Feed<'_> {
     }
 
     /// Stores a file of `size` bytes under the number of its job. False means that it ended too early.
-    pub(crate) fn store(&self, job: usize, size: u64, fill: &mut Fill<'_>) -> Result<bool, AdminError> {
-        let stored = if size <= u64::from(self.pipeline.settings.chunks.min()) {
-            self.store_whole(job, size, fill)?
+    pub(crate) fn store(
+        &self,
+        job: usize,
+        name: &[u8],
+        size: u64,
+        fill: &mut Fill<'_>,
+    ) -> Result<bool, AdminError> {
+        let settings = self.pipeline.settings;
+        let file = FileOfJob { job, external: settings.external_data && !is_control(name), size };
+        let stored = if size <= u64::from(settings.chunks.min()) {
+            self.store_whole(file, fill)?
         } else {
-            self.store_chunks(job, size, fill)?
+            self.store_chunks(file, fill)?
         };
         self.pipeline.counters.files.fetch_add(1, Ordering::Relaxed);
         Ok(stored)
@@ -199,18 +218,20 @@ impl Feed<'_> {
         Ok(read == room.len())
     }
 
-    fn store_whole(&self, job: usize, size: u64, fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+    fn store_whole(&self, file: FileOfJob, fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+        let FileOfJob { job, external, size } = file;
         let share = self.budget.take(size);
         // No larger than the smallest size of a chunk, which fits.
         let mut plain = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
         if !self.fill(&mut plain, fill)? {
             return Ok(false);
         }
-        self.send(Piece { job, offset: None, plain, _share: share });
+        self.send(Piece { job, external, offset: None, plain, _share: share });
         Ok(true)
     }
 
-    fn store_chunks(&self, job: usize, size: u64, fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+    fn store_chunks(&self, file: FileOfJob, fill: &mut Fill<'_>) -> Result<bool, AdminError> {
+        let FileOfJob { job, external, size } = file;
         let sizes = self.pipeline.settings.chunks;
         let largest = sizes.max() as usize;
         let mut cutting = Cutting { chunker: Chunker::new(sizes), carried: Vec::new() };
@@ -222,7 +243,8 @@ impl Feed<'_> {
             let len = plain.len() as u64;
             share.shrink(len);
             let is_whole = !cut && offset == 0;
-            self.send(Piece { job, offset: (!is_whole).then_some(offset), plain, _share: share });
+            let offset_in_file = (!is_whole).then_some(offset);
+            self.send(Piece { job, external, offset: offset_in_file, plain, _share: share });
             offset += len;
             left -= len;
         }

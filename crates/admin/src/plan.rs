@@ -14,6 +14,7 @@ use crate::entry::{self, AUTO_MARKER, MARKER};
 use crate::error::AdminError;
 use crate::file_index::{FileIndex, Record};
 use crate::filter::Filter;
+use crate::graft::Grafts;
 use crate::path;
 use crate::published::{Listed, Published};
 use crate::settings::Settings;
@@ -78,6 +79,8 @@ pub struct Differences {
     pub unchanged: KindCounts,
     /// Number of extended attributes that catalogs can't represent.
     pub xattrs_left_out: u64,
+    /// Number of devices, sockets and pipes that the settings leave out.
+    pub special_left_out: u64,
 }
 
 impl Differences {
@@ -87,6 +90,7 @@ impl Differences {
         self.removed.add_all(&other.removed);
         self.unchanged.add_all(&other.unchanged);
         self.xattrs_left_out += other.xattrs_left_out;
+        self.special_left_out += other.special_left_out;
     }
 }
 
@@ -150,12 +154,14 @@ const CLOCK_STEP: i64 = 2;
 
 impl Comparison<'_> {
     /// Compares a directory of the source with the published one. `found` has the entries of the source with
-    /// their extended attributes, `facts` are those of the directory itself, `now` is no later than the look.
+    /// their extended attributes, `grafts` the contents of those that are grafted, `facts` are those of the directory
+    /// itself, `now` is no later than the look.
     pub(crate) fn compare(
         &self,
         directory: &[u8],
         facts: &Facts,
         found: Vec<(SourceEntry, Option<Vec<u8>>)>,
+        grafts: &Grafts,
         old: Vec<Entry>,
         now: Time,
     ) -> Result<DirectoryPlan, AdminError> {
@@ -172,6 +178,7 @@ impl Comparison<'_> {
             let mut new = entry::of_source(&source, xattrs, self.settings);
             self.filter.own(&mut new);
             groups.assign(&source, &mut new);
+            grafts.set_in(&mut new, &source.facts, self.settings);
             if triggers.contains(&(source.facts.device, source.facts.inode)) {
                 new.flags.0 |= Flags::BUNDLE_TRIGGER;
             }
@@ -248,10 +255,15 @@ impl Comparison<'_> {
             plan.subdirectories.push((path.clone(), was_directory));
         }
         let mut must_wait = false;
-        if facts.is_file() {
+        let is_grafted = new.hash.is_some() || !new.chunks.is_empty();
+        if facts.is_file() && !is_grafted {
+            let is_external = self.settings.external_data && !entry::is_control(&new.name);
             let settled = source.dated && facts.mtime.max(facts.ctime).seconds < now.seconds - CLOCK_STEP;
             let unchanged = before.as_ref().filter(|before| {
-                let may_be = source.dated && before.is_file() && before.size == facts.size;
+                let may_be = source.dated
+                    && before.is_file()
+                    && before.size == facts.size
+                    && before.flags.has(Flags::EXTERNAL) == is_external;
                 may_be && self.file_index.is_unchanged(key, facts, before)
             });
             match unchanged {

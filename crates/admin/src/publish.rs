@@ -71,6 +71,7 @@ impl Publish<'_> {
         context.check_tag(&self.options)?;
         let mut plan = self.plan(&context)?;
         let scanned = context.seconds();
+        context.check_files(&plan.changes)?;
         context.confirm_shrink(plan.differences.removed.total(), &mut self.options)?;
         let index = repository.content_index();
         let contents = self.store(&context, &plan, &index, &*repository.sink)?;

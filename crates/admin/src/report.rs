@@ -6,6 +6,8 @@ use std::error::Error as _;
 use serde::Serialize;
 
 use crate::error::AdminError;
+use crate::limits::OverLimits;
+use crate::over_limit::OverLimit;
 use crate::path_changes::PathChange;
 use crate::plan::Differences;
 
@@ -46,6 +48,8 @@ pub struct Report {
     pub catalogs_written: u64,
     /// Stored size of catalogs written, in bytes.
     pub catalog_bytes: u64,
+    /// Files and catalogs of the revision that exceed limits; the first ones, if there are many.
+    pub over_limits: Vec<OverLimit>,
     /// Problems that did not affect the revision.
     pub warnings: Vec<String>,
     /// Seconds for each phase.
@@ -53,6 +57,12 @@ pub struct Report {
 }
 
 impl Report {
+    /// Adds files and catalogs that exceed limits, and a warning for each.
+    pub(crate) fn add_over_limits(&mut self, found: OverLimits) {
+        self.warnings.extend(found.warnings());
+        self.over_limits = found.named;
+    }
+
     /// Adds the result of writing bundles.
     pub(crate) fn add_bundles(&mut self, added: &mut AddedBundles) {
         self.bundles = added.counts;

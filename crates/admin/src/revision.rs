@@ -11,6 +11,7 @@ use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 
+use crate::balance;
 use crate::changes::Changes;
 use crate::commit::{self, BranchRequest, TagRequest};
 use crate::content_index::ContentIndex;
@@ -21,6 +22,7 @@ use crate::entry;
 use crate::error::AdminError;
 use crate::file_index::FileIndex;
 use crate::filter::Filter;
+use crate::limits;
 use crate::path;
 use crate::path_changes;
 use crate::pipeline::Pipeline;
@@ -124,6 +126,11 @@ impl Empty {
     }
 }
 
+fn special_warning(differences: &Differences) -> Option<String> {
+    let count = differences.special_left_out;
+    (count > 0).then(|| format!("{count} devices, sockets and pipes were left out (setting special_files)"))
+}
+
 impl<'r> Context<'r> {
     /// Creates the inputs of a change of a given revision.
     pub(crate) fn on(
@@ -220,7 +227,7 @@ impl<'r> Context<'r> {
             object_bytes_stored: get(&counters.object_bytes),
             objects_present: get(&counters.present),
             object_bytes_present: get(&counters.present_bytes),
-            warnings: self.expiry_warning().into_iter().collect(),
+            warnings: self.expiry_warning().into_iter().chain(special_warning(&differences)).collect(),
             ..Report::default()
         }
     }
@@ -232,6 +239,12 @@ impl<'r> Context<'r> {
         soon.then(|| {
             format!("the whitelist expires at {expires}; clients then refuse the repository until it is signed again")
         })
+    }
+
+    /// Fails if limits are enforced and a new or changed file exceeds one, before its content is stored.
+    pub(crate) fn check_files(&self, changes: &Changes) -> Result<(), AdminError> {
+        let limits = &self.repository.settings.limits;
+        limits::all(limits, &self.published, changes, &[])?.enforced(limits).map(|_| ())
     }
 
     /// Checks the requested tag before any other work, and returns its name as it would be now.
@@ -298,6 +311,13 @@ impl<'r> Context<'r> {
         report: &mut Report,
     ) -> Result<(), AdminError> {
         report.changes = Some(path_changes::list(&self.published, changes)?);
+        if !changes.is_empty() {
+            let limits = &self.repository.settings.limits;
+            let mut balanced = changes.clone();
+            let outlines = balance::decide(&self.published, &mut balanced, &self.comparison())?;
+            let over = limits::all(limits, &self.published, changes, &outlines)?;
+            report.add_over_limits(over.enforced(limits)?);
+        }
         report.add_bundles(&mut self.add_bundles(&self.published, changes, &options.profiles, false)?);
         let is_tagged = options.tag.name.is_some() || !changes.is_empty();
         report.tag = tag.filter(|_| is_tagged);

@@ -7,6 +7,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::entry;
 use crate::error::AdminError;
+use crate::graft::Grafts;
 use crate::path;
 use crate::plan::{Comparison, DirectoryPlan, Plan};
 use crate::progress::{Counters, TICK};
@@ -119,6 +120,10 @@ impl Scan<'_> {
             let path = path::join(&step.relative, &entry.name);
             !filter.ignores(&path, entry.facts.is_directory())
         });
+        let listed = entries.len();
+        entries.retain(|entry| !entry::is_left_out(entry.facts.mode, self.comparison.settings));
+        let special_left_out = (listed - entries.len()) as u64;
+        let grafts = Grafts::take(self.source, &folder, &step.relative, &mut entries)?;
         self.refuse(&directory, step, &entries)?;
         self.counters.scanned.fetch_add(entries.len() as u64, Ordering::Relaxed);
         let mut old = if step.existed { self.published.list(&directory)? } else { Vec::new() };
@@ -130,8 +135,9 @@ impl Scan<'_> {
             .map(|entry| (entry.name.clone(), entry.facts))
             .collect();
         let (found, left_out) = self.add_xattrs(&folder, &step.relative, entries)?;
-        let mut part = self.comparison.compare(&directory, &step.facts, found, old, now)?;
+        let mut part = self.comparison.compare(&directory, &step.facts, found, &grafts, old, now)?;
         part.differences.xattrs_left_out = left_out;
+        part.differences.special_left_out = special_left_out;
         for removed in std::mem::take(&mut part.removed_directories) {
             self.count_removed(&removed, &mut part)?;
         }

@@ -3,6 +3,7 @@
 mod change;
 mod head_terms;
 mod named;
+mod values;
 
 use std::path::{Path, PathBuf};
 
@@ -48,6 +49,47 @@ pub struct Settings {
     pub virtual_snapshots: bool,
     /// Seconds for which clients trust a revision, in root catalogs to come; none continues the published value.
     pub ttl: Option<u32>,
+    /// Limits for files and catalogs.
+    pub limits: Limits,
+    /// Whether contents of files are left to servers for external data.
+    pub external_data: bool,
+    /// What becomes of devices, sockets and pipes.
+    pub special_files: SpecialFiles,
+    /// Collect after a publish.
+    pub automatic_collect: AutomaticCollect,
+}
+
+/// Sizes from which a publish warns, or fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Most bytes of a file.
+    pub file: Option<u64>,
+    /// Most entries of the root catalog.
+    pub root_entries: Option<u64>,
+    /// Most entries of a nested catalog.
+    pub nested_entries: Option<u64>,
+    /// Whether more is an error in place of a warning.
+    pub enforced: bool,
+}
+
+/// Treatment of devices, sockets and pipes in a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpecialFiles {
+    /// They are published.
+    #[default]
+    Publish,
+    /// They are left out, with a warning.
+    Skip,
+}
+
+/// Terms of the collect after a publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AutomaticCollect {
+    /// Least number of seconds after the collect before; none never collects.
+    pub every: Option<u32>,
+    /// Seconds for which revisions are kept.
+    pub keep: u32,
 }
 
 /// Limits for the automatic split and merge of catalogs.
@@ -65,6 +107,24 @@ impl Default for Balance {
     }
 }
 
+impl Default for Limits {
+    /// Returns the limits of the reference implementation.
+    fn default() -> Self {
+        Self {
+            file: Some(1 << 30),
+            root_entries: Some(200_000),
+            nested_entries: Some(500_000),
+            enforced: false,
+        }
+    }
+}
+
+impl Default for AutomaticCollect {
+    fn default() -> Self {
+        Self { every: None, keep: 3 * 86_400 }
+    }
+}
+
 impl Default for Settings {
     fn default() -> Self {
         Self {
@@ -78,6 +138,10 @@ impl Default for Settings {
             automatic_tags_for: None,
             virtual_snapshots: false,
             ttl: None,
+            limits: Limits::default(),
+            external_data: false,
+            special_files: SpecialFiles::Publish,
+            automatic_collect: AutomaticCollect::default(),
         }
     }
 }
@@ -102,6 +166,14 @@ struct Stored {
     virtual_snapshots: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ttl: Option<u32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    limits: Limits,
+    #[serde(default, skip_serializing_if = "is_default")]
+    external_data: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    special_files: SpecialFiles,
+    #[serde(default, skip_serializing_if = "is_default")]
+    automatic_collect: AutomaticCollect,
 }
 
 /// Returns true for a default value; it is not stored, so that versions without the setting can read the file.
@@ -155,6 +227,10 @@ impl Settings {
             automatic_tags_for: stored.automatic_tags_for,
             virtual_snapshots: stored.virtual_snapshots,
             ttl: stored.ttl,
+            limits: stored.limits,
+            external_data: stored.external_data,
+            special_files: stored.special_files,
+            automatic_collect: stored.automatic_collect,
         }))
     }
 
@@ -175,6 +251,10 @@ impl Settings {
             automatic_tags_for: self.automatic_tags_for,
             virtual_snapshots: self.virtual_snapshots,
             ttl: self.ttl,
+            limits: self.limits,
+            external_data: self.external_data,
+            special_files: self.special_files,
+            automatic_collect: self.automatic_collect,
         };
         let text =
             serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");

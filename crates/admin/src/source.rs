@@ -180,6 +180,23 @@ impl Source {
             .map_err(self.failed("opening", &crate::path::join(relative, name)))
     }
 
+    /// Reads a whole open file of at most `limit` bytes.
+    pub(crate) fn read_whole(&self, file: &OwnedFd, path: &[u8], limit: u64) -> Result<Vec<u8>, AdminError> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let (mut bytes, mut room) = (Vec::new(), vec![0; 64 << 10]);
+        loop {
+            match rustix::io::read(file, &mut room) {
+                Ok(0) => return Ok(bytes),
+                Ok(len) if bytes.len() + len > limit => {
+                    return Err(self.failed("reading", path)(rustix::io::Errno::FBIG));
+                }
+                Ok(len) => bytes.extend_from_slice(&room[..len]),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(self.failed("reading", path)(error)),
+            }
+        }
+    }
+
     /// Lists a directory by name.
     pub(crate) fn list(&self, directory: &OwnedFd, relative: &[u8]) -> Result<Vec<SourceEntry>, AdminError> {
         let mut entries = Vec::new();

@@ -120,6 +120,6 @@ mod tests {
 
     #[test]
     fn commands_that_repeat_a_result_are_parsed() {
-        assert!(understood("../../docs/performance.md").starts_with("startup "));
+        assert!(understood("../../docs/performance.md").starts_with("startup"));
     }
 }

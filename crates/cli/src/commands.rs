@@ -12,6 +12,7 @@ pub(crate) mod config;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod find;
+pub(crate) mod graft;
 pub(crate) mod image;
 pub(crate) mod ingest;
 pub(crate) mod key;

@@ -35,6 +35,13 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_server enter", "esker transaction NAME"),
     ("cvmfs_server checkout -b BRANCH -t TAG", "esker transaction NAME --branch BRANCH --from TAG --tag NEW"),
     ("cvmfs_server tag -b", "esker tag list NAME --branches"),
+    (
+        "cvmfs_server transaction -T /A=/B",
+        "esker transaction NAME --template /A /B, esker repo copy NAME /A /B",
+    ),
+    ("cvmfs_server publish -X", "esker publish NAME DIR --external"),
+    ("cvmfs_server list-catalogs", "esker repo catalogs NAME"),
+    ("cvmfs_swissknife graft", "esker graft FILE"),
     ("cvmfs_server ingest", "esker ingest NAME FILE --to PATH"),
     ("cvmfs_server tag -l, tag -i", "esker tag list NAME, tag show NAME TAG"),
     ("cvmfs_server tag -a, tag -r", "esker tag add NAME TAG, tag remove NAME TAG"),

@@ -2,6 +2,7 @@
 
 mod ask;
 mod branch;
+mod collect;
 mod hooks;
 mod interrupt;
 mod lock;
@@ -35,6 +36,7 @@ use crate::settings::Settings;
 
 pub(crate) use ask::confirm;
 pub(crate) use branch::BranchArgs;
+pub(crate) use collect::collect_progress;
 pub(crate) use hooks::Hooked;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock::LockArgs;
@@ -214,6 +216,15 @@ pub(crate) struct HowArgs {
     #[arg(long, value_name = "stock|fast")]
     pub(crate) deflate: Option<DeflateArg>,
 
+    /// Publish hashes of files and not their contents, which clients read from servers for external data, by path [default:
+    /// the setting external_data]
+    #[arg(long, conflicts_with = "native")]
+    pub(crate) external: bool,
+
+    /// Store contents of files in a repository of external data
+    #[arg(long)]
+    pub(crate) native: bool,
+
     /// Number of compression threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
@@ -247,10 +258,22 @@ impl From<DeflateArg> for Deflate {
 }
 
 impl HowArgs {
-    /// Publishes with `work`, shows progress, and prints the report.
+    /// Opens the repository with the settings that apply to this publish only.
+    pub(crate) fn open(&self, place: &Place, interrupt: &Interrupt) -> Result<Repository, Failure> {
+        let mut repository = place.open(self.lock, interrupt, self.quiet)?;
+        let settings = repository.settings_mut();
+        if let Some(deflate) = self.deflate {
+            settings.deflate = deflate.into();
+        }
+        settings.external_data = (settings.external_data || self.external) && !self.native;
+        Ok(repository)
+    }
+
+    /// Publishes with `work`, shows progress, prints the report, and collects if that is due.
     pub(crate) fn publish(
         &self,
         place: &Place,
+        repository: &Repository,
         interrupt: &Interrupt,
         work: impl FnOnce(PublishOptions<'_>) -> Result<Report, AdminError>,
         what: &str,
@@ -259,10 +282,22 @@ impl HowArgs {
             Hooked::Publish.before(&place.root, place.name.as_str())?;
         }
         let report = self.work(place, interrupt, work, what)?;
-        if !self.dry_run {
-            Hooked::Publish.after(&place.root, place.name.as_str());
+        if self.dry_run {
+            return report::print(&report, None, true, self.json);
         }
-        report::print(&report, self.dry_run, self.json)
+        Hooked::Publish.after(&place.root, place.name.as_str());
+        let is_due = report.published && collect::is_due(repository);
+        if !self.json || !is_due {
+            report::print(&report, None, false, self.json)?;
+        }
+        if is_due {
+            let collected = collect::run(repository, interrupt, self.threads(), self.quiet);
+            match self.json {
+                true => report::print(&report, collected.as_ref(), false, true)?,
+                false => collected.iter().try_for_each(report::print_collected)?,
+            }
+        }
+        Ok(())
     }
 
     /// Does `work` and shows its progress.
@@ -358,6 +393,8 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::Target { .. }
         | AdminError::Outside { .. }
         | AdminError::Rules { .. }
+        | AdminError::Graft { .. }
+        | AdminError::OverLimit { .. }
         | AdminError::Settings { .. }
         | AdminError::Setting { .. }
         | AdminError::UnknownSetting { .. }
@@ -426,6 +463,16 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::Tag(TagError::BranchExists(_)) => {
             failure.hint("leave out --from to go on with it, or choose another name")
         }
+        AdminError::OverLimit { first, .. } => failure.hint(match first.setting {
+            "file_size_limit" => "leave the file out, raise the limit with `esker repo set NAME file_size_limit=SIZE`, \
+                                  or have limits only warn with enforce_limits=off"
+                .to_owned(),
+            setting => format!(
+                "split the catalog with `.cvmfscatalog` files, or raise the limit with `esker repo set NAME \
+                 {setting}=ENTRIES`"
+            ),
+        }),
+        AdminError::Graft { .. } => failure.hint("`esker graft FILE` writes markers"),
         AdminError::MessageWithoutTag => failure.hint("name a tag with --tag NAME"),
         AdminError::NotListed(_) => {
             failure.hint("the owner of the master key puts it there with `esker repo resign NAME`")

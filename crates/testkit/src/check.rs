@@ -31,6 +31,8 @@ pub struct Findings {
     pub tree: BTreeMap<Vec<u8>, Entry>,
     /// Files listed in bundles that the publisher made, by the path of the specification.
     pub bundles: BTreeMap<Vec<u8>, Vec<String>>,
+    /// Offsets and hashes of the contents of files with external data, by path.
+    pub external: BTreeMap<Vec<u8>, Vec<(u64, String)>>,
     /// The number of entries of each catalog, by mountpoint.
     pub catalogs: BTreeMap<String, u64>,
     /// The tags of the history: name and revision.

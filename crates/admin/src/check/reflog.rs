@@ -50,7 +50,9 @@ pub(super) fn check(
     // and signs no head for it.
     let is_source = target.exists(".cvmfs_master_replica")?;
     if is_source && !is_recorded && head.reflog.is_some_and(|named| named != actual) {
-        fault(FindingKind::ReflogHead, format!("the manifest names another reflog than {actual}"));
+        let detail =
+            format!("the manifest names another reflog than {actual}, as after a collect of CernVM-FS");
+        fault(FindingKind::ReflogHead, detail);
     }
     let reflog = match Reflog::parse(&bytes) {
         Ok(reflog) => reflog,

@@ -181,13 +181,7 @@ impl Repair<'_> {
         }
         let _lock = wait_for_lock(sink, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
         let mut findings = Findings::default();
-        head::check(
-            &Target::Folder(LocalSink::open(&place.root)),
-            place,
-            now,
-            &mut findings,
-            &mut Vec::new(),
-        )?;
+        head::check(&Target::Folder(sink), place, now, &mut findings, &mut Vec::new())?;
         let (manifest_is_bad, whitelist_is_bad) = signed_files_are_bad(&findings.finish().0);
         if !manifest_is_bad && !whitelist_is_bad {
             return Ok(());
@@ -256,7 +250,7 @@ impl Repair<'_> {
         let Some(head) = sink.read(manifest::PATH, SMALL_FILE_MAX)? else { return Ok(()) };
         let Ok(head) = Manifest::parse(&head) else { return Ok(()) };
         let mut findings = Findings::default();
-        super::reflog::check(&Target::Folder(LocalSink::open(&place.root)), place, &head, &mut findings)?;
+        super::reflog::check(&Target::Folder(sink), place, &head, &mut findings)?;
         let faults = ReflogFaults::of(&findings.finish().0);
         let ReflogFaults { is_lost, is_incomplete, .. } = faults;
         if faults.is_none() {

@@ -20,7 +20,8 @@ use crate::state;
 impl Check<'_> {
     /// Checks a repository in a folder.
     pub fn run(&self, place: &CheckPlace, now: UnixTime) -> Result<CheckReport, AdminError> {
-        let target = Target::Folder(LocalSink::open(&place.root));
+        let sink = LocalSink::open(&place.root);
+        let target = Target::Folder(&sink);
         let state = Some(state::folder(&place.root)).filter(|state| state.is_dir());
         let scratch = tempfile_folder(state.as_deref());
         self.run_on(&target, place, (state.as_deref(), &scratch), now)

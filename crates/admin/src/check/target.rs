@@ -12,7 +12,7 @@ use crate::error::AdminError;
 /// The storage that is checked.
 pub(super) enum Target<'t> {
     /// A folder, whose objects are listed.
-    Folder(LocalSink),
+    Folder(&'t LocalSink),
     /// A server, which is asked for each object.
     Server(ServerFiles<'t>),
 }
@@ -21,7 +21,7 @@ impl Target<'_> {
     /// Returns the storage for reading files.
     pub(super) fn sink(&self) -> &dyn Sink {
         match self {
-            Self::Folder(sink) => sink,
+            Self::Folder(sink) => *sink,
             Self::Server(files) => files,
         }
     }

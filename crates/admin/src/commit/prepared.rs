@@ -11,6 +11,7 @@ use crate::catalogs::{Built, CatalogBuilder};
 use crate::changes::{Changes, NewTree};
 use crate::entry::objects_of;
 use crate::error::AdminError;
+use crate::limits::{self, OverLimits};
 use crate::published::Published;
 use crate::report::AddedBundles;
 use crate::repository::ReadHead;
@@ -39,6 +40,7 @@ pub(super) struct Written {
     pub(super) catalogs: (u64, u64),
     /// Objects of all new and changed entries, and of the catalogs.
     objects: BTreeSet<ObjectName>,
+    pub(super) over_limits: OverLimits,
 }
 
 impl Prepared {
@@ -83,6 +85,8 @@ fn write(
 ) -> Result<Written, AdminError> {
     let sink = &*context.repository.sink;
     let outlines = balance::decide(published, changes, &context.comparison())?;
+    let limits = &context.repository.settings.limits;
+    let over_limits = limits::all(limits, published, changes, &outlines)?.enforced(limits)?;
     context.put_empty()?;
     let revision = onto.revision.saturating_add(1);
     let ttl = published.root()?.catalog.properties().ttl;
@@ -100,5 +104,5 @@ fn write(
     let catalogs = (built.len() as u64, built.values().map(|built| built.stored_bytes).sum());
     let names = built.values().map(|built| ObjectName::new(built.hash, ObjectKind::Catalog));
     let objects = changes.entries().flat_map(objects_of).chain(names).collect();
-    Ok(Written { root, revision, ttl, now, catalogs, objects })
+    Ok(Written { root, revision, ttl, now, catalogs, objects, over_limits })
 }

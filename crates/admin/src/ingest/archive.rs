@@ -8,6 +8,7 @@ use esker_archive::{ArchiveError, Entry as ArchiveEntry, Kind, Reader};
 use esker_format::write::catalog::Entry;
 
 use crate::error::AdminError;
+use crate::graft::{MARKER_MAX, grafted_by};
 use crate::path;
 use crate::pipeline::Feed;
 use crate::source::{Xattrs, pack_xattrs};
@@ -56,17 +57,26 @@ impl Archive {
                 collector.note_unknown_type();
             }
             let place = collector.place(&entry.path)?;
+            let name = path::split(&place).map(|(_, name)| name.to_vec()).unwrap_or_default();
+            if grafted_by(&name).is_some() {
+                let text = marker(&entry, &mut reader.content()).map_err(failed)?;
+                collector.graft(&place, text.as_deref())?;
+                continue;
+            }
             match &entry.kind {
                 Kind::Hardlink(target) => {
                     let target = collector.place(target)?;
                     collector.link(place, &target)?;
+                }
+                Kind::File(_) if collector.is_grafted(&place) => {
+                    collector.other(member(place, entry, collector))?;
                 }
                 Kind::File(data) => {
                     let size = data.size;
                     let job = collector.file(member(place, entry, collector), size)?;
                     let content = &mut reader.content();
                     let fill = &mut |room: &mut [u8]| fill(content, room).map_err(failed);
-                    if !feed.store(job, size, fill)? {
+                    if !feed.store(job, &name, size, fill)? {
                         return Err(failed(io::ErrorKind::UnexpectedEof.into()));
                     }
                 }
@@ -75,6 +85,17 @@ impl Archive {
         }
         drain(reader.get_mut(), feed).map_err(failed)
     }
+}
+
+/// Reads the marker of a graft; none if it is no file, or too large.
+fn marker(entry: &ArchiveEntry, content: &mut dyn Read) -> io::Result<Option<Vec<u8>>> {
+    let Kind::File(data) = &entry.kind else { return Ok(None) };
+    if data.size > MARKER_MAX {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    content.take(MARKER_MAX).read_to_end(&mut text)?;
+    Ok(Some(text))
 }
 
 /// Reads the rest of the archive: the checksum of a compressed stream stands at its end.

@@ -8,6 +8,8 @@ use crate::changes::{Changes, NewTree};
 use crate::entry::{self, MARKER};
 use crate::error::AdminError;
 use crate::filter::Filter;
+use crate::graft::{self, Graft, grafted_by};
+use crate::limits;
 use crate::path;
 use crate::pipeline::Content;
 use crate::plan::Differences;
@@ -39,6 +41,10 @@ pub(super) struct Collector<'r> {
     next_job: usize,
     /// Names of the same file in one directory, by its first name.
     links: BTreeMap<(Directory, Name), Vec<Name>>,
+    /// Grafts by the path of their file.
+    grafts: HashMap<Vec<u8>, Graft>,
+    /// Special files that the settings leave out.
+    left_out: HashSet<Vec<u8>>,
     /// Counts of removed and skipped entries.
     counted: Differences,
     /// Paths to delete that do not exist.
@@ -47,6 +53,10 @@ pub(super) struct Collector<'r> {
     returned: u64,
     /// Number of those that are directories replaced by files: they count as changed, not as removed.
     replaced: u64,
+}
+
+fn refused_graft(marker: &[u8], reason: String) -> AdminError {
+    AdminError::Graft { path: path::shown(marker).into(), reason }
 }
 
 /// Changes that an archive makes.
@@ -82,6 +92,8 @@ impl<'r> Collector<'r> {
             jobs: HashMap::new(),
             next_job: 0,
             links: BTreeMap::new(),
+            grafts: HashMap::new(),
+            left_out: HashSet::new(),
             counted: Differences::default(),
             missing: Vec::new(),
             returned: 0,
@@ -292,6 +304,10 @@ impl<'r> Collector<'r> {
     pub(super) fn file(&mut self, mut member: Member, size: u64) -> Result<usize, AdminError> {
         let path = member.path.clone();
         member.entry.size = size;
+        let limits = &self.settings().limits;
+        if limits.enforced {
+            limits::file(limits, &self.context.published, &path, &member.entry)?.enforced(limits)?;
+        }
         self.add(member)?;
         let job = self.next_job;
         self.next_job += 1;
@@ -299,8 +315,51 @@ impl<'r> Collector<'r> {
         Ok(job)
     }
 
-    /// Adds a directory, symlink or special file.
+    /// Notes the marker of a graft; `text` is none if it is no regular file, or too large.
+    pub(super) fn graft(&mut self, marker: &[u8], text: Option<&[u8]>) -> Result<(), AdminError> {
+        let refused = |reason: String| refused_graft(marker, reason);
+        let text = text.ok_or_else(|| refused("it is not a regular file of at most 64 MiB".to_owned()))?;
+        let graft = Graft::parse(text).map_err(refused)?;
+        if let Some((directory, name)) = path::split(marker) {
+            let name = grafted_by(name).unwrap_or_default();
+            self.grafts.insert(path::join(directory, name), graft);
+        }
+        Ok(())
+    }
+
+    /// Returns true if there was a marker for a file.
+    pub(super) fn is_grafted(&self, path: &[u8]) -> bool {
+        self.grafts.contains_key(path)
+    }
+
+    /// Sets the content of grafted files, and of their other names.
+    fn set_grafts(&mut self) -> Result<(), AdminError> {
+        for (path, graft) in std::mem::take(&mut self.grafts) {
+            let Some((directory, name)) = path::split(&path) else { continue };
+            let key = (directory.to_vec(), name.to_vec());
+            let others = self.links.get(&key).cloned().unwrap_or_default();
+            for name in [key.1].iter().chain(&others) {
+                let entry = self.changes.entry_mut(directory, name).filter(|entry| entry.is_file());
+                let entry = entry.ok_or_else(|| {
+                    let marker = path::join(directory, &[graft::PREFIX, name].concat());
+                    refused_graft(
+                        &marker,
+                        "the archive has no regular file beside it that it grafts".to_owned(),
+                    )
+                })?;
+                graft.set_in(entry, &self.context.repository.settings);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a directory, symlink or special file, or a file whose content a marker says.
     pub(super) fn other(&mut self, mut member: Member) -> Result<(), AdminError> {
+        if entry::is_left_out(member.entry.mode, self.settings()) {
+            self.counted.special_left_out += 1;
+            self.left_out.insert(member.path);
+            return Ok(());
+        }
         if member.entry.is_directory() {
             member.entry.size = 4096;
             member.entry.link_count = 2;
@@ -310,6 +369,10 @@ impl<'r> Collector<'r> {
 
     /// Adds another name for a file.
     pub(super) fn link(&mut self, path: Vec<u8>, target: &[u8]) -> Result<(), AdminError> {
+        if self.left_out.contains(target) {
+            self.left_out.insert(path);
+            return Ok(());
+        }
         let missing = || AdminError::Target {
             path: path::shown(target),
             reason: "the archive has a hardlink to it, but it is neither in the archive before nor published",
@@ -344,6 +407,7 @@ impl<'r> Collector<'r> {
                 .expect("every job has its content because the pipeline ended without an error");
             content.set_in(entry);
         }
+        self.set_grafts()?;
         self.join_links()?;
         let mut differences = self.counted;
         for directory in self.changes.paths() {

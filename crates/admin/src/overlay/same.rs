@@ -2,8 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
-use esker_format::compress::decompress;
-use esker_format::hash::ContentHash;
+use esker_format::catalog::Flags;
+use esker_format::compress::{Compression, decompress};
+use esker_format::hash::{ContentHash, HashAlgorithm, Hasher};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::catalog::Entry;
 use esker_store::Sink;
@@ -14,7 +15,7 @@ use crate::error::AdminError;
 const OBJECT_MAX: u64 = 1 << 30;
 
 /// Returns true if a file has exactly the content of a published entry of the same size. An object that is missing or
-/// damaged equals nothing.
+/// damaged equals nothing. External data, which is not stored, is compared by its hashes.
 pub(super) fn has_content(sink: &dyn Sink, file: &OwnedFd, entry: &Entry) -> Result<bool, AdminError> {
     let pieces: Vec<(ObjectName, u64)> = match entry.hash {
         _ if !entry.chunks.is_empty() => entry
@@ -26,7 +27,17 @@ pub(super) fn has_content(sink: &dyn Sink, file: &OwnedFd, entry: &Entry) -> Res
         None => return Ok(false),
     };
     let Some(compression) = entry.flags.compression() else { return Ok(false) };
+    let is_external = entry.flags.has(Flags::EXTERNAL);
+    if is_external && compression != Compression::Stored {
+        return Ok(false);
+    }
     for (name, size) in pieces {
+        if is_external {
+            match next_hash(file, size, name.hash.algorithm()) {
+                Some(hash) if hash == name.hash => continue,
+                _ => return Ok(false),
+            }
+        }
         if size > OBJECT_MAX {
             return Ok(false);
         }
@@ -40,6 +51,24 @@ pub(super) fn has_content(sink: &dyn Sink, file: &OwnedFd, entry: &Entry) -> Res
         }
     }
     Ok(true)
+}
+
+/// Returns the hash of the next `size` bytes of a file; none if it has fewer, or can't be read.
+fn next_hash(file: &OwnedFd, size: u64, algorithm: HashAlgorithm) -> Option<ContentHash> {
+    let (mut hasher, mut room, mut left) = (Hasher::new(algorithm), vec![0; 1 << 20], size);
+    while left > 0 {
+        let wanted = room.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        match rustix::io::read(file, &mut room[..wanted]) {
+            Ok(0) => return None,
+            Ok(len) => {
+                hasher.update(&room[..len]);
+                left -= len as u64;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(hasher.finish())
 }
 
 /// Reads as many bytes as `plain` has, and compares them. A file that can't be read now fails when it is stored.

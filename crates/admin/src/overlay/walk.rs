@@ -12,6 +12,7 @@ use esker_store::Sink;
 use crate::entry::{self, AUTO_MARKER, MARKER};
 use crate::error::AdminError;
 use crate::filter::Filter;
+use crate::graft::Grafts;
 use crate::path;
 use crate::plan::{Plan, ReadDirectory, ReadFile, Waiting};
 use crate::published::Published;
@@ -43,6 +44,7 @@ pub(super) struct Walked {
     /// The directories that the upper folder has.
     pub(super) directories: Vec<Vec<u8>>,
     pub(super) xattrs_left_out: u64,
+    pub(super) special_left_out: u64,
 }
 
 /// A directory of the upper folder.
@@ -114,13 +116,18 @@ impl Walk<'_> {
             old.remove(&path::RESERVED[1..]);
         }
         let mut found = Vec::new();
-        for entry in self.source.list(&folder, directory)? {
+        let mut listed = self.source.list(&folder, directory)?;
+        let grafts = Grafts::take(self.source, &folder, directory, &mut listed)?;
+        for entry in listed {
             let at = path::join(directory, &entry.name);
             if self.filter.ignores(&at, entry.facts.is_directory()) {
                 continue;
             }
             let (marks, xattrs) = self.marks(&folder, &at, &entry.name, &mut walked.xattrs_left_out)?;
-            if is_whiteout(&entry, marks) {
+            let is_whiteout = is_whiteout(&entry, marks);
+            let is_left_out = !is_whiteout && entry::is_left_out(entry.facts.mode, self.settings);
+            walked.special_left_out += u64::from(is_left_out);
+            if is_whiteout || is_left_out {
                 if old.contains_key(&entry.name) {
                     walked.plan.changes.remove(directory, &entry.name);
                 }
@@ -130,7 +137,7 @@ impl Walk<'_> {
             found.push(Found { entry, xattrs, opaque: marks.opaque });
         }
         self.remove_hidden(step, &found, &old, walked);
-        self.files(step, &folder, &found, &old, walked)?;
+        self.files(step, &folder, (&found, &grafts), &old, walked)?;
         let directories = found.iter().filter(|found| found.entry.facts.is_directory());
         Ok(directories.map(|found| step_into(step, found, &old)).collect())
     }
@@ -167,7 +174,7 @@ impl Walk<'_> {
         &self,
         step: &Step,
         folder: &OwnedFd,
-        found: &[Found],
+        (found, grafts): (&[Found], &Grafts),
         old: &BTreeMap<Vec<u8>, Entry>,
         walked: &mut Walked,
     ) -> Result<(), AdminError> {
@@ -185,7 +192,8 @@ impl Walk<'_> {
             if let Some((number, names)) = group {
                 (new.hardlink_group, new.link_count) = (*number, *names);
             }
-            if source.facts.is_file() {
+            let is_grafted = grafts.set_in(&mut new, &source.facts, self.settings);
+            if source.facts.is_file() && !is_grafted {
                 let known = group.and_then(|_| contents.get(&inode)).cloned();
                 let content = match known {
                     Some(content) => content,

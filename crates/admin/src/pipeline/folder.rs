@@ -81,7 +81,7 @@ impl<'p> FolderFiles<'p> {
         // Checked before the read against the plan, and after it for changes meanwhile.
         check()?;
         let fill = &mut |room: &mut [u8]| self.fill(&opened, &path, room);
-        if !feed.store(file.job, file.facts.size, fill)? {
+        if !feed.store(file.job, &file.name, file.facts.size, fill)? {
             return Err(changed());
         }
         check()

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_channel::Receiver;
 use esker_format::catalog::{Chunk, Flags};
+use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::Put;
@@ -28,7 +29,10 @@ pub(super) fn work(pipeline: &Pipeline<'_>, run: &Run, waiting: &Receiver<Piece>
             contents.resize(piece.job + 1, Content::default());
         }
         let content = &mut contents[piece.job];
-        content.flags = Flags(Flags::storage(pipeline.algorithm, pipeline.settings.compression));
+        content.flags = match piece.external {
+            true => Flags(Flags::storage(pipeline.algorithm, Compression::Stored) | Flags::EXTERNAL),
+            false => Flags(Flags::storage(pipeline.algorithm, pipeline.settings.compression)),
+        };
         match piece.offset {
             None => content.hash = Some(name.hash),
             Some(offset) => content.chunks.push(Chunk { offset, size, hash: name.hash }),
@@ -37,7 +41,7 @@ pub(super) fn work(pipeline: &Pipeline<'_>, run: &Run, waiting: &Receiver<Piece>
     Ok(())
 }
 
-/// Stores one piece, unless an equal one is stored already.
+/// Stores one piece, unless an equal one is stored already or it is external data.
 fn store(
     pipeline: &Pipeline<'_>,
     encoder: &mut Encoder,
@@ -45,6 +49,9 @@ fn store(
     piece: &Piece,
 ) -> Result<ObjectName, AdminError> {
     let kind = if piece.offset.is_some() { ObjectKind::Chunk } else { ObjectKind::File };
+    if piece.external {
+        return Ok(ObjectName::new(ContentHash::of(pipeline.algorithm, &piece.plain), kind));
+    }
     let counters = pipeline.counters;
     let key = ContentKey::of(&piece.plain, pipeline.algorithm, pipeline.settings.compression, kind);
     if let Some((known, len)) = pipeline.index.find(&key)

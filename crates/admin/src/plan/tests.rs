@@ -41,7 +41,7 @@ fn compare_on(dated: bool, file_index: &FileIndex, now: &Facts, old: Option<Entr
     let source = SourceEntry { name: b"file".to_vec(), facts: *now, target: Vec::new(), dated };
     let found = vec![(source, None)];
     let directory = Facts { mode: 0o040_755, ..*now };
-    comparison.compare(b"/d", &directory, found, old.into_iter().collect(), NOW).unwrap()
+    comparison.compare(b"/d", &directory, found, &Grafts::default(), old.into_iter().collect(), NOW).unwrap()
 }
 
 fn read(folder: &std::path::Path) -> FileIndex {

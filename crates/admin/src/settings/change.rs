@@ -7,7 +7,8 @@ use esker_format::trust::ClaimedHead;
 use esker_store::{LocalSink, Sink as _};
 use serde::Serialize;
 
-use super::named::{NAMED, NamedSetting, Place, SettingValue, closest, current, number, parse_switch};
+use super::named::{NAMED, NamedSetting, Place, SettingValue, closest, current};
+use super::values::{number, parse_switch};
 use super::{Settings, sign_head};
 use crate::create::TTL;
 use crate::disks::Disks;

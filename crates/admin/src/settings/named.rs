@@ -4,7 +4,11 @@ use esker_format::chunker::ChunkSizes;
 use esker_format::compress::Compression;
 use serde::Serialize;
 
-use super::{Balance, Settings};
+use super::values::{
+    balance, bytes, bytes_or_off, compression_name, entries, entries_or_off, number, number_or_off, on_off,
+    seconds, seconds_text, short_size, size, switch,
+};
+use super::{Balance, Settings, SpecialFiles};
 use crate::encode::Deflate;
 
 /// A setting that `esker repo set` knows by name.
@@ -90,7 +94,7 @@ pub const NAMED: &[NamedSetting] = &[
         place: Place::File {
             get: |settings| {
                 let sizes = [settings.chunks.min(), settings.chunks.average(), settings.chunks.max()];
-                sizes.map(short_size).join(",")
+                sizes.map(|size| short_size(u64::from(size))).join(",")
             },
             set: |settings, text| {
                 let sizes: Vec<u32> = text.split(',').map(size).collect::<Result<_, _>>()?;
@@ -172,6 +176,106 @@ pub const NAMED: &[NamedSetting] = &[
         },
     },
     NamedSetting {
+        name: "file_size_limit",
+        values: "SIZE|off",
+        meaning: "Size of a file above which a publish warns, like 1G",
+        place: Place::File {
+            get: |settings| bytes_or_off(settings.limits.file),
+            set: |settings, text| {
+                settings.limits.file = if text == "off" { None } else { Some(bytes(text)?) };
+                Ok(())
+            },
+        },
+    },
+    NamedSetting {
+        name: "root_catalog_limit",
+        values: "ENTRIES|off",
+        meaning: "Entries of the root catalog above which a publish warns",
+        place: Place::File {
+            get: |settings| entries_or_off(settings.limits.root_entries),
+            set: |settings, text| {
+                settings.limits.root_entries = entries(text)?;
+                Ok(())
+            },
+        },
+    },
+    NamedSetting {
+        name: "nested_catalog_limit",
+        values: "ENTRIES|off",
+        meaning: "Entries of a nested catalog above which a publish warns",
+        place: Place::File {
+            get: |settings| entries_or_off(settings.limits.nested_entries),
+            set: |settings, text| {
+                settings.limits.nested_entries = entries(text)?;
+                Ok(())
+            },
+        },
+    },
+    NamedSetting {
+        name: "enforce_limits",
+        values: "on|off",
+        meaning: "Whether a publish that exceeds one of the three limits fails",
+        place: Place::File {
+            get: |settings| on_off(settings.limits.enforced),
+            set: |settings, text| switch(&mut settings.limits.enforced, text),
+        },
+    },
+    NamedSetting {
+        name: "external_data",
+        values: "on|off",
+        meaning: "Whether contents of files are left to servers for external data, and only their hashes are published",
+        place: Place::File {
+            get: |settings| on_off(settings.external_data),
+            set: |settings, text| switch(&mut settings.external_data, text),
+        },
+    },
+    NamedSetting {
+        name: "special_files",
+        values: "publish|skip",
+        meaning: "Whether devices, sockets and pipes are published, or left out with a warning",
+        place: Place::File {
+            get: |settings| {
+                match settings.special_files {
+                    SpecialFiles::Publish => "publish",
+                    SpecialFiles::Skip => "skip",
+                }
+                .to_owned()
+            },
+            set: |settings, text| {
+                settings.special_files = match text {
+                    "publish" => SpecialFiles::Publish,
+                    "skip" => SpecialFiles::Skip,
+                    _ => return Err("it is not publish or skip".to_owned()),
+                };
+                Ok(())
+            },
+        },
+    },
+    NamedSetting {
+        name: "automatic_collect",
+        values: "DURATION|off",
+        meaning: "Time after a collect from which the next publish collects again, like 1d",
+        place: Place::File {
+            get: |settings| settings.automatic_collect.every.map_or_else(|| "off".to_owned(), seconds_text),
+            set: |settings, text| {
+                settings.automatic_collect.every = if text == "off" { None } else { Some(seconds(text)?) };
+                Ok(())
+            },
+        },
+    },
+    NamedSetting {
+        name: "automatic_collect_keep",
+        values: "DURATION",
+        meaning: "Age up to which such a collect keeps revisions, like 3d",
+        place: Place::File {
+            get: |settings| seconds_text(settings.automatic_collect.keep),
+            set: |settings, text| {
+                settings.automatic_collect.keep = seconds(text)?;
+                Ok(())
+            },
+        },
+    },
+    NamedSetting {
         name: "ttl",
         values: "SECONDS",
         meaning: "Seconds after which clients check for a newer revision",
@@ -184,73 +288,6 @@ pub const NAMED: &[NamedSetting] = &[
         place: Place::GarbageCollectable,
     },
 ];
-
-fn compression_name(compression: Compression) -> &'static str {
-    match compression {
-        Compression::Zlib => "zlib",
-        Compression::Stored => "none",
-        Compression::Zstd => "zstd",
-    }
-}
-
-pub(super) fn on_off(value: bool) -> String {
-    if value { "on" } else { "off" }.to_owned()
-}
-
-fn number_or_off(value: Option<u32>) -> String {
-    value.map_or_else(|| "off".to_owned(), |value| value.to_string())
-}
-
-/// Reads a switch, in the words of CernVM-FS's configuration too.
-pub(super) fn parse_switch(text: &str) -> Result<bool, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "on" | "yes" | "true" | "1" => Ok(true),
-        "off" | "no" | "false" | "0" => Ok(false),
-        _ => Err("it is not on or off".to_owned()),
-    }
-}
-
-fn switch(value: &mut bool, text: &str) -> Result<(), String> {
-    *value = parse_switch(text)?;
-    Ok(())
-}
-
-pub(super) fn number(text: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
-    let (first, last) = (*range.start(), *range.end());
-    let number = text.parse().ok().filter(|number| range.contains(number));
-    number.ok_or_else(|| format!("it is not a number from {first} to {last}"))
-}
-
-fn balance(text: &str) -> Result<Balance, String> {
-    let wrong = || "it is not two numbers, like 100000,1000, the first at least twice the second".to_owned();
-    let (max, min) = text.split_once(',').ok_or_else(wrong)?;
-    let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
-    let (max, min) = (number(max)?, number(min)?);
-    if max < 2 || max / 2 < min { Err(wrong()) } else { Ok(Balance { max, min }) }
-}
-
-/// Reads a size like `4M` or `4194304`.
-fn size(text: &str) -> Result<u32, String> {
-    let wrong = || format!("{text:?} is not a size below 4 GiB, like 4M");
-    let text = text.trim();
-    let (digits, shift) = match text.as_bytes().last() {
-        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
-        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
-        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let number: u64 = digits.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).and_then(|bytes| u32::try_from(bytes).ok()).ok_or_else(wrong)
-}
-
-fn short_size(bytes: u32) -> String {
-    match bytes {
-        0 => "0".to_owned(),
-        _ if bytes.trailing_zeros() >= 20 => format!("{}M", bytes >> 20),
-        _ if bytes.trailing_zeros() >= 10 => format!("{}K", bytes >> 10),
-        _ => bytes.to_string(),
-    }
-}
 
 /// Returns the values of all settings; `head` has the TTL and whether the repository is collectable, if it can be read.
 pub(crate) fn current(settings: &Settings, head: Option<(u32, bool)>) -> Vec<SettingValue> {
@@ -316,6 +353,7 @@ fn distance(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::{AutomaticCollect, Limits};
 
     fn set(settings: &mut Settings, name: &str, text: &str) -> Result<(), String> {
         let named = NAMED.iter().find(|named| named.name == name).expect("a setting");
@@ -337,6 +375,10 @@ mod tests {
             automatic_tags_for: Some(30),
             virtual_snapshots: true,
             ttl: None,
+            limits: Limits { file: None, root_entries: Some(7), nested_entries: None, enforced: true },
+            external_data: true,
+            special_files: SpecialFiles::Skip,
+            automatic_collect: AutomaticCollect { every: Some(90), keep: 7200 },
         };
         for settings in [Settings::default(), changed] {
             let mut read = if settings == changed { Settings::default() } else { changed };
@@ -366,6 +408,14 @@ mod tests {
             ("automatic_tags_for", "0"),
             ("automatic_tags_for", "-1"),
             ("automatic_tags_for", "3650000"),
+            ("file_size_limit", "0"),
+            ("file_size_limit", "99999999999G"),
+            ("root_catalog_limit", "many"),
+            ("nested_catalog_limit", "-1"),
+            ("special_files", "on"),
+            ("automatic_collect", "0"),
+            ("automatic_collect", "5000000000"),
+            ("automatic_collect_keep", "off"),
             ("catalog_balance", "10"),
             ("catalog_balance", "10,9"),
         ] {

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
-use crate::settings::Settings;
+use crate::settings::{AutomaticCollect, Limits, Settings, SpecialFiles};
 use crate::signed::SMALL_FILE_MAX;
 use crate::spool::REFLOG_CHECKSUM;
 
@@ -136,7 +136,7 @@ impl Place<'_> {
             ("UNION_FS_TYPE", "overlayfs".to_owned()),
             ("HASH_ALGORITHM", head.root_catalog.algorithm().to_string()),
             ("COMPRESSION_ALGORITHM", compression.to_owned()),
-            ("EXTERNAL_DATA", on(false).to_owned()),
+            ("EXTERNAL_DATA", on(settings.external_data).to_owned()),
             ("AUTO_TAG", on(settings.automatic_tags).to_owned()),
             ("AUTO_TAG_TIMESPAN", format!("\"{span}\"")),
             ("GARBAGE_COLLECTION", on(head.garbage_collectable).to_owned()),
@@ -157,10 +157,14 @@ impl Place<'_> {
             ("VIRTUAL_DIR", settings.virtual_snapshots),
             ("INCLUDE_XATTRS", settings.xattrs),
             ("ENABLE_MTIME_NS", settings.nanoseconds),
+            ("IGNORE_SPECIAL_FILES", settings.special_files == SpecialFiles::Skip),
+            ("ENFORCE_LIMITS", settings.limits.enforced),
         ];
         lines.extend(
             further.into_iter().filter(|(_, is_on)| *is_on).map(|(key, _)| (key, on(true).to_owned())),
         );
+        lines.extend(limits(&settings.limits));
+        lines.extend(automatic_collect(&settings.automatic_collect));
         let ttl = settings.ttl.unwrap_or(head.ttl);
         if ttl != crate::create::TTL {
             lines.push(("REPOSITORY_TTL", ttl.to_string()));
@@ -220,6 +224,28 @@ impl Place<'_> {
         commands.push(format!("cvmfs_server mount {name}"));
         commands
     }
+}
+
+/// Returns the limits that differ from those of `cvmfs_server`, rounded up to its units.
+fn limits(limits: &Limits) -> Vec<(&'static str, String)> {
+    let usual = Limits::default();
+    let of = |name, limit: Option<u64>, usual, unit| {
+        (limit != usual).then(|| (name, limit.map_or(0, |limit| limit.div_ceil(unit)).to_string()))
+    };
+    let all = [
+        of("FILE_MBYTE_LIMIT", limits.file, usual.file, 1 << 20),
+        of("ROOT_KCATALOG_LIMIT", limits.root_entries, usual.root_entries, 1000),
+        of("NESTED_KCATALOG_LIMIT", limits.nested_entries, usual.nested_entries, 1000),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn automatic_collect(terms: &AutomaticCollect) -> Vec<(&'static str, String)> {
+    let ago = |seconds: u32| format!("\"{seconds} seconds ago\"");
+    let every = terms.every.map(|every| [("AUTO_GC", "true".to_owned()), ("AUTO_GC_LAPSE", ago(every))]);
+    let usual = AutomaticCollect::default().keep;
+    let keep = (terms.keep != usual).then(|| ("AUTO_GC_TIMESPAN", ago(terms.keep)));
+    every.into_iter().flatten().chain(keep).collect()
 }
 
 fn text(lines: &[(&str, String)]) -> String {

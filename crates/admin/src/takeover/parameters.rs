@@ -34,7 +34,9 @@ pub struct ParameterRow {
 }
 
 /// Parameters with the names of settings that take their values as they are.
-const DIRECT: [(&str, &str); 6] = [
+const DIRECT: [(&str, &str); 8] = [
+    ("CVMFS_ENFORCE_LIMITS", "enforce_limits"),
+    ("CVMFS_EXTERNAL_DATA", "external_data"),
     ("CVMFS_COMPRESSION_ALGORITHM", "compression"),
     ("CVMFS_AUTO_TAG", "automatic_tags"),
     ("CVMFS_VIRTUAL_DIR", "virtual_snapshots"),
@@ -65,19 +67,11 @@ const IN_REPOSITORY: [(&str, &str); 8] = [
 ];
 
 /// Parameters that are supported only with this value.
-const ONLY: [(&str, &str); 3] =
-    [("CVMFS_USE_FILE_CHUNKING", "true"), ("CVMFS_EXTERNAL_DATA", "false"), ("CVMFS_AUTO_GC", "false")];
+const ONLY: [(&str, &str); 1] = [("CVMFS_USE_FILE_CHUNKING", "true")];
 
 /// Parameters that do something in `cvmfs_server` that Esker does not do.
-const NOT_SUPPORTED: [&str; 14] = [
-    "CVMFS_AUTO_GC_LAPSE",
-    "CVMFS_AUTO_GC_TIMESPAN",
-    "CVMFS_ENFORCE_LIMITS",
-    "CVMFS_FILE_MBYTE_LIMIT",
-    "CVMFS_ROOT_KCATALOG_LIMIT",
-    "CVMFS_NESTED_KCATALOG_LIMIT",
+const NOT_SUPPORTED: [&str; 7] = [
     "CVMFS_GENERATE_LEGACY_BULK_CHUNKS",
-    "CVMFS_IGNORE_SPECIAL_FILES",
     "CVMFS_SERVER_PROXY",
     "CVMFS_VOMS_AUTHZ",
     "CVMFS_UID_MAP",
@@ -131,6 +125,28 @@ fn one(conf: &ServerConf, parameter: &str, value: &str, settings: &mut Settings)
             let sizes = [size("MIN", "4194304"), size("AVG", "8388608"), size("MAX", "16777216")].join(",");
             set(settings, "chunk_sizes", &sizes)
         }
+        "CVMFS_FILE_MBYTE_LIMIT" => set(settings, "file_size_limit", &limit(value, "M")),
+        "CVMFS_ROOT_KCATALOG_LIMIT" => set(settings, "root_catalog_limit", &limit(value, "000")),
+        "CVMFS_NESTED_KCATALOG_LIMIT" => set(settings, "nested_catalog_limit", &limit(value, "000")),
+        "CVMFS_IGNORE_SPECIAL_FILES" => {
+            set(settings, "special_files", if value == "true" { "skip" } else { "publish" })
+        }
+        "CVMFS_AUTO_GC" | "CVMFS_AUTO_GC_LAPSE" => {
+            let lapse =
+                conf.get("CVMFS_AUTO_GC_LAPSE").filter(|text| !text.is_empty()).unwrap_or("1 day ago");
+            match (conf.get("CVMFS_AUTO_GC"), seconds_ago(lapse)) {
+                (Some("true"), Some(seconds)) => set(settings, "automatic_collect", &seconds.to_string()),
+                (Some("true"), None) => {
+                    (Outcome::NotSupported, "only times like `1 day ago` are; no publish collects".to_owned())
+                }
+                _ => set(settings, "automatic_collect", "off"),
+            }
+        }
+        "CVMFS_AUTO_GC_TIMESPAN" if value.is_empty() => (Outcome::NoMeaning, "the usual 3 days".to_owned()),
+        "CVMFS_AUTO_GC_TIMESPAN" => match seconds_ago(value) {
+            Some(seconds) => set(settings, "automatic_collect_keep", &seconds.to_string()),
+            None => (Outcome::NotSupported, "only times like `3 days ago` are".to_owned()),
+        },
         "CVMFS_AUTO_TAG_TIMESPAN" if value.is_empty() => set(settings, "automatic_tags_for", "off"),
         "CVMFS_AUTO_TAG_TIMESPAN" => match days_ago(value) {
             Some(days) => set(settings, "automatic_tags_for", &days.to_string()),
@@ -163,26 +179,41 @@ fn set(settings: &mut Settings, name: &str, value: &str) -> (Outcome, String) {
     }
 }
 
+/// Returns a limit in units of `cvmfs_server`, which means no limit by zero.
+fn limit(value: &str, unit: &str) -> String {
+    if value == "0" { "off".to_owned() } else { format!("{value}{unit}") }
+}
+
 /// Reads `30 days ago` and the like, as days.
 fn days_ago(text: &str) -> Option<u32> {
+    seconds_ago(text).map(|seconds| seconds / DAY).filter(|days| *days > 0)
+}
+
+const DAY: u32 = 86_400;
+
+/// Reads `12 hours ago` and the like, as seconds.
+fn seconds_ago(text: &str) -> Option<u32> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let (number, unit) = match words[..] {
         [number, unit, "ago"] => (number.parse::<u32>().ok()?, unit),
         _ => return None,
     };
-    let days = match unit.strip_suffix('s').unwrap_or(unit) {
-        "day" => 1,
-        "week" => 7,
-        "month" => 30,
-        "year" => 365,
+    let seconds = match unit.strip_suffix('s').unwrap_or(unit) {
+        "second" | "sec" => 1,
+        "minute" | "min" => 60,
+        "hour" => 3600,
+        "day" => DAY,
+        "week" => 7 * DAY,
+        "month" => 30 * DAY,
+        "year" => 365 * DAY,
         _ => return None,
     };
-    number.checked_mul(days).filter(|days| *days > 0)
+    number.checked_mul(seconds).filter(|seconds| *seconds > 0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::days_ago;
+    use super::{days_ago, seconds_ago};
 
     #[test]
     fn time_spans_become_days() {
@@ -195,8 +226,11 @@ mod tests {
             ("0 days ago", None),
             ("5000000000 days ago", None),
             ("3 fortnights ago", None),
+            ("12 hours ago", None),
+            ("48 hours ago", Some(2)),
         ] {
             assert_eq!(days_ago(text), days, "{text}");
         }
+        assert_eq!(["90 seconds ago", "12 hours ago"].map(seconds_ago), [Some(90), Some(43_200)]);
     }
 }

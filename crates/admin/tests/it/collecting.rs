@@ -368,3 +368,29 @@ fn a_collect_with_a_failure_at_any_operation_is_completed_by_the_next_one() {
 fn a_collect_with_a_power_loss_at_any_change_is_completed_by_the_next_one() {
     interrupted(|at| Plan::Crash { at, seed: at });
 }
+
+/// Whether a collect is due follows from the time of the last one, as monitors see it.
+#[test]
+fn an_automatic_collect_is_due_after_the_interval() {
+    let workshop = Workshop::with(|new| {
+        NO_TAGS(new);
+        new.settings.automatic_collect.every = Some(86_400);
+        new.settings.automatic_collect.keep = 2 * 86_400;
+    });
+    let is_due = |time| Collect::is_due(&workshop.open(), time).unwrap();
+    assert!(is_due(now()), "it was never collected");
+    revisions(&workshop, 2);
+    let repository = workshop.open();
+    let collect = Collect::automatic(&repository, &quiet);
+    assert_eq!(collect.keep, Keep::Age(2 * DAY));
+    let time = now();
+    collect.run(&repository, time).unwrap();
+    drop(repository);
+    let after = |seconds: i64| UnixTime(time.0 + seconds);
+    assert_eq!([0, DAY, DAY + 1].map(|seconds| is_due(after(seconds))), [false, false, true]);
+    let status = workshop.root().join(".cvmfs_status.json");
+    fs::write(&status, "{\"last_gc\": \"some day\"}").unwrap();
+    assert!(is_due(time), "a time that can't be read is none");
+    let off = Workshop::new();
+    assert!(!Collect::is_due(&off.open(), now()).unwrap(), "it is off unless the settings say otherwise");
+}

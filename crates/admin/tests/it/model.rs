@@ -35,7 +35,7 @@ pub(crate) fn edit() -> impl Strategy<Value = Edit> {
     ]
 }
 
-fn directories(top: &Path) -> Vec<PathBuf> {
+pub(crate) fn directories(top: &Path) -> Vec<PathBuf> {
     let mut found = vec![top.to_owned()];
     let mut next = 0;
     while next < found.len() {

@@ -1,5 +1,7 @@
 //! Check and collect of a repository with many revisions.
 
+use std::process::Command;
+
 use anyhow::{Result, ensure};
 
 use super::packages::Packages;
@@ -37,29 +39,43 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Vec<Row>> {
         made.runs.push(place.run(place.ingest(&archive)?)?);
     }
     let mut checks = [Way::new("check: esker"), Way::base("check: reference")];
-    let mut collects = [Way::new("collect: esker"), Way::base("collect: reference")];
+    let [first, again] = ["collect: esker", "collect: esker, lists of hashes known"].map(Way::new);
+    let mut collects = [first, again, Way::base("collect: reference")];
     for round in 0..plan.repetitions {
         bench.say(&format!("check and collect: round {} of {}", round + 1, plan.repetitions));
-        let copy = tempfile::tempdir_in(folder.path())?;
-        let copy = (place.copy(&copy.path().join("esker"))?, copy);
-        checks[0].runs.push(copy.0.run(copy.0.check()?)?);
-        let ours = deleted(&copy.0, &mut collects[0], |place| {
-            let mut collect = place.command(&["collect", NAME, "--quiet", "--grace", "0"])?;
-            collect.arg("--keep-last").arg(plan.kept.to_string());
-            place.run(collect)
-        })?;
-        copy.0.run(copy.0.check()?)?;
+        let copies = tempfile::tempdir_in(folder.path())?;
+        let copy = |name: &str| place.copy(&copies.path().join(name));
+        let (own, known) = (copy("esker")?, copy("known")?);
+        checks[0].runs.push(own.run(own.check()?)?);
+        // A dry run makes the lists, as an earlier collect did for most catalogs of a repository that is collected each day.
+        let mut foresee = collect(&known, plan.kept)?;
+        foresee.arg("--dry-run");
+        known.run(foresee)?;
+        let mut ours = 0;
+        for (place, way) in [&own, &known].into_iter().zip(&mut collects) {
+            ours = deleted(place, way, |place| place.run(collect(place, plan.kept)?))?;
+            place.run(place.check()?)?;
+        }
         let Some(program) = &bench.reference else { continue };
-        let other = place.copy(&copy.1.path().join("reference"))?;
+        let other = copy("reference")?;
         checks[1].runs.push(program.check(&other)?);
-        let theirs = deleted(&other, &mut collects[1], |place| program.collect(place, plan.kept))?;
+        let theirs = deleted(&other, &mut collects[2], |place| program.collect(place, plan.kept))?;
         ensure!(
             ours > 0 && theirs > 0,
             "nothing was deleted: {ours} objects by Esker, {theirs} by the reference"
         );
     }
-    let [checks, collects] = [checks, collects].map(|ways| rows::of(Scenario::Collect, ways.into()));
-    Ok([rows::of(Scenario::Collect, vec![made]), checks, collects].concat())
+    let made = rows::of(Scenario::Collect, vec![made]);
+    let [checks, collects] =
+        [Vec::from(checks), Vec::from(collects)].map(|ways| rows::of(Scenario::Collect, ways));
+    Ok([made, checks, collects].concat())
+}
+
+/// Returns a collect of Esker that deletes at once.
+fn collect(place: &Place, kept: usize) -> Result<Command> {
+    let mut command = place.command(&["collect", NAME, "--quiet", "--grace", "0"])?;
+    command.arg("--keep-last").arg(kept.to_string());
+    Ok(command)
 }
 
 /// Runs a collect, and counts the objects that it deletes.

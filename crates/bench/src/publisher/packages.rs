@@ -61,7 +61,7 @@ impl Packages {
             for number in 0..self.entries - 2 {
                 let inner = slot(number);
                 let path = format!("{name}/{inner}");
-                archive.put(&if number % DIRECTORY == 0 {
+                archive.put(&if number.is_multiple_of(DIRECTORY) {
                     Raw::directory(path.as_bytes())
                 } else {
                     Raw::file(path.as_bytes(), self.content(package, &inner, 0).as_bytes())
@@ -88,7 +88,11 @@ impl Packages {
 /// Returns the path of an entry in a package: each directory precedes its files.
 fn slot(number: usize) -> String {
     let directory = format!("d{:04}", number / DIRECTORY);
-    if number % DIRECTORY == 0 { directory } else { format!("{directory}/f{:02}", number % DIRECTORY) }
+    if number.is_multiple_of(DIRECTORY) {
+        directory
+    } else {
+        format!("{directory}/f{:02}", number % DIRECTORY)
+    }
 }
 
 struct Archive(BufWriter<File>);
@@ -119,7 +123,8 @@ mod tests {
     fn changed_files_are_files_of_the_tree() {
         let packages = Packages::of(1000, 250, true);
         assert_eq!((packages.count, packages.entries()), (4, 1000));
-        let all: BTreeSet<String> = (0..248).filter(|number| number % DIRECTORY != 0).map(slot).collect();
+        let all: BTreeSet<String> =
+            (0..248usize).filter(|number| !number.is_multiple_of(DIRECTORY)).map(slot).collect();
         let changed: BTreeSet<String> = (0..245).map(|number| packages.file(number)).collect();
         assert_eq!(changed, all);
         assert_eq!(packages.file(245), packages.file(0));

@@ -49,6 +49,7 @@ fn the_publishers_side_is_measured_with_small_trees() {
             "esker ingest, one of the revisions",
             "check: esker",
             "collect: esker",
+            "collect: esker, lists of hashes known",
             "esker transaction, whole",
             "esker ingest of an archive",
             "esker, zlib of the same bytes",

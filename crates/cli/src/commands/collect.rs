@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use esker_admin::{AdminError, Collect, CollectPlan, CollectProgress, Collected, Keep};
+use esker_admin::{AdminError, Collect, CollectPlan, Collected, Keep};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use serde_json::json;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::error::{Failure, Kind, warn};
 use crate::output::{Output, parse_duration, size};
 use crate::progress::ProgressMeter;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::publisher::{Interrupt, LockArgs, PublisherArgs, collect_progress, now, of_admin};
 use crate::settings::Settings;
 
 /// Deletes the objects of old revisions that no kept revision needs.
@@ -132,7 +132,7 @@ fn one(
     let meter = Mutex::new(ProgressMeter::new(args.quiet));
     let progress = |progress| {
         if let Ok(mut meter) = meter.try_lock() {
-            meter.say(|| describe(name, progress));
+            meter.say(|| collect_progress(name, progress));
         }
     };
     let seconds = |duration: Duration| i64::try_from(duration.as_secs()).unwrap_or(i64::MAX);
@@ -168,15 +168,6 @@ fn one(
             _ => failure,
         }
     })
-}
-
-fn describe(name: &str, progress: CollectProgress) -> String {
-    match progress {
-        CollectProgress::Mark { kept, dropped } => {
-            format!("{name}: reading {kept} kept and {dropped} dropped revisions")
-        }
-        CollectProgress::Delete { done, total } => format!("{name}: deleted {done} of {total} objects"),
-    }
 }
 
 fn print(

@@ -91,10 +91,7 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     }
     let place = args.place.place(&args.name, settings)?;
     let how = &args.how;
-    let mut repository = place.open(how.lock, &interrupt, how.quiet)?;
-    if let Some(deflate) = how.deflate {
-        repository.settings_mut().deflate = deflate.into();
-    }
+    let repository = how.open(&place, &interrupt)?;
     let (archive, target) = (args.archive, args.to.clone().into_os_string().into_vec());
     let (owner, nested) = (args.owner.unwrap_or_default(), args.nested);
     let (what, branch) = ("was not changed", args.branch.request());
@@ -118,5 +115,5 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
             false => ingest.run(&repository, now()),
         }
     };
-    how.publish(&place, &interrupt, work, what).map(|()| ExitCode::SUCCESS)
+    how.publish(&place, &repository, &interrupt, work, what).map(|()| ExitCode::SUCCESS)
 }

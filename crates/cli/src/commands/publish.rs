@@ -46,10 +46,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         return Err(Failure::failed(what).hint("name a folder; archives are for `esker ingest`"));
     }
     let how = &args.how;
-    let mut repository = place.open(how.lock, &interrupt, how.quiet)?;
-    if let Some(deflate) = how.deflate {
-        repository.settings_mut().deflate = deflate.into();
-    }
+    let repository = how.open(&place, &interrupt)?;
     let (source, target) = (args.source, args.to.into_os_string().into_vec());
     let work = |mut given: PublishOptions<'_>| {
         given.tag.branch = args.branch.request();
@@ -59,5 +56,5 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             false => publish.run(&repository, now()),
         }
     };
-    how.publish(&place, &interrupt, work, "was not published")
+    how.publish(&place, &repository, &interrupt, work, "was not published")
 }

@@ -1,3 +1,5 @@
+mod catalogs;
+mod copy;
 mod export_config;
 mod import;
 mod info;
@@ -36,6 +38,8 @@ enum Command {
     List(list::Args),
     Info(info::Args),
     Set(set::Args),
+    Catalogs(Box<catalogs::Args>),
+    Copy(Box<copy::Args>),
     Reindex(ReindexArgs),
     Resign(resign::Args),
     Remove(remove::Args),
@@ -130,10 +134,20 @@ fn whitelist_days() -> clap::builder::RangedI64ValueParser<u32> {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum HashArg {
+pub(crate) enum HashArg {
     Sha1,
     Rmd160,
     Shake128,
+}
+
+impl From<HashArg> for HashAlgorithm {
+    fn from(arg: HashArg) -> Self {
+        match arg {
+            HashArg::Sha1 => HashAlgorithm::Sha1,
+            HashArg::Rmd160 => HashAlgorithm::Rmd160,
+            HashArg::Shake128 => HashAlgorithm::Shake128,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -146,6 +160,8 @@ enum CompressArg {
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     match args.command {
         Command::Create(args) => create(&args, settings),
+        Command::Catalogs(args) => catalogs::run(&args, settings),
+        Command::Copy(args) => copy::run(*args, settings),
         Command::Reindex(args) => reindex(&args, settings),
         Command::Resign(args) => resign::run(&args, settings),
         Command::List(args) => list::run(&args, settings),
@@ -184,11 +200,7 @@ fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
         place.keys = place.keys.with_master_in(folder);
     }
     let mut new = NewRepository::new(place.name.clone());
-    new.algorithm = match args.hash {
-        HashArg::Sha1 => HashAlgorithm::Sha1,
-        HashArg::Rmd160 => HashAlgorithm::Rmd160,
-        HashArg::Shake128 => HashAlgorithm::Shake128,
-    };
+    new.algorithm = args.hash.into();
     new.settings = PublishSettings {
         compression: match args.compress {
             CompressArg::Zlib => Compression::Zlib,

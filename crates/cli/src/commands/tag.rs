@@ -192,7 +192,8 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
             out.json_array(branches.iter())?;
         } else {
             for branch in &branches {
-                out.line(out.name(branch_line(branch).as_bytes()).into_owned())?;
+                let line = out.name(branch_line(branch).as_bytes()).into_owned();
+                out.line(line)?;
             }
         }
         return out.finish();

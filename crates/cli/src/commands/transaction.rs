@@ -60,6 +60,10 @@ struct StartArgs {
     #[command(flatten)]
     branch: BranchArgs,
 
+    /// Begin with a copy of the directory /FROM at /TO, made of catalog rows; both are published as one revision
+    #[arg(long, num_args = 2, value_names = ["/FROM", "/TO"], conflicts_with = "branch")]
+    template: Vec<PathBuf>,
+
     /// Keep the changes instead of publishing them
     #[arg(long, conflicts_with = "dry_run")]
     keep: bool,

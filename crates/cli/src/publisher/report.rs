@@ -1,6 +1,6 @@
 //! Prints the result of a publish, as text or JSON.
 
-use esker_admin::{BundleCounts, ChangeKind, PathChange, Report};
+use esker_admin::{BundleCounts, ChangeKind, Collected, PathChange, Report};
 
 use crate::error::{Failure, warn};
 use crate::output::{Output, size};
@@ -9,10 +9,24 @@ use crate::output::{Output, size};
 const LISTED_MAX: usize = 50;
 
 /// Prints the report of a publish.
-pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Failure> {
+///
+/// The JSON has the result of a collect after it, too.
+pub(super) fn print(
+    report: &Report,
+    collected: Option<&Collected>,
+    dry_run: bool,
+    json: bool,
+) -> Result<(), Failure> {
     let mut out = Output::new();
     if json {
-        out.json(report)?;
+        #[derive(serde::Serialize)]
+        struct Whole<'r> {
+            #[serde(flatten)]
+            report: &'r Report,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            collected: Option<&'r Collected>,
+        }
+        out.json(&Whole { report, collected })?;
         return out.finish();
     }
     let differences = &report.differences;
@@ -82,6 +96,19 @@ pub(crate) fn print(report: &Report, dry_run: bool, json: bool) -> Result<(), Fa
     out.finish()?;
     report.warnings.iter().for_each(|warning| warn(Some(warning)));
     Ok(())
+}
+
+/// Prints the result of the collect after a publish.
+pub(super) fn print_collected(collected: &Collected) -> Result<(), Failure> {
+    let mut out = Output::new();
+    let deleted = collected.deleted;
+    let waiting = collected.waiting.map_or(0, |waiting| waiting.objects);
+    out.line(format!(
+        "  collected {} objects, {}; {waiting} wait for their deletion",
+        deleted.objects,
+        size(deleted.bytes)
+    ))?;
+    out.finish()
 }
 
 /// Lists the first changes by path.

@@ -263,6 +263,7 @@ fn preparation(command: &str) -> Option<&'static str> {
             "for number in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $number >/build/software/number; \
              esker publish sw.example.org /build/software --quiet; done"
         }
+        "tag" => "esker tag remove sw.example.org v1.2",
         "tag move" => "esker tag add sw.example.org production",
         "tag remove" => {
             "esker tag add sw.example.org v1.0 --revision 3; esker tag add sw.example.org v1.1 --revision 4"

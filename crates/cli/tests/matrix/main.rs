@@ -18,6 +18,7 @@ mod damage;
 mod demo;
 mod doctor;
 mod eessi;
+mod elsewhere;
 mod erofs;
 mod exclusive;
 mod faults;

@@ -89,7 +89,10 @@ impl Week {
 
     /// The new repository is listed and described; revisions get no automatic tags, which would keep all of them.
     fn describe_and_configure(&self) {
-        let list = self.json(&["repo", "list"]);
+        let storage = self.workshop().home("storage");
+        let list =
+            printed(&mut self.workshop().world.esker(&["repo", "list", "--json", "--storage", &storage]));
+        let list: Value = serde_json::from_str(&list).expect("JSON");
         assert_eq!(fields(&list, "name"), [json!(NAME)], "{list}");
         let before = self.text(&["repo", "set", NAME, "--list"]);
         assert!(before.contains("automatic_tags"), "{before}");
@@ -124,7 +127,8 @@ impl Week {
         self.publish_docs("one\n2\n", &[]);
         let last = self.publish_docs("one\n2\nthree\n", &["--tag", "docs-3"]);
         assert_eq!(last["revision"], before + 3);
-        assert_eq!(self.publish_docs("one\n2\nthree\n", &[])["published"], false);
+        let again = self.workshop().json(&["publish", NAME, &self.workshop().home("docs"), "--to", "/docs"]);
+        assert_eq!((&again["published"], &again["revision"]), (&json!(false), &json!(before + 3)));
         assert_eq!(self.publisher.reads("cat docs/guide broken/result"), "one\n2\nthree\nwhole\n");
     }
 

@@ -326,7 +326,13 @@ impl Judge<'_> {
                 count("chunks", chunks.len() as u64);
                 count("chunked_size", size);
             }
-            sha256 = self.content(row, &chunks, &mut problems);
+            if row.flags & EXTERNAL == 0 {
+                sha256 = self.content(row, &chunks, &mut problems);
+            } else {
+                count("external", 1);
+                count("external_file_size", size);
+                self.remember_external(path, row, &chunks);
+            }
         }
         let xattrs = row.xattr.as_deref().map(parse_xattrs).unwrap_or_else(|| Some(BTreeMap::new()));
         if row.xattr.is_some() {
@@ -386,6 +392,14 @@ impl Judge<'_> {
             problems.push(format!("size {size}, its chunks have {}", whole.len()));
         }
         Some(object::sha256(&whole))
+    }
+
+    /// Keeps where external data is cut, and its hashes; the content is not in the repository.
+    fn remember_external(&mut self, path: &[u8], row: &Row, chunks: &[(u64, u64, Vec<u8>)]) {
+        let algorithm = self.objects.algorithm();
+        let whole = row.hash.iter().map(|hash| (0, text(hash, algorithm)));
+        let chunks = chunks.iter().map(|(offset, _, hash)| (*offset, text(hash, algorithm)));
+        self.findings.external.insert(path.to_vec(), whole.chain(chunks).collect());
     }
 
     fn remember(

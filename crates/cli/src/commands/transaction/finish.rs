@@ -64,10 +64,7 @@ pub(super) fn try_commit(
 ) -> Result<(), Failure> {
     let record = transaction.record()?;
     let place = PublisherArgs::of(&record.storage, &record.keys).place(&record.repository, settings)?;
-    let mut repository = place.open(how.lock, interrupt, how.quiet)?;
-    if let Some(deflate) = how.deflate {
-        repository.settings_mut().deflate = deflate.into();
-    }
+    let repository = how.open(&place, interrupt)?;
     let upper = Upper { filter: how.filter()?, ..transaction.upper()? };
     let work = |mut options: PublishOptions<'_>| {
         options.tag.branch = record.branch.as_ref().map(OnBranch::request);
@@ -77,7 +74,7 @@ pub(super) fn try_commit(
             false => publish.run(&repository, now()),
         }
     };
-    how.publish(&place, interrupt, work, "was not changed")
+    how.publish(&place, &repository, interrupt, work, "was not changed")
 }
 
 /// Returns the sentence that says that a transaction is kept.

@@ -3,7 +3,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use esker_admin::{BaseRevision, BranchRequest, Staged};
+use esker_admin::{BaseRevision, BranchRequest, CopyTree, PublishOptions, Repository, Staged};
 use esker_run::{Ending, Forwarding, take_terminal};
 use esker_store::FileLock;
 
@@ -77,16 +77,48 @@ pub(super) fn run(
             Failure::usage(what).hint("name one with --tag NAME, or keep the transaction with --keep")
         );
     }
-    let repository = place.open(how.lock, &interrupt, how.quiet)?;
-    let base = match &branch {
-        None => BaseRevision::published(&repository),
-        Some(branch) => BaseRevision::of_branch(&repository, branch)
-            .map_err(|error| of_admin(&format!("can't begin a transaction of {}", place.name), &error))?,
+    let repository = how.open(&place, &interrupt)?;
+    let (base, origin) = match (&args.template[..], &branch) {
+        ([from, to], _) => template(how, &place, &repository, &interrupt, (from, to), &path)?,
+        (_, None) => (BaseRevision::published(&repository), None),
+        (_, Some(branch)) => {
+            let base = BaseRevision::of_branch(&repository, branch)
+                .map_err(|error| of_admin(&format!("can't begin a transaction of {}", place.name), &error))?;
+            (base, None)
+        }
     };
     drop(repository);
-    let begin = Begin { place: &place, base, origin: None, path, branch, transactions, settings };
+    let begin = Begin { place: &place, base, origin, path, branch, transactions, settings };
     let (transaction, lock) = begin.transaction(&command)?;
     Run { transaction, lock, command, how, keep, settings, files }.run(forwarding, &interrupt, true)
+}
+
+/// Stores a copy of a directory as an unpublished revision; returns that and the published one.
+fn template(
+    how: &HowArgs,
+    place: &Place,
+    repository: &Repository,
+    interrupt: &Interrupt,
+    (from, to): (&Path, &Path),
+    within: &str,
+) -> Result<(BaseRevision, Option<BaseRevision>), Failure> {
+    let copy = inner_path(to)?;
+    if !Path::new(&copy).starts_with(within) {
+        return Err(Failure::usage(format!("--template: {copy} is not below {within}"))
+            .hint("name the directory of the copy as PATH, or none"));
+    }
+    let work = |options: PublishOptions<'_>| {
+        let (from, to) = (inner_path_bytes(from), copy.clone().into_bytes());
+        CopyTree { from, to, options }.stage(repository, now())
+    };
+    let staged = how.work(place, interrupt, work, "was not changed")?;
+    staged.warnings.iter().for_each(|warning| warn(Some(warning)));
+    Ok((staged.base, Some(staged.origin)))
+}
+
+fn inner_path_bytes(path: &Path) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt as _;
+    path.as_os_str().as_bytes().to_vec()
 }
 
 /// Inputs of a new transaction.

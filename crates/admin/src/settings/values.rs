@@ -1,0 +1,116 @@
+//! Reads and formats values of settings.
+
+use esker_format::compress::Compression;
+
+use super::Balance;
+
+pub(super) fn compression_name(compression: Compression) -> &'static str {
+    match compression {
+        Compression::Zlib => "zlib",
+        Compression::Stored => "none",
+        Compression::Zstd => "zstd",
+    }
+}
+
+pub(super) fn on_off(value: bool) -> String {
+    if value { "on" } else { "off" }.to_owned()
+}
+
+pub(super) fn number_or_off(value: Option<u32>) -> String {
+    value.map_or_else(|| "off".to_owned(), |value| value.to_string())
+}
+
+/// Reads a switch, in the words of CernVM-FS's configuration too.
+pub(super) fn parse_switch(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" | "yes" | "true" | "1" => Ok(true),
+        "off" | "no" | "false" | "0" => Ok(false),
+        _ => Err("it is not on or off".to_owned()),
+    }
+}
+
+pub(super) fn switch(value: &mut bool, text: &str) -> Result<(), String> {
+    *value = parse_switch(text)?;
+    Ok(())
+}
+
+pub(super) fn number(text: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, String> {
+    let (first, last) = (*range.start(), *range.end());
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("it is not a number from {first} to {last}"))
+}
+
+pub(super) fn balance(text: &str) -> Result<Balance, String> {
+    let wrong = || "it is not two numbers, like 100000,1000, the first at least twice the second".to_owned();
+    let (max, min) = text.split_once(',').ok_or_else(wrong)?;
+    let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong());
+    let (max, min) = (number(max)?, number(min)?);
+    if max < 2 || max / 2 < min { Err(wrong()) } else { Ok(Balance { max, min }) }
+}
+
+/// Reads a size like `4M` or `4194304`.
+pub(super) fn size(text: &str) -> Result<u32, String> {
+    let wrong = || format!("{text:?} is not a size below 4 GiB, like 4M");
+    bytes(text).ok().and_then(|bytes| u32::try_from(bytes).ok()).ok_or_else(wrong)
+}
+
+/// Reads a size of any number of bytes but zero.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a size, like 4M");
+    let text = text.trim();
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
+        Some(b'T' | b't') => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(wrong)
+}
+
+pub(super) fn bytes_or_off(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "off".to_owned(), short_size)
+}
+
+/// Reads a number of entries, or `off`.
+pub(super) fn entries(text: &str) -> Result<Option<u64>, String> {
+    let wrong = || format!("{text:?} is neither a number of entries nor off");
+    match text {
+        "off" => Ok(None),
+        _ => text.parse().ok().filter(|number| *number > 0).ok_or_else(wrong).map(Some),
+    }
+}
+
+pub(super) fn entries_or_off(entries: Option<u64>) -> String {
+    entries.map_or_else(|| "off".to_owned(), |entries| entries.to_string())
+}
+
+/// Units of time with their seconds, the longest first.
+const UNITS: [(char, u32); 4] = [('d', 86_400), ('h', 3600), ('m', 60), ('s', 1)];
+
+/// Reads a time like `1d`, `12h` or `90s`.
+pub(super) fn seconds(text: &str) -> Result<u32, String> {
+    let wrong =
+        || format!("{text:?} is not a time of at most {} days, like 1d, 12h or 90s", u32::MAX / 86_400);
+    let unit = UNITS.iter().find_map(|(unit, seconds)| Some((text.strip_suffix(*unit)?, *seconds)));
+    let (digits, unit) = unit.unwrap_or((text, 1));
+    let number = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    number.filter(|seconds| *seconds > 0).ok_or_else(wrong)
+}
+
+/// Formats a time in its longest unit without a rest.
+pub(super) fn seconds_text(seconds: u32) -> String {
+    let fits = UNITS.iter().find(|(_, unit)| seconds.is_multiple_of(*unit)).unwrap_or(&('s', 1));
+    format!("{}{}", seconds / fits.1, fits.0)
+}
+
+pub(super) fn short_size(bytes: u64) -> String {
+    match bytes {
+        0 => "0".to_owned(),
+        _ if bytes.trailing_zeros() >= 30 => format!("{}G", bytes >> 30),
+        _ if bytes.trailing_zeros() >= 20 => format!("{}M", bytes >> 20),
+        _ if bytes.trailing_zeros() >= 10 => format!("{}K", bytes >> 10),
+        _ => bytes.to_string(),
+    }
+}

@@ -1,0 +1,51 @@
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+
+use esker_admin::{CopyTree, PublishOptions};
+
+use crate::error::Failure;
+use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
+use crate::settings::Settings;
+
+/// Copies a directory inside a repository without reading its content, and publishes the copy.
+///
+/// Only rows of catalogs are copied. Nested catalogs, owners, times and hard links of a directory stay as they are.
+/// `esker transaction --template` changes the copy before it is published.
+///
+/// Example: esker repo copy sw.example.org /gcc/14.1 /gcc/14.2
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    /// Name of the repository
+    #[arg(value_name = "NAME")]
+    name: String,
+
+    /// Directory to copy
+    #[arg(value_name = "/FROM")]
+    from: PathBuf,
+
+    /// Path of the copy, which must not exist
+    #[arg(value_name = "/TO")]
+    to: PathBuf,
+
+    #[command(flatten)]
+    place: PublisherArgs,
+
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+pub(super) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    let interrupt = Interrupt::on_signals()?;
+    let place = args.place.place(&args.name, settings)?;
+    let how = &args.how;
+    let repository = how.open(&place, &interrupt)?;
+    let [from, to] = [args.from, args.to].map(|path| path.into_os_string().into_vec());
+    let work = |options: PublishOptions<'_>| {
+        let mut copy = CopyTree { from, to, options };
+        match how.dry_run {
+            true => copy.dry_run(&repository, now()),
+            false => copy.run(&repository, now()),
+        }
+    };
+    how.publish(&place, &repository, &interrupt, work, "was not changed")
+}
