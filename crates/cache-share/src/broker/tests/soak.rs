@@ -288,6 +288,12 @@ fn soak_broker_kill_nine_full_disk() {
     for object in &objects[..PINNED] {
         assert!(read(&*readers.stores[0], &object.wanted) == object.plain);
     }
+    // On a busy machine the first fetch may be one request or several for parts.
+    let requests = || -> Vec<_> {
+        let times = |object: &Made| mirror.count(|path| path.ends_with(&object.path));
+        objects[..PINNED].iter().map(times).collect()
+    };
+    let first = requests();
     let mut soak = Soak::begin("broker_kill_nine_full_disk");
     let seed = soak.seed();
     let (mut kills, mut fillings, mut failures) = (0u64, 0u64, 0u64);
@@ -326,10 +332,8 @@ fn soak_broker_kill_nine_full_disk() {
         drop(stop);
     });
     compare(&cache, &objects, &disk, May::Quota);
-    for object in &objects[..PINNED] {
-        let times = mirror.count(|path| path.ends_with(&object.path));
-        assert_eq!(times, 1, "a pinned object was fetched again");
-    }
+    let report = CacheFolder::open(&cache, QUOTA).and_then(|mut folder| folder.report());
+    assert_eq!(requests(), first, "pinned objects were fetched again: {kills} kills, {report:?}");
     assert!(kills > 0 && (fillings > 0) == disk.mounted);
     assert!(!disk.mounted || failures > 0, "the disk was never full when somebody wrote");
     let (reads, fetched) = (*readers.reads.lock(), mirror.count(|path| path.contains("/data/")));
