@@ -22,7 +22,11 @@ clock() {
 
 # Prints how many objects and bytes the daemon has fetched.
 fetched() {
-    "$ESKER" status --json "$root" | sed -n 's/.*"fetched":{"objects":\([0-9]*\),"bytes":\([0-9]*\)[,}].*/\1 \2/p'
+    local name of
+    of=$("$ESKER" status --json "$root" | grep -o '"fetched":{[^}]*}')
+    for name in objects bytes; do
+        grep -o "\"$name\":[0-9]*" <<<"$of" | cut -d : -f 2
+    done | paste -s -d ' '
 }
 
 time=$(clock "$root")

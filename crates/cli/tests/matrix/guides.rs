@@ -191,6 +191,10 @@ fn make_files(home: &Path) {
     ] {
         write(name, text, mode);
     }
+    // So many that a publish of this folder alone never removes more than half of the repository.
+    for number in 0..40 {
+        write(&format!("build/software/share/page{number}"), "a page\n", 0o644);
+    }
     for folder in ["work", "mnt/sw", "tmp"] {
         fs::create_dir_all(home.join(folder)).expect("folders");
     }
@@ -261,7 +265,7 @@ fn preparation(command: &str) -> Option<&'static str> {
         "image learn" => "mkdir seen; esker mount stack.sqfs seen; seen/bin/tool; esker umount seen",
         "tag add" => {
             "for number in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $number >/build/software/number; \
-             esker publish sw.example.org /build/software --quiet; done"
+             esker publish sw.example.org /build/software --quiet --allow-shrink; done"
         }
         "tag" => "esker tag remove sw.example.org v1.2",
         "tag move" => "esker tag add sw.example.org production",

@@ -130,7 +130,7 @@ fn a_new_revision_stores_only_differences() {
         names(&first),
         Some(
             "bundles bytes_read catalog_bytes catalogs_written differences files_read object_bytes_present \
-         object_bytes_stored objects_present objects_stored published revision root seconds tag warnings"
+         object_bytes_stored objects_present objects_stored over_limits published revision root seconds tag warnings"
                 .into()
         )
     );
