@@ -16,7 +16,7 @@ use crate::progress::ProgressMeter;
 use crate::publisher::{Interrupt, Place, PublisherArgs, now, of_admin, refuse_address};
 use crate::settings::Settings;
 
-/// Checks a repository in a folder of this machine or on a server, and repairs one in a folder if requested.
+/// Checks a repository in a folder or on a server, and repairs one in a folder if requested.
 ///
 /// Checks signatures, history, reflog, all catalogs of the head and of tagged revisions, and that every object
 /// exists; with --data it reads every byte. Exit code 4 reports faults. A check without repair needs neither keys nor
