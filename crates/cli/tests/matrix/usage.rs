@@ -165,7 +165,11 @@ fn failures_have_distinct_messages() {
     expect(&["mount", &url, &mnt, "--public-key", &stranger], 4, &["rmd.test", "whitelist", "public key"]);
     expect(&["mount", away, &mnt, "--public-key", &key], 3, &[away, "refused"]);
     let other = url.replace("rmd.test", "other.test");
-    expect(&["mount", &other, &mnt, "--public-key", &key], 3, &["other.test", "404", "since the server answers"]);
+    expect(
+        &["mount", &other, &mnt, "--public-key", &key],
+        3,
+        &["other.test", "404", "since the server answers"],
+    );
     expect(&["umount", &mnt], 1, &[&mnt, "not mounted"]);
     expect(&["cat", &format!("{url}:/no/such"), "--public-key", &key], 1, &["rmd.test:/no/such"]);
     expect(&["cat", &format!("{url}:/"), "--public-key", &key], 1, &["rmd.test:/", "directory"]);
