@@ -5,8 +5,8 @@ use esker_format::compress::Compression;
 use serde::Serialize;
 
 use super::values::{
-    balance, bytes, bytes_or_off, compression_name, entries, entries_or_off, number, number_or_off, on_off,
-    seconds, seconds_text, short_size, size, switch,
+    balance, bytes, compression_name, entries, number, on_off, or_off, seconds, seconds_text, short_size,
+    size, switch, unless_off,
 };
 use super::{Balance, Settings, SpecialFiles};
 use crate::encode::Deflate;
@@ -120,12 +120,10 @@ pub const NAMED: &[NamedSetting] = &[
         values: "DAYS|off",
         meaning: "Days after which a publish removes automatic tags; off keeps them",
         place: Place::File {
-            get: |settings| number_or_off(settings.automatic_tags_for),
+            get: |settings| or_off(settings.automatic_tags_for, |days| days.to_string()),
             set: |settings, text| {
-                settings.automatic_tags_for = match text {
-                    "off" => None,
-                    _ => Some(number(text.strip_suffix('d').unwrap_or(text), 1..=36_500)?),
-                };
+                let days = |text: &str| number(text.strip_suffix('d').unwrap_or(text), 1..=36_500);
+                settings.automatic_tags_for = unless_off(text, days)?;
                 Ok(())
             },
         },
@@ -162,15 +160,9 @@ pub const NAMED: &[NamedSetting] = &[
         values: "MAX,MIN|off",
         meaning: "Entries from which a catalog is split, and below which it is joined again; off leaves that to markers",
         place: Place::File {
-            get: |settings| {
-                let text = |balance: Balance| format!("{},{}", balance.max, balance.min);
-                settings.balance.map_or_else(|| "off".to_owned(), text)
-            },
+            get: |settings| or_off(settings.balance, |Balance { max, min }| format!("{max},{min}")),
             set: |settings, text| {
-                settings.balance = match text {
-                    "off" => None,
-                    _ => Some(balance(text)?),
-                };
+                settings.balance = unless_off(text, balance)?;
                 Ok(())
             },
         },
@@ -180,9 +172,9 @@ pub const NAMED: &[NamedSetting] = &[
         values: "SIZE|off",
         meaning: "Size of a file above which a publish warns, like 1G",
         place: Place::File {
-            get: |settings| bytes_or_off(settings.limits.file),
+            get: |settings| or_off(settings.limits.file, short_size),
             set: |settings, text| {
-                settings.limits.file = if text == "off" { None } else { Some(bytes(text)?) };
+                settings.limits.file = unless_off(text, bytes)?;
                 Ok(())
             },
         },
@@ -192,9 +184,9 @@ pub const NAMED: &[NamedSetting] = &[
         values: "ENTRIES|off",
         meaning: "Entries of the root catalog above which a publish warns",
         place: Place::File {
-            get: |settings| entries_or_off(settings.limits.root_entries),
+            get: |settings| or_off(settings.limits.root_entries, |entries| entries.to_string()),
             set: |settings, text| {
-                settings.limits.root_entries = entries(text)?;
+                settings.limits.root_entries = unless_off(text, entries)?;
                 Ok(())
             },
         },
@@ -204,9 +196,9 @@ pub const NAMED: &[NamedSetting] = &[
         values: "ENTRIES|off",
         meaning: "Entries of a nested catalog above which a publish warns",
         place: Place::File {
-            get: |settings| entries_or_off(settings.limits.nested_entries),
+            get: |settings| or_off(settings.limits.nested_entries, |entries| entries.to_string()),
             set: |settings, text| {
-                settings.limits.nested_entries = entries(text)?;
+                settings.limits.nested_entries = unless_off(text, entries)?;
                 Ok(())
             },
         },
@@ -256,9 +248,9 @@ pub const NAMED: &[NamedSetting] = &[
         values: "DURATION|off",
         meaning: "Time after a collect from which the next publish collects again, like 1d",
         place: Place::File {
-            get: |settings| settings.automatic_collect.every.map_or_else(|| "off".to_owned(), seconds_text),
+            get: |settings| or_off(settings.automatic_collect.every, seconds_text),
             set: |settings, text| {
-                settings.automatic_collect.every = if text == "off" { None } else { Some(seconds(text)?) };
+                settings.automatic_collect.every = unless_off(text, seconds)?;
                 Ok(())
             },
         },

@@ -16,8 +16,17 @@ pub(super) fn on_off(value: bool) -> String {
     if value { "on" } else { "off" }.to_owned()
 }
 
-pub(super) fn number_or_off(value: Option<u32>) -> String {
-    value.map_or_else(|| "off".to_owned(), |value| value.to_string())
+/// Formats a value, or `off` if there is none.
+pub(super) fn or_off<T>(value: Option<T>, format: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "off".to_owned(), format)
+}
+
+/// Reads a value; `off` is none.
+pub(super) fn unless_off<T>(
+    text: &str,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    if text == "off" { Ok(None) } else { read(text).map(Some) }
 }
 
 /// Reads a switch, in the words of CernVM-FS's configuration too.
@@ -69,21 +78,10 @@ pub(super) fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(wrong)
 }
 
-pub(super) fn bytes_or_off(bytes: Option<u64>) -> String {
-    bytes.map_or_else(|| "off".to_owned(), short_size)
-}
-
-/// Reads a number of entries, or `off`.
-pub(super) fn entries(text: &str) -> Result<Option<u64>, String> {
+/// Reads a number of entries.
+pub(super) fn entries(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is neither a number of entries nor off");
-    match text {
-        "off" => Ok(None),
-        _ => text.parse().ok().filter(|number| *number > 0).ok_or_else(wrong).map(Some),
-    }
-}
-
-pub(super) fn entries_or_off(entries: Option<u64>) -> String {
-    entries.map_or_else(|| "off".to_owned(), |entries| entries.to_string())
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(wrong)
 }
 
 /// Units of time with their seconds, the longest first.
