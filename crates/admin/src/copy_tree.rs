@@ -89,7 +89,11 @@ impl CopyTree<'_> {
             return refused(&to, "it exists already");
         }
         let mut planned = Planned { changes: Changes::default(), differences: Differences::default() };
-        planned.make_parents(context, parent)?;
+        let reason = "it is no directory, and the copy would be below it";
+        let blocked = |ancestor: &[u8]| AdminError::Target { path: path::shown(ancestor), reason };
+        for (directory, made) in context.missing_parents(parent, blocked)? {
+            planned.put(&directory, made);
+        }
         planned.put(parent, Entry { name: name.to_vec(), ..top });
         let mut waiting = vec![(from, to)];
         while let Some((from, to)) = waiting.pop() {
@@ -107,27 +111,6 @@ fn context(repository: &Repository, base: Base, now: UnixTime) -> Result<Context
 }
 
 impl Planned {
-    /// Adds the missing directories on the way to the copy.
-    fn make_parents(&mut self, context: &Context<'_>, parent: &[u8]) -> Result<(), AdminError> {
-        let mut above = context.published.entry(b"")?;
-        for ancestor in path::ancestry(parent).skip(1) {
-            match context.published.entry(ancestor)? {
-                Some(entry) if entry.is_directory() => above = Some(entry),
-                Some(_) => {
-                    let reason = "it is no directory, and the copy would be below it";
-                    return Err(AdminError::Target { path: path::shown(ancestor), reason });
-                }
-                None => {
-                    let made = context.new_directory(ancestor, above.as_ref());
-                    if let Some((directory, _)) = path::split(ancestor) {
-                        self.put(directory, made);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Copies the entries of one directory. Markers come with them, so that nested catalogs are at the same places.
     fn directory(
         &mut self,

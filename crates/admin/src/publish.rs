@@ -186,29 +186,13 @@ fn plan_top(
         plan.changes.touch(b"");
         return Ok(());
     };
-    make_parents(context, parent, plan)?;
-    plan.changes.put(parent, top);
-    Ok(())
-}
-
-fn make_parents(context: &Context<'_>, parent: &[u8], plan: &mut Plan) -> Result<(), AdminError> {
-    let mut above = context.published.entry(b"")?;
-    for ancestor in path::ancestry(parent).skip(1) {
-        match context.published.entry(ancestor)? {
-            Some(entry) if entry.is_directory() => above = Some(entry),
-            Some(_) => {
-                let reason = "a part of it is published, but is no directory";
-                return Err(AdminError::Target { path: path::shown(&context.target), reason });
-            }
-            None => {
-                let made = context.new_directory(ancestor, above.as_ref());
-                plan.differences.added.add(&made);
-                if let Some((above, _)) = path::split(ancestor) {
-                    plan.changes.put(above, made);
-                }
-            }
-        }
+    let reason = "a part of it is published, but is no directory";
+    let refused = |_: &[u8]| AdminError::Target { path: path::shown(&context.target), reason };
+    for (directory, made) in context.missing_parents(parent, refused)? {
+        plan.differences.added.add(&made);
+        plan.changes.put(&directory, made);
     }
+    plan.changes.put(parent, top);
     Ok(())
 }
 

@@ -213,6 +213,29 @@ impl<'r> Context<'r> {
         }
     }
 
+    /// Returns the missing directories on the way to a path, each with the directory that it is made in.
+    ///
+    /// `refused` is the error for a part of the way that is no directory.
+    pub(crate) fn missing_parents(
+        &self,
+        path: &[u8],
+        refused: impl Fn(&[u8]) -> AdminError,
+    ) -> Result<Vec<(Vec<u8>, Entry)>, AdminError> {
+        let mut above = self.published.entry(b"")?;
+        let mut missing = Vec::new();
+        for ancestor in path::ancestry(path).skip(1) {
+            match self.published.entry(ancestor)? {
+                Some(entry) if entry.is_directory() => above = Some(entry),
+                Some(_) => return Err(refused(ancestor)),
+                None => {
+                    let directory = path::split(ancestor).map(|(directory, _)| directory).unwrap_or_default();
+                    missing.push((directory.to_vec(), self.new_directory(ancestor, above.as_ref())));
+                }
+            }
+        }
+        Ok(missing)
+    }
+
     /// Returns a report of the differences and of the objects stored so far.
     pub(crate) fn report(&self, differences: Differences) -> Report {
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
