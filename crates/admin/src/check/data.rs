@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::{Check, CheckProgress, DataCheck};
 use super::reading::{Folder, Pace};
-use super::remote::Reader;
+use super::remote::{Reader, missing_object};
 use super::storage::BadObjects;
 use super::target::Target;
 use crate::error::AdminError;
@@ -31,6 +31,12 @@ pub(super) struct Read {
     pub(super) objects: u64,
     pub(super) bytes: u64,
     pub(super) bad: BadObjects,
+}
+
+/// The storage whose objects are read.
+enum Storage<'s> {
+    Folder(&'s LocalSink, Pace),
+    Server(Reader<'s>),
 }
 
 /// How far an interrupted check was.
@@ -63,18 +69,16 @@ pub(super) fn check(
     let root = head.root_catalog.to_string();
     let mut resume = options.resume.as_deref().and_then(read_resume).filter(|resume| resume.root == root);
     let mut so_far = resume.take().unwrap_or_else(|| Resume { root, ..Resume::default() });
-    let pace = Pace::new(options.rate);
-    let mut reader = match target {
-        Target::Folder(_) => None,
-        Target::Server(server) => Some(Reader::new(check, server.0, named, options.rate)),
+    let mut storage = match target {
+        Target::Folder(sink) => Storage::Folder(sink, Pace::new(options.rate)),
+        Target::Server(server) => Storage::Server(Reader::new(check, server.0, named, options.rate)),
     };
     for folder in so_far.folders.min(256)..256 {
         let (bytes, folders) = (so_far.bytes, folder as u64);
         (check.progress)(CheckProgress::Data { bytes, folders });
-        let found = match (target, &mut reader) {
-            (Target::Server(_), Some(reader)) => reader.folder(folder)?,
-            (Target::Folder(sink), _) => read_folder(check, sink, folder, &pace)?,
-            (Target::Server(_), None) => Folder::default(),
+        let found = match &mut storage {
+            Storage::Folder(sink, pace) => read_folder(check, sink, folder, pace)?,
+            Storage::Server(reader) => reader.folder(folder)?,
         };
         so_far.folders = folder + 1;
         so_far.objects += found.objects;
@@ -97,10 +101,7 @@ pub(super) fn check(
     let damaged = so_far.damaged.into_iter().filter_map(|(name, detail)| {
         record(&name).map(|record| (record, (FindingKind::ObjectDamaged, detail)))
     });
-    let missing = so_far.missing.iter().filter_map(|name| {
-        let detail = "the server does not have the object".to_owned();
-        record(name).map(|record| (record, (FindingKind::ObjectMissing, detail)))
-    });
+    let missing = so_far.missing.iter().filter_map(|name| Some((record(name)?, missing_object())));
     Ok(Read { objects: so_far.objects, bytes: so_far.bytes, bad: damaged.chain(missing).collect() })
 }
 

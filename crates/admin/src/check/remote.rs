@@ -48,12 +48,15 @@ fn names(
     Ok(names)
 }
 
+/// Returns the fault of an object that a server does not have.
+pub(super) fn missing_object() -> (FindingKind, String) {
+    (FindingKind::ObjectMissing, "the server does not have the object".to_owned())
+}
+
 fn fault(verdict: Verdict) -> Option<(FindingKind, String)> {
     match verdict {
         Verdict::Good(_) => None,
-        Verdict::Missing => {
-            Some((FindingKind::ObjectMissing, "the server does not have the object".to_owned()))
-        }
+        Verdict::Missing => Some(missing_object()),
         Verdict::Bad(detail) => Some((FindingKind::ObjectDamaged, detail)),
     }
 }
