@@ -118,7 +118,7 @@ impl<'c> Collect<'c> {
         let settings = repository.settings();
         Self {
             keep: Keep::Age(i64::from(settings.automatic_collect.keep)),
-            automatic_tags: settings.automatic_tags_for.map(|days| i64::from(days) * crate::create::DAY),
+            automatic_tags: settings.automatic_tags_age(),
             ..Self::new(progress)
         }
     }

@@ -23,7 +23,6 @@ use esker_format::write::history::{HistoryDraft, TagError};
 use esker_store::Swap;
 
 use crate::changes::Changes;
-use crate::create::DAY;
 use crate::error::AdminError;
 use crate::progress::Phase;
 use crate::report::Report;
@@ -183,8 +182,8 @@ fn publish(
         let description = options.tag.description.clone();
         history.add(Tag { name: name.clone(), description, ..head.clone() })?;
     }
-    if let Some(days) = context.repository.settings.automatic_tags_for {
-        history.remove_automatic(UnixTime(written.now.0.saturating_sub(i64::from(days) * DAY)));
+    if let Some(age) = context.repository.settings.automatic_tags_age() {
+        history.remove_automatic(UnixTime(written.now.0.saturating_sub(age)));
     }
     let same = lock.same_revision(context.now);
     let next = if options.tag.branch.is_some() {

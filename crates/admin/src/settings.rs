@@ -12,6 +12,7 @@ use esker_format::compress::Compression;
 use esker_store::{Disk, persist, read_file};
 use serde::{Deserialize, Serialize};
 
+use crate::create::DAY;
 use crate::disks::Disks;
 use crate::encode::Deflate;
 use crate::error::AdminError;
@@ -193,6 +194,11 @@ impl Settings {
     /// Returns the settings of a new repository; the default ones are of a repository without a settings file.
     pub fn of_new_repository() -> Self {
         Self { automatic_tags_for: Some(AUTOMATIC_TAGS_DAYS), ..Self::default() }
+    }
+
+    /// Returns the age in seconds from which automatic tags are removed; none keeps them.
+    pub fn automatic_tags_age(&self) -> Option<i64> {
+        self.automatic_tags_for.map(|days| i64::from(days) * DAY)
     }
 
     /// Returns the path of the settings in the publisher's state folder.

@@ -150,8 +150,8 @@ fn one(
     collect.threads = args.threads.map_or_else(cores, usize::from);
     collect.stop = interrupt.flag();
     let repository = place.open(args.lock, interrupt, args.quiet)?;
-    let days = repository.settings().automatic_tags_for.map(|days| i64::from(days) * 86_400);
-    collect.automatic_tags = args.automatic_tags.map(seconds).or(days).filter(|age| *age > 0);
+    let usual = repository.settings().automatic_tags_age();
+    collect.automatic_tags = args.automatic_tags.map(seconds).or(usual).filter(|age| *age > 0);
     let outcome = match args.dry_run {
         true => collect.dry_run(&repository, now()).map(|plan| (plan, None)),
         false => collect.run(&repository, now()).map(|done| (done.plan.clone(), Some(done))),
