@@ -37,6 +37,11 @@ pub struct Graft {
 }
 
 impl Graft {
+    /// Returns the name of the marker of a file.
+    pub fn marker_of(name: &[u8]) -> Vec<u8> {
+        [PREFIX, name].concat()
+    }
+
     /// Reads a marker; the error is a reason for its refusal.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let text = std::str::from_utf8(text).map_err(|_| "it is not text".to_owned())?;

@@ -1,8 +1,9 @@
 //! Writes the marker of a graft and the empty file beside it.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs::{self, File, FileTimes, Metadata, OpenOptions};
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
@@ -34,9 +35,8 @@ impl Target {
             }
             _ => {}
         }
-        let mut marker = OsString::from(".cvmfsgraft-");
-        marker.push(name);
-        Ok(Self { file: path.to_owned(), marker: path.with_file_name(marker) })
+        let marker = path.with_file_name(OsStr::from_bytes(&Graft::marker_of(name.as_bytes())));
+        Ok(Self { file: path.to_owned(), marker })
     }
 
     /// Writes marker and file; the file gets mode and time of `like`.
