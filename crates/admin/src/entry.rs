@@ -16,11 +16,6 @@ pub(crate) const STORAGE_BITS: u64 = 7 << 8 | 7 << 11;
 
 /// Name of the file that makes a directory the root of a nested catalog.
 pub(crate) const MARKER: &[u8] = b".cvmfscatalog";
-/// Returns true for files that publishers read from the repository. Their content is always stored.
-pub(crate) fn is_control(name: &[u8]) -> bool {
-    name.starts_with(b".cvmfs") || name == filter::NAME.as_bytes()
-}
-
 /// Name of the file that distinguishes automatic markers from those of users.
 pub(crate) const AUTO_MARKER: &[u8] = b".cvmfsautocatalog";
 
@@ -49,11 +44,17 @@ pub(crate) fn of_facts(facts: &Facts, settings: &Settings) -> Entry {
     }
 }
 
+/// Returns true for files that publishers read from the repository. Their content is always stored.
+pub(crate) fn is_control(name: &[u8]) -> bool {
+    name.starts_with(b".cvmfs") || name == filter::NAME.as_bytes()
+}
+
 /// Returns true if the settings leave out a source entry of this mode: devices, sockets and pipes.
 pub(crate) fn is_left_out(mode: u32, settings: &Settings) -> bool {
-    use EntryKind as Kind;
-    let kind = EntryKind::from_mode(mode);
-    let is_special = !matches!(kind, Some(Kind::File | Kind::Directory | Kind::Symlink));
+    let is_special = !matches!(
+        EntryKind::from_mode(mode),
+        Some(EntryKind::File | EntryKind::Directory | EntryKind::Symlink)
+    );
     is_special && settings.special_files == SpecialFiles::Skip
 }
 
