@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::spawn;
 
@@ -83,11 +83,7 @@ impl Pool {
             }
         }
         queues.demanded.push_back(Box::new(job));
-        let is_any_idle = queues.idle > 0;
-        drop(queues);
-        if is_any_idle {
-            self.shared.wake.notify_one();
-        }
+        self.wake_one(queues);
         true
     }
 
@@ -98,12 +94,17 @@ impl Pool {
             return false;
         }
         queues.ahead.push_back(Box::new(job));
+        self.wake_one(queues);
+        true
+    }
+
+    /// Wakes an idle thread for a job that was just queued.
+    fn wake_one(&self, queues: MutexGuard<'_, Queues>) {
         let is_any_idle = queues.idle > 0;
         drop(queues);
         if is_any_idle {
             self.shared.wake.notify_one();
         }
-        true
     }
 
     /// Runs `job` and waits for it until the timeout; does not wait if all threads are busy.

@@ -24,8 +24,8 @@ pub struct DiskHangs {
     pub folder: PathBuf,
 }
 
-/// Runs `work`, which uses the disk of `folder`, and detaches it if that disk hangs. Detaches it when that disk
-/// hangs; then threads of this process hang, so that it should end.
+/// Runs `work`, which uses the disk of `folder`, and detaches it if that disk hangs. Then threads of this process hang,
+/// so that it should end.
 pub fn unless_disk_hangs<T: Send + 'static>(
     folder: &Path,
     work: impl FnOnce() -> T + Send + 'static,
@@ -100,6 +100,8 @@ fn touch(folder: &Path) {
 mod tests {
     use std::sync::mpsc::sync_channel;
 
+    use esker_testkit::waiting::until;
+
     use super::*;
 
     const SHORT: Duration = Duration::from_millis(20);
@@ -113,12 +115,8 @@ mod tests {
         std::thread::scope(|scope| {
             let work = move || wait.recv().is_ok();
             let working = scope.spawn(|| watch(folder.path(), (SHORT, patience), work, touch));
-            let start = Instant::now();
-            while start.elapsed() < 2 * patience {
-                assert!(!working.is_finished());
-                std::thread::yield_now();
-            }
-            go.send(()).expect("somebody waits");
+            assert!(!until(2 * patience, || working.is_finished()));
+            go.send(()).expect("the work waits");
             assert_eq!(working.join().expect("no panic"), Ok(true));
         });
         assert!(fs::read_dir(folder.path()).expect("the folder").next().is_none(), "nothing is left");
