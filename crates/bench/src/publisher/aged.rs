@@ -29,9 +29,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Vec<Row>> {
     place.create(&[])?;
     // A tag for each revision would keep all of them.
     place.run(place.command(&["repo", "set", NAME, "automatic_tags=off"])?)?;
-    let archive = folder.path().join("tree.tar");
-    packages.write(&archive)?;
-    place.run(place.ingest(&archive)?)?;
+    let archive = place.publish(&packages)?;
     bench.say(&format!("check and collect: {} revisions", plan.revisions));
     let mut made = Way::new("esker ingest, one of the revisions");
     for revision in 1..=plan.revisions {

@@ -20,10 +20,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Vec<Row>> {
     let folder = bench.folder()?;
     let place = bench.place(folder.path());
     place.create(&[])?;
-    let archive = folder.path().join("tree.tar");
-    packages.write(&archive)?;
-    place.run(place.ingest(&archive)?)?;
-    std::fs::remove_file(&archive)?;
+    std::fs::remove_file(place.publish(&packages)?)?;
     let served = Served::start(&plan.esker.to_string_lossy(), &place.storage)?;
     let mut ours = Way::new("esker transaction, whole");
     let mut publish = Way::base("reference, from the change to the new head");

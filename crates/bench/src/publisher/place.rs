@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 
+use super::packages::Packages;
 use crate::measure::{self, Cost};
 use crate::publish::size;
 
@@ -66,6 +67,14 @@ impl Place {
         let mut command = self.command(&["ingest", NAME, "--to", "/", "--quiet"])?;
         command.arg(archive);
         Ok(command)
+    }
+
+    /// Publishes packages, and returns the path of their archive.
+    pub(super) fn publish(&self, packages: &Packages) -> Result<PathBuf> {
+        let archive = self.scratch.join("tree.tar");
+        packages.write(&archive)?;
+        self.run(self.ingest(&archive)?)?;
+        Ok(archive)
     }
 
     /// Returns a check of the head that looks for all objects and reads none.

@@ -24,9 +24,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<Vec<Row>> {
     let first = bench.place(&folder.path().join("first"));
     std::fs::create_dir(&first.scratch)?;
     first.create(&[])?;
-    let archive = folder.path().join("tree.tar");
-    packages.write(&archive)?;
-    first.run(first.ingest(&archive)?)?;
+    let archive = first.publish(&packages)?;
     let [by_transaction, by_ingest, by_reference] =
         ["transaction", "ingest", "reference"].map(|name| first.copy(&folder.path().join(name)));
     let (by_transaction, by_ingest, by_reference) = (by_transaction?, by_ingest?, by_reference?);
