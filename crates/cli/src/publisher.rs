@@ -115,12 +115,11 @@ impl PublisherArgs {
     }
 
     pub(crate) fn place(&self, name: &str, settings: &Settings) -> Result<Place, Failure> {
-        let name = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
-        let root = Repository::locate(&self.storage_folder(settings)?, &name);
-        let keys = self.keys(&name, settings)?;
-        keys.exposed().iter().for_each(|key| warn_of_key(key));
-        let spool = settings.spool(&name, &root).or_else(|| remembered_spool(&root));
-        Ok(Place { name, root, keys, spool })
+        let parsed = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
+        let root = Repository::locate(&self.storage_folder(settings)?, &parsed);
+        let place = self.place_at(name, &root, settings)?;
+        place.keys.exposed().iter().for_each(|key| warn_of_key(key));
+        Ok(place)
     }
 }
 
