@@ -102,6 +102,7 @@ fn accept_all(listener: &UnixListener, options: &TalkOptions, served: &Weak<Serv
                 if !std::mem::replace(&mut failing, true) {
                     tracing::error!("{} can't accept connections: {error}", options.socket.display());
                 }
+                // Without descriptors, for example, the next attempt fails at once.
                 std::thread::sleep(ACCEPT_AGAIN);
             }
         }

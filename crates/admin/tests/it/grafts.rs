@@ -1,4 +1,4 @@
-//! Grafted files: published with the size and hashes of their markers, whoever publishes them.
+//! Grafted files are published with the size and hashes of their markers, by each publishing command.
 
 use std::fs;
 use std::path::Path;

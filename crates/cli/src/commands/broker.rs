@@ -58,7 +58,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
-    /// Users who may read a repository: all, none, or user and group ids; root may always read it
+    /// Users that may read a repository: all, none, or user and group ids; root may always read it
     #[arg(long, value_name = "NAME=all|none|uid:N,gid:N,…", value_parser = parse_rule)]
     allow: Vec<(String, Readers)>,
 

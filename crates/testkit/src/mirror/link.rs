@@ -44,6 +44,7 @@ impl Link {
     /// Sends a body as fast as the link allows.
     pub(crate) fn send(&self, to: &mut impl Write, body: &[u8]) -> io::Result<()> {
         for piece in body.chunks(PIECE) {
+            // The emulated link: the piece arrives when the link has had time for it.
             std::thread::sleep(self.wait_for(piece.len()));
             to.write_all(piece)?;
             self.sent.fetch_add(piece.len() as u64, Ordering::Relaxed);
