@@ -171,13 +171,6 @@ impl Repository {
         Base::of(&self.head, self.collections)
     }
 
-    /// Returns the newest revision, as the base of recomputed changes.
-    pub(crate) fn begin_again(&self) -> Result<Base, AdminError> {
-        // The number comes first, as when the repository is opened.
-        let collections = self.condemned().collections()?;
-        Ok(Base::of(&self.read_head()?.verified, collections))
-    }
-
     /// Returns whether objects may have been collected since work on a base began.
     pub(crate) fn collected_since(&self, base: &Base) -> Result<bool, AdminError> {
         let condemned = self.condemned();

@@ -97,10 +97,7 @@ pub(crate) fn until_kept<T>(
             Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => 1,
             other => return other,
         };
-        base = match branch {
-            None => repository.begin_again()?,
-            Some(_) => repository.begin_on(branch)?,
-        };
+        base = repository.begin_again(branch)?;
     }
     Err(AdminError::Collected { objects: missing })
 }

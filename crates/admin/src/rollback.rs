@@ -1,8 +1,10 @@
 //! Rolls the repository back: publishes an earlier revision again, as a new one.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
 
 use esker_format::history::{DEFAULT_BRANCH, Tag};
+use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TRUNK_PREVIOUS, is_reserved};
 use serde::Serialize;
@@ -56,7 +58,7 @@ impl Rollback {
         let head = repository.read_head()?.verified;
         let revisions = Revisions::of_head(repository, head.clone())?;
         let mut report = self.plan(&revisions, visit)?;
-        check_objects(repository, &revisions, &report)?;
+        existing_objects(repository, &revisions, &report)?;
         let mut history = commit::read_history(repository, head.history())?;
         let target = report.target.clone();
         report.change(&mut history, &new_head(&target, report.revision, now));
@@ -70,22 +72,21 @@ impl Rollback {
         now: UnixTime,
         stop: &AtomicBool,
     ) -> Result<RollbackReport, AdminError> {
-        let base = repository.begin_again()?;
+        let base = repository.begin_again(None)?;
         // The comparison may take long, so the lock is taken after it.
         let head = repository.read_head()?;
         let revisions = Revisions::of_head(repository, head.verified.clone())?;
         let mut planned = self.plan(&revisions, &mut |_| Ok(()))?;
-        check_objects(repository, &revisions, &planned)?;
+        let mut returning = existing_objects(repository, &revisions, &planned)?;
         let report = exclusively(repository, stop, |lock| {
             let revisions = Revisions::of_head(repository, lock.head().verified.clone())?;
             if !lock.is_of(&head) {
                 planned = self.plan(&revisions, &mut |_| Ok(()))?;
-                check_objects(repository, &revisions, &planned)?;
+                returning = existing_objects(repository, &revisions, &planned)?;
             }
             let mut report = planned.clone();
             if lock.may_miss_objects_of(&base) {
-                let objects = &**revisions.objects();
-                lock.keep(&returning_objects(objects, report.before.root, report.target.root)?)?;
+                lock.keep(&returning)?;
             }
             let same = lock.same_revision(now);
             let (root, ttl) = write(repository, &revisions, &report, same.timestamp)?;
@@ -144,12 +145,12 @@ impl RollbackReport {
 /// Names of missing objects that a refusal has.
 const NAMED_MAX: usize = 3;
 
-/// Fails if objects of the target are missing. Those that the newest revision has too are not looked for.
-fn check_objects(
+/// Returns the objects of the target that the newest revision may lack, and fails if one of these is missing.
+fn existing_objects(
     repository: &Repository,
     revisions: &Revisions,
     report: &RollbackReport,
-) -> Result<(), AdminError> {
+) -> Result<BTreeSet<ObjectName>, AdminError> {
     let objects = returning_objects(&**revisions.objects(), report.before.root, report.target.root)?;
     let mut missing = Vec::new();
     for object in &objects {
@@ -158,7 +159,7 @@ fn check_objects(
         }
     }
     if missing.is_empty() {
-        return Ok(());
+        return Ok(objects);
     }
     let more = match missing.len().saturating_sub(NAMED_MAX) {
         0 => String::new(),

@@ -71,9 +71,12 @@ impl BranchHead {
 impl Repository {
     /// Returns the revision that changes of a branch are computed from: its newest one, or the one where it starts.
     pub(crate) fn begin_on(&self, branch: Option<&BranchRequest>) -> Result<Base, AdminError> {
-        if branch.is_none() {
-            return Ok(self.begin());
-        }
+        if branch.is_none() { Ok(self.begin()) } else { self.begin_again(branch) }
+    }
+
+    /// Returns the newest revision of the head or of a branch, as the base of recomputed changes.
+    pub(crate) fn begin_again(&self, branch: Option<&BranchRequest>) -> Result<Base, AdminError> {
+        // The number comes first, as when the repository is opened.
         let collections = self.condemned().collections()?;
         let BranchHead { revision, root, size, .. } =
             BranchHead::find(self, &self.read_head()?.verified, branch)?;
