@@ -208,10 +208,6 @@ impl Rules {
             }
         }
     }
-
-    fn is_open(&self) -> bool {
-        self.restricted().is_empty()
-    }
 }
 
 /// Returns the repository of servers, by the last part of all their URLs. Names that servers or proxies could read as
@@ -302,7 +298,7 @@ impl Host for NodeHost {
         if let Some(external) = &mut asked.external {
             external.authorities = self.authorities.clone();
         }
-        if !self.rules.is_open() {
+        if !self.rules.are_open() {
             // A server of the client's choice could otherwise send us to one that trusts this node.
             asked.redirects = false;
             // The same holds for a server outside of the repository.
