@@ -15,6 +15,7 @@ mod info;
 mod listing;
 mod page;
 mod pending_clients;
+pub mod proxy;
 mod range;
 mod repositories;
 mod request;
