@@ -11,7 +11,6 @@
 //! Nothing is handed on before it is verified: an object by the hash in its name, a manifest by its own hash and, if the
 //! repository's key is known, by its signature (docs/decisions/0121-site-proxy.md).
 
-mod body;
 mod catalogs;
 mod destinations;
 mod disk;
@@ -43,7 +42,7 @@ use tokio::sync::Semaphore;
 pub use self::destinations::{AllowedHost, DestinationError, Upstream};
 pub use self::disk::CacheError;
 pub use self::heads::FindKeys;
-pub use self::listener::{ProxyServer, ProxyStopper};
+pub use self::listener::ProxyServer;
 
 use self::catalogs::Catalogs;
 use self::destinations::Destinations;
@@ -87,8 +86,6 @@ pub struct ProxyOptions {
     pub keys: FindKeys,
     /// Trusted certificate authorities of upstream servers.
     pub authorities: Authorities,
-    /// Largest number of clients with an event stream.
-    pub listeners: usize,
 }
 
 impl ProxyOptions {
@@ -106,7 +103,6 @@ impl ProxyOptions {
             record_use: None,
             keys: Arc::new(|_| None),
             authorities: Authorities::default(),
-            listeners: crate::Limits::default().listeners,
         }
     }
 }
@@ -151,7 +147,7 @@ pub(crate) struct ProxyState {
 }
 
 impl ProxyState {
-    pub(crate) fn open(options: ProxyOptions) -> Result<Self, ProxyError> {
+    pub(crate) fn open(options: ProxyOptions, listeners: usize) -> Result<Self, ProxyError> {
         let destinations = Destinations { upstreams: options.upstreams, allowed: options.allowed };
         if destinations.upstreams.is_empty() && destinations.allowed.is_empty() {
             return Err(ProxyError::NoDestination);
@@ -184,7 +180,7 @@ impl ProxyState {
             objects,
             heads: Arc::new(heads),
             counters: RequestCounters::default(),
-            listeners: Arc::new(Semaphore::new(options.listeners)),
+            listeners: Arc::new(Semaphore::new(listeners)),
             places: Places::default(),
         })
     }

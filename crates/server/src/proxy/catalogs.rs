@@ -2,8 +2,8 @@
 //! client asked for them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_format::catalog::Catalog;
 use esker_format::compress::{Compression, decompress};
@@ -92,8 +92,7 @@ async fn changed(
 fn nested(catalog: &Object) -> Result<Nested, Failure> {
     let invalid = |error: &dyn std::fmt::Display| std::io::Error::other(error.to_string());
     let stored = catalog.read(STORED_MAX)?;
-    let plain =
-        decompress(&stored, Compression::Zlib, None, PLAIN_MAX).map_err(|error| invalid(&error))?;
+    let plain = decompress(&stored, Compression::Zlib, None, PLAIN_MAX).map_err(|error| invalid(&error))?;
     let catalog = Catalog::open(plain).map_err(|error| invalid(&error))?;
     let nested = catalog.nested().map_err(|error| invalid(&error))?;
     Ok(nested.into_iter().filter_map(|nested| Some((nested.path, nested.hash?))).collect())

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use esker_format::hash::Hasher;
 use esker_format::object::ObjectName;
 use esker_store::{FileLock, Locking, RealDisk, make_dirs, persist};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::{Timespec, Timestamps};
 
 use super::evict;
@@ -87,6 +87,8 @@ pub(crate) struct DiskCache {
     pub(super) cursor: Mutex<usize>,
     temporary: AtomicU64,
     pub(super) evicted: AtomicU64,
+    /// True after [`Self::close`]; held for reading while an object is stored or removed.
+    is_closed: RwLock<bool>,
     _lock: FileLock,
 }
 
@@ -132,6 +134,7 @@ impl DiskCache {
             cursor: Mutex::new(0),
             temporary: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
+            is_closed: RwLock::new(false),
             _lock: lock,
         };
         // The limit may be smaller than at the last start.
@@ -194,6 +197,10 @@ impl DiskCache {
             return Ok(Some(Found { is_trusted: true, len: at, ..found }));
         }
         tracing::warn!("the cached object {name} was damaged and is removed");
+        let is_closed = self.is_closed.read();
+        if *is_closed {
+            return Ok(None);
+        }
         self.remove(folder_of(name), &self.path(name), None)?;
         Ok(None)
     }
@@ -204,7 +211,8 @@ impl DiskCache {
             Incoming::Bytes(bytes) => bytes.len() as u64,
             Incoming::Reader(_, len) => *len,
         };
-        if !evict::make_room(self, len) {
+        let is_closed = self.is_closed.read();
+        if *is_closed || !evict::make_room(self, len) {
             return Ok(false);
         }
         let temporary = self.temporary();
@@ -251,12 +259,7 @@ impl DiskCache {
     }
 
     /// Removes an object unless it was used after `last_use`; returns its bytes.
-    pub(super) fn remove(
-        &self,
-        folder: usize,
-        path: &Path,
-        last_use: Option<SystemTime>,
-    ) -> io::Result<u64> {
+    pub(super) fn remove(&self, folder: usize, path: &Path, last_use: Option<SystemTime>) -> io::Result<u64> {
         let mut bytes = self.folders[folder].lock();
         let facts = match fs::symlink_metadata(path) {
             Ok(facts) => facts,
@@ -274,7 +277,13 @@ impl DiskCache {
     }
 
     /// Syncs all objects and records that the stop was clean.
-    pub(crate) fn close(&self) -> io::Result<()> {
+    pub(crate) fn close(&self) -> Result<(), CacheError> {
+        // Requests that were cut at the end of the grace may still work.
+        *self.is_closed.write() = true;
+        self.record_clean().map_err(|source| CacheError::Io { path: self.root.clone(), source })
+    }
+
+    fn record_clean(&self) -> io::Result<()> {
         let folder = File::open(&self.root)?;
         rustix::fs::syncfs(&folder)?;
         let bytes: Vec<String> = self.folders.iter().map(|folder| folder.lock().to_string()).collect();

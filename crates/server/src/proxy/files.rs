@@ -158,7 +158,8 @@ impl Files {
         }
         let file = self.saved.join(path);
         let now = FileTimes::new().set_modified(SystemTime::now());
-        let is_recorded = is_same && File::options().write(true).open(&file).and_then(|file| file.set_times(now)).is_ok();
+        let is_recorded =
+            is_same && File::options().write(true).open(&file).and_then(|file| file.set_times(now)).is_ok();
         if !is_recorded {
             make_dirs(&RealDisk::PRIVATE, &self.saved)?;
             persist(&RealDisk::PRIVATE, &file, bytes)?;

@@ -94,8 +94,7 @@ impl Heads {
             self.counters.hits.fetch_add(1, Ordering::Relaxed);
             return serve(kept, false, true);
         }
-        let usable =
-            kept.filter(|kept| kept.content.is_some() && kept.age() <= self.options.stale_age);
+        let usable = kept.filter(|kept| kept.content.is_some() && kept.age() <= self.options.stale_age);
         let Some(stale) = usable else {
             return serve(&self.refresh(place, path, fresh).await?, false, false);
         };
@@ -188,11 +187,7 @@ impl Heads {
     }
 
     /// Checks a new manifest, keeps it, and announces it.
-    async fn accept(
-        self: &Arc<Self>,
-        place: &Arc<Place>,
-        bytes: Bytes,
-    ) -> Result<Kept, Failure> {
+    async fn accept(self: &Arc<Self>, place: &Arc<Place>, bytes: Bytes) -> Result<Kept, Failure> {
         let refused = |error| {
             self.counters.refused.fetch_add(1, Ordering::Relaxed);
             Failure::Untrusted(error)
@@ -234,7 +229,9 @@ impl Heads {
         place.forget_missing();
         place.revision.send_replace(place.files.revision());
         let (catalogs, objects, place) = (self.catalogs.clone(), self.objects.clone(), place.clone());
-        tokio::spawn(async move { catalogs.follow(&objects, &place, seen.map(|seen| seen.root), query).await });
+        tokio::spawn(
+            async move { catalogs.follow(&objects, &place, seen.map(|seen| seen.root), query).await },
+        );
         Ok(kept)
     }
 

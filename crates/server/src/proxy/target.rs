@@ -2,7 +2,7 @@
 
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
-use hyper::header::{self, HeaderMap};
+use hyper::header::HeaderMap;
 use hyper::{Method, StatusCode, Uri};
 
 use super::destinations::{Destinations, Group};
@@ -44,8 +44,6 @@ impl Folder {
 pub(crate) struct Target {
     pub(crate) folder: Folder,
     pub(crate) wanted: Wanted,
-    /// True if the client refuses cached answers.
-    pub(crate) fresh: bool,
     /// True if another proxy of the site asks.
     pub(crate) is_peer: bool,
 }
@@ -76,7 +74,7 @@ pub(crate) fn parse(
     let (path, wanted) =
         find(path).ok_or((StatusCode::FORBIDDEN, "the path is none of a repository's files"))?;
     let folder = Folder { group, path };
-    Ok(Target { folder, wanted, fresh: is_fresh(headers), is_peer: headers.contains_key(PEER) })
+    Ok(Target { folder, wanted, is_peer: headers.contains_key(PEER) })
 }
 
 /// Returns the folder and the file of a path below the repositories.
@@ -102,7 +100,6 @@ fn find(path: &str) -> Option<(String, Wanted)> {
         }
         Route::Batch { repository, names } => Some((repository.as_str().to_owned(), Wanted::Batch(names))),
         Route::Revisions { repository } => Some((repository.as_str().to_owned(), Wanted::Revisions)),
-        _ => None,
     }
 }
 
@@ -113,14 +110,6 @@ fn geo(path: &str) -> Option<(String, Wanted)> {
     let repository = RepositoryName::parse(repository).ok()?;
     let is_query = query.len() <= GEO_MAX && query.bytes().all(is_plain) && !query.contains("..");
     is_query.then(|| (repository.as_str().to_owned(), Wanted::File(format!("api/v1.0/geo/{query}"))))
-}
-
-fn is_fresh(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(header::CACHE_CONTROL).iter().chain(headers.get_all(header::PRAGMA));
-    values.filter_map(|value| value.to_str().ok()).any(|value| {
-        let fresh = ["no-cache", "no-store", "max-age=0"];
-        value.split(',').any(|word| fresh.iter().any(|fresh| word.trim().eq_ignore_ascii_case(fresh)))
-    })
 }
 
 #[cfg(test)]
@@ -149,7 +138,9 @@ mod tests {
         assert_eq!(find("/info/v1/meta.json"), file("info/v1", "meta.json"));
         let geo = "api/v1.0/geo/proxy.site.test/s1.test,s2.test";
         assert_eq!(find(&format!("/a.test/{geo}")), file("a.test", geo));
-        for path in ["/", "/a.test", "/a.test/data/txn/x", "/a.test/stats/stats.db", "/a.test/api/v1.0/geo/x?y"] {
+        for path in
+            ["/", "/a.test", "/a.test/data/txn/x", "/a.test/stats/stats.db", "/a.test/api/v1.0/geo/x?y"]
+        {
             assert_eq!(find(path), None, "{path}");
         }
     }

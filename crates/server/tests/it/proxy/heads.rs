@@ -54,8 +54,7 @@ fn stale_manifests_are_served_while_upstream_is_away() {
     let proxy = Proxy::start(options(cache.path(), &[&origin]));
     assert_eq!(proxy.get(MANIFEST).body, first.body);
     proxy.stop();
-    let proxy =
-        Proxy::start(ProxyOptions { stale_age: Duration::ZERO, ..options(cache.path(), &[&origin]) });
+    let proxy = Proxy::start(ProxyOptions { stale_age: Duration::ZERO, ..options(cache.path(), &[&origin]) });
     assert!(proxy.get(MANIFEST).status >= 502, "it is too old");
     proxy.stop();
     origin.mirror.come_back();
@@ -168,7 +167,10 @@ fn catalogs_that_clients_asked_for_are_fetched_ahead() {
         let plain = object::inflate(&stored);
         let catalog = esker_format::catalog::Catalog::open(plain).expect("a catalog");
         let nested = catalog.nested().expect("nested catalogs");
-        nested.into_iter().filter_map(|nested| Some((nested.path, nested.hash?.to_string()))).collect::<Vec<_>>()
+        nested
+            .into_iter()
+            .filter_map(|nested| Some((nested.path, nested.hash?.to_string())))
+            .collect::<Vec<_>>()
     };
     let path = |hash: &str| format!("/cvmfs/full.test/{}", object::path(hash, "C"));
     assert_eq!(proxy.get(&path(&old.root)).status, 200);
@@ -178,9 +180,10 @@ fn catalogs_that_clients_asked_for_are_fetched_ahead() {
     origin.repository.write(".cvmfspublished", &last);
     let new = origin.repository.manifest().get('C').expect("a root catalog");
     let before = nested(&old.root);
-    let changed: Vec<_> = nested(&new).into_iter().filter(|(place, hash)| {
-        before.iter().any(|(other, old)| other == place && old != hash)
-    }).collect();
+    let changed: Vec<_> = nested(&new)
+        .into_iter()
+        .filter(|(place, hash)| before.iter().any(|(other, old)| other == place && old != hash))
+        .collect();
     assert!(!changed.is_empty(), "the fixture changes nested catalogs");
     assert_eq!(proxy.get(MANIFEST).body, last);
     for (_, hash) in changed {

@@ -140,8 +140,7 @@ fn the_cache_stays_below_its_limit() {
         step.take(20_000).collect::<Vec<u8>>()
     };
     let paths: Vec<String> = (0..40).map(|number| origin.add(&noise(number))).collect();
-    let proxy =
-        Proxy::start(ProxyOptions { cache_size: LIMIT, ..options(cache.path(), &[&origin]) });
+    let proxy = Proxy::start(ProxyOptions { cache_size: LIMIT, ..options(cache.path(), &[&origin]) });
     std::thread::scope(|scope| {
         for worker in 0..4 {
             let (proxy, paths, origin) = (&proxy, &paths, &origin);

@@ -60,8 +60,7 @@ fn a_silent_peer_delays_an_object_by_seconds_only() {
     let cache = tempfile::tempdir().expect("a folder");
     let socket = socket();
     let own_url = Some(format!("http://{}", socket.local_addr().expect("an address")));
-    let options =
-        ProxyOptions { own_url, peers: vec![silent.url()], ..options(cache.path(), &[&origin]) };
+    let options = ProxyOptions { own_url, peers: vec![silent.url()], ..options(cache.path(), &[&origin]) };
     let proxy = Proxy::on(socket, options);
     let began = std::time::Instant::now();
     let mut number = 0;

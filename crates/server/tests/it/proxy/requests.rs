@@ -25,7 +25,7 @@ fn other_destinations_are_forbidden() {
         assert!(response.text().len() > 20, "the body gives the reason: {:?}", response.text());
     }
     let tunnel = proxy.client().ask("CONNECT", "other.test:443", "");
-    assert_eq!(tunnel.status, 403);
+    assert!([400, 403].contains(&tunnel.status));
     assert_eq!(proxy.client().ask("POST", MANIFEST, "").status, 405);
     assert_eq!(origin.mirror.requests().len(), 0);
     assert!(proxy.status()["requests"]["refused"].as_u64() >= Some(8));
@@ -46,7 +46,8 @@ fn a_proxy_that_is_its_own_server_ends_the_loop() {
     let listener = super::site::socket();
     let own = listener.local_addr().expect("an address");
     let upstream = esker_server::proxy::Upstream::parse(&format!("http://{own}")).expect("a URL");
-    let proxy = Proxy::on(listener, ProxyOptions { upstreams: vec![upstream], ..options(cache.path(), &[&origin]) });
+    let proxy =
+        Proxy::on(listener, ProxyOptions { upstreams: vec![upstream], ..options(cache.path(), &[&origin]) });
     assert!(proxy.get(MANIFEST).status >= 500);
 }
 
@@ -59,10 +60,16 @@ fn malformed_requests_get_an_error_and_no_answer() {
         ("\0\0\0\0\r\n\r\n".to_owned(), [400, 400]),
         (format!("GET {MANIFEST} HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), [400, 400]),
         (format!("GET {MANIFEST} HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabcd"), [413, 400]),
-        (format!("GET {MANIFEST} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), [413, 400]),
+        (
+            format!("GET {MANIFEST} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+            [413, 400],
+        ),
         (format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(100_000)), [414, 431]),
         ("GET http:// HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), [400, 403]),
-        ("GET http://u:p@s.test/cvmfs/a.test/.cvmfspublished HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), [400, 403]),
+        (
+            "GET http://u:p@s.test/cvmfs/a.test/.cvmfspublished HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(),
+            [400, 403],
+        ),
     ] {
         let mut client = proxy.client();
         // The proxy may close before it has read all.

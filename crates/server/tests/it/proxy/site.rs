@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use esker_format::master_keys::MasterKeys;
-use esker_server::Limits;
-use esker_server::proxy::{ProxyOptions, ProxyServer, ProxyStopper, Upstream};
+use esker_server::proxy::{ProxyOptions, ProxyServer, Upstream};
+use esker_server::{Options, Stopper};
 use esker_testkit::fixture::{FULL, Repository};
 use esker_testkit::mirror::Mirror;
 use esker_testkit::object;
@@ -61,7 +61,7 @@ impl Origin {
 /// A running proxy, stopped when it is dropped.
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
-    stopper: ProxyStopper,
+    stopper: Stopper,
     thread: Option<JoinHandle<Value>>,
 }
 
@@ -88,9 +88,9 @@ impl Proxy {
     }
 
     pub(super) fn on(listener: TcpListener, options: ProxyOptions) -> Self {
-        let server = ProxyServer::new(listener, options, Limits::default()).expect("a proxy");
+        let server = ProxyServer::new(vec![listener], options, Options::default()).expect("a proxy");
         let (address, stopper) = (server.address(), server.stopper());
-        let thread = std::thread::spawn(move || server.run().expect("serving"));
+        let thread = std::thread::spawn(move || server.run().expect("serving").1);
         Self { address, stopper, thread: Some(thread) }
     }
 
