@@ -4,10 +4,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use esker_format::object::ObjectName;
 use esker_store::{MEMORY_MAX, Stored};
+use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
 use super::disk::{DiskCache, Found, Incoming};
@@ -177,7 +179,22 @@ fn keep(cache: &DiskCache, name: ObjectName, stored: Stored, announcer: &Announc
 fn note(name: ObjectName, put: std::io::Result<bool>) {
     match put {
         Ok(true) => {}
+        // A full disk would else fill the log, too.
+        _ if !is_due() => {}
         Ok(false) => tracing::warn!("the cache has no room for {name}"),
-        Err(error) => tracing::warn!("can't store {name} in the cache: {error}"),
+        Err(error) => {
+            tracing::warn!("can't store {name} in the cache, nor others since the last warning: {error}")
+        }
     }
+}
+
+/// Returns true once a minute.
+fn is_due() -> bool {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last = LAST.lock();
+    let is_due = last.is_none_or(|last| last.elapsed() >= Duration::from_secs(60));
+    if is_due {
+        *last = Some(Instant::now());
+    }
+    is_due
 }
