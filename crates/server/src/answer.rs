@@ -2,7 +2,7 @@
 //!
 //! Lifetimes and types are those of the reference's web server configuration. Objects carry an ETag made of their
 //! name, which is the same on every replica; other files have no validator, and dates never are one, since they differ
-//! between replicas (docs/decisions/0010-http-server.md).
+//! between replicas (docs/decisions/0120-http-server-on-hyper.md).
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
