@@ -18,6 +18,7 @@ use super::exchange::{Exchange, OpenStream};
 use super::shares::Share;
 use crate::access_log::Line;
 use crate::answer::Piece;
+use crate::metrics::Kind;
 
 /// Error of a body: it ends the connection, because the length was sent already.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -58,6 +59,7 @@ pub(crate) struct Report {
     stream: Option<OpenStream>,
     begun: Instant,
     line: Option<Box<Line>>,
+    kind: Kind,
 }
 
 struct Reported {
@@ -69,18 +71,18 @@ struct Reported {
 
 impl Report {
     pub(crate) fn new(exchange: Arc<Exchange>, stream: Option<OpenStream>, line: Option<Box<Line>>) -> Self {
-        Self { exchange, stream, begun: Instant::now(), line }
+        Self { exchange, stream, begun: Instant::now(), line, kind: Kind::Refused }
     }
 
-    /// Sets the time at which the request arrived.
-    pub(crate) fn begun(&mut self, begun: Instant) {
-        self.begun = begun;
+    /// Sets the kind of the response.
+    pub(crate) fn of(&mut self, kind: Kind) {
+        self.kind = kind;
     }
 
     /// Counts the response.
     pub(crate) fn done(self, status: u16, sent: u64, is_whole: bool) {
         let took = self.begun.elapsed();
-        self.exchange.transport.counters.answered(status, is_whole.then_some(sent), took);
+        self.exchange.transport.counters.answered(self.kind, status, is_whole.then_some(sent), took);
         if let Some(line) = self.line {
             self.exchange.transport.counters.log(&line, status, sent, is_whole, took);
         }

@@ -2,11 +2,16 @@
 
 mod batch;
 mod client;
+mod client_limits;
+mod crowd;
 mod events;
 mod files;
 mod folders;
 mod limits;
 mod links;
 mod listed;
+mod malformed;
+mod monitoring;
 mod proxy;
 mod ranges;
+mod secure;
