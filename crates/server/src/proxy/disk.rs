@@ -116,7 +116,6 @@ impl DiskCache {
         }
         let clean = read_clean(root);
         let is_clean = clean.is_some();
-        let doubtful_before = if clean.is_none() { Some(now_at(&temporary).map_err(failed)?) } else { None };
         match fs::remove_file(root.join(CLEAN)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => File::open(root).and_then(|folder| folder.sync_all()).map_err(failed)?,
