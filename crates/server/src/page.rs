@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use esker_format::time::UnixTime;
 
+use hyper::header::CONTENT_SECURITY_POLICY;
+
 use crate::answer::Answer;
 use crate::date;
 use crate::listing::{Entry, State, Totals};
@@ -46,9 +48,8 @@ pub(crate) fn index(entries: &[Entry]) -> Answer {
          <h1>Software repositories</h1><p>{count}. Served by Esker, mountable with Esker and CernVM-FS. \
          <a href=/cvmfs/info/v1/repositories.json>JSON</a></p>{table}\n"
     );
-    let mut answer = Answer::made("text/html; charset=utf-8", LIFETIME, text);
-    answer.fields.push(("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'".into()));
-    answer
+    Answer::made("text/html; charset=utf-8", LIFETIME, text)
+        .with(CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")
 }
 
 fn row(rows: &mut String, entry: &Entry, now: UnixTime) {
