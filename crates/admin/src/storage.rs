@@ -82,7 +82,7 @@ impl Storage {
     }
 
     /// Returns the folder or URL, for messages.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         self.sink.describe()
     }
 

@@ -13,6 +13,8 @@ use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::state;
 
+use super::Storage;
+
 const FILE: &str = "storage.json";
 const FILE_MAX: u64 = 1 << 16;
 
@@ -60,6 +62,17 @@ impl RememberedStorage {
         Ok(Some(Self { url, settings: stored.settings }))
     }
 
+    /// Returns true if a storage is remembered at a place.
+    pub fn is_at(place: &Path) -> bool {
+        path(place).is_file()
+    }
+
+    /// Returns true if there is a repository.
+    pub fn has_head(&self, place: &Path) -> Result<bool, AdminError> {
+        let disks = Disks::default();
+        Storage::new(place, self.open(&disks, place)?).has_head(&disks)
+    }
+
     /// Remembers the storage at a place.
     pub fn write(&self, place: &Path) -> Result<(), AdminError> {
         let disks = Disks::default();
@@ -70,6 +83,15 @@ impl RememberedStorage {
             serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");
         let path = path(place);
         persist(&*disks.private, &path, &text).map_err(AdminError::file("writing", &path))
+    }
+
+    /// Forgets the storage at a place, and removes the folders that are empty then.
+    pub fn forget(place: &Path) {
+        let state = state::folder(place);
+        // What stays does no harm.
+        let _ = std::fs::remove_file(path(place));
+        let _ = std::fs::remove_dir(state);
+        let _ = std::fs::remove_dir(place);
     }
 
     /// Opens the storage, with credentials of this process.
