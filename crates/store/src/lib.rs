@@ -56,7 +56,9 @@ pub use error::{Blame, Cause, Phase, StoreError, names};
 pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
-pub use object_storage::{Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl};
+pub use object_storage::{
+    Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, public_url,
+};
 pub use objects::Objects;
 pub use objects::handle::{Handle, Mapped, OpenObject};
 pub use objects::object_store::{Holder, ObjectStore, Warmed};

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-
-use super::url::{Bucket, Provider};
 
 /// Settings of a storage. A folder needs none of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +29,12 @@ pub struct StorageSettings {
     /// Maximum number of requests at once. Default: [`Self::CONNECTIONS`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections: Option<usize>,
+    /// Number of repetitions of a failed request. Default: [`Self::RETRIES`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retries: Option<u32>,
+    /// Seconds without progress after which a request fails. Default: [`Self::TIMEOUT`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<u32>,
     /// Profile in the files of credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
@@ -51,41 +56,21 @@ impl StorageSettings {
     /// Default maximum of requests at once.
     pub const CONNECTIONS: usize = 32;
 
-    /// Returns whether requests name the bucket in their path.
-    pub(super) fn has_path_style(&self, bucket: &Bucket) -> bool {
-        // A certificate for `*.s3.REGION.amazonaws.com` is not for names with further dots.
-        self.path_style.unwrap_or(self.endpoint.is_some() || bucket.name.contains('.'))
+    /// Default number of repetitions of a failed request.
+    pub const RETRIES: u32 = 8;
+    /// Default time without progress after which a request fails, in seconds.
+    pub const TIMEOUT: u32 = 60;
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.unwrap_or(Self::CONNECTIONS).max(1)
     }
 
-    /// Returns the URL under which clients read the repository from a public bucket.
-    pub fn public_url(&self, bucket: &Bucket) -> Option<String> {
-        let variable = |name: &str| self.environment.get(name).map(str::to_owned);
-        let (endpoint, path_style) = match bucket.provider {
-            Provider::S3 => {
-                let region = self.region.clone().or_else(|| variable("AWS_REGION"));
-                let region = region.or_else(|| variable("AWS_DEFAULT_REGION"));
-                let region = region.unwrap_or_else(|| "us-east-1".to_owned());
-                let amazon = format!("https://s3.{region}.amazonaws.com");
-                let endpoint = self.endpoint.clone().or_else(|| variable("AWS_ENDPOINT_URL_S3"));
-                let endpoint = endpoint.or_else(|| variable("AWS_ENDPOINT_URL"));
-                let path_style = self.path_style.unwrap_or(endpoint.is_some() || bucket.name.contains('.'));
-                (endpoint.unwrap_or(amazon), path_style)
-            }
-            Provider::Google => {
-                (self.endpoint.clone().unwrap_or_else(|| "https://storage.googleapis.com".to_owned()), true)
-            }
-            Provider::Azure => {
-                let account = variable("AZURE_STORAGE_ACCOUNT_NAME");
-                let own = account.map(|account| format!("https://{account}.blob.core.windows.net"));
-                (self.endpoint.clone().or(own)?, true)
-            }
-        };
-        let base = if path_style {
-            format!("{}/{}", endpoint.trim_end_matches('/'), bucket.name)
-        } else {
-            with_bucket_in_host(&endpoint, &bucket.name)?
-        };
-        Some(if bucket.prefix.is_empty() { base } else { format!("{base}/{}", bucket.prefix) })
+    pub(super) fn retries(&self) -> u32 {
+        self.retries.unwrap_or(Self::RETRIES)
+    }
+
+    pub(super) fn stall(&self) -> Duration {
+        Duration::from_secs(self.timeout.unwrap_or(Self::TIMEOUT).max(1).into())
     }
 }
 
@@ -141,28 +126,7 @@ impl fmt::Debug for Environment {
 
 #[cfg(test)]
 mod tests {
-    use super::super::url::StorageUrl;
     use super::*;
-
-    #[test]
-    fn clients_read_from_the_public_url() {
-        let url = |text: &str, settings: &StorageSettings| {
-            settings.public_url(StorageUrl::parse(text).unwrap().bucket().unwrap())
-        };
-        let endpoint = |endpoint: &str| Some(endpoint.to_owned());
-        let amazon = StorageSettings { region: Some("eu-west-1".into()), ..StorageSettings::default() };
-        let plain = StorageSettings { endpoint: endpoint("http://h:9000/"), ..StorageSettings::default() };
-        let hosted = StorageSettings { path_style: Some(false), ..plain.clone() };
-        assert_eq!(url("s3://b/p", &amazon).unwrap(), "https://b.s3.eu-west-1.amazonaws.com/p");
-        assert_eq!(url("s3://b.c/p", &amazon).unwrap(), "https://s3.eu-west-1.amazonaws.com/b.c/p");
-        assert_eq!(url("s3://b/p", &plain).unwrap(), "http://h:9000/b/p");
-        assert_eq!(url("s3://b", &hosted).unwrap(), "http://b.h:9000");
-        assert_eq!(
-            url("gs://b/p", &StorageSettings::default()).unwrap(),
-            "https://storage.googleapis.com/b/p"
-        );
-        assert_eq!(url("az://b/p", &StorageSettings::default()), None);
-    }
 
     #[test]
     fn secrets_are_not_shown() {

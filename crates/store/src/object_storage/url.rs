@@ -108,7 +108,7 @@ impl StorageUrl {
 
 impl Bucket {
     /// Returns the key of a file of the repository.
-    pub(super) fn key(&self, path: &str) -> String {
+    pub(crate) fn key(&self, path: &str) -> String {
         if self.prefix.is_empty() { path.to_owned() } else { format!("{}/{path}", self.prefix) }
     }
 

@@ -3,13 +3,12 @@
 //! Both address families are queried in parallel, so that a name server that never answers for one doesn't delay the
 //! other.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
-use std::rc::Rc;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hickory_resolver::config::{
@@ -20,6 +19,7 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::{Hosts, ResolverBuilder, TokioResolver};
+use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::error::Cause;
@@ -46,13 +46,13 @@ const OTHER_KIND: Duration = Duration::from_millis(50);
 /// until one of these files changes.
 #[derive(Default)]
 pub(super) struct Names {
-    resolvers: RefCell<HashMap<(Dns, Kind), NameAnswer<TokioResolver>>>,
-    hosts: RefCell<Option<NameAnswer<Hosts>>>,
+    resolvers: Mutex<HashMap<(Dns, Kind), NameAnswer<TokioResolver>>>,
+    hosts: Mutex<Option<NameAnswer<Hosts>>>,
 }
 
 /// Content of one of these files after parsing, or the lack of it.
 struct NameAnswer<T> {
-    made: Rc<T>,
+    made: Arc<T>,
     version: Version,
 }
 
@@ -124,7 +124,7 @@ impl Names {
             Some(until) if !addresses.is_empty() => Ok(Resolved { addresses, until }),
             _ => {
                 // The network may have changed, and an answer that there is no such name is not to be remembered.
-                self.resolvers.borrow_mut().retain(|(of, _), _| of != dns);
+                self.resolvers.lock().retain(|(of, _), _| of != dns);
                 Err(failed(failure.unwrap_or_else(|| "it has no address".to_owned())))
             }
         }
@@ -171,9 +171,9 @@ impl Names {
         kinds.filter_map(of).flat_map(|found| LookupIp::from(found).iter().collect::<Vec<_>>()).collect()
     }
 
-    fn hosts(&self) -> Rc<Hosts> {
+    fn hosts(&self) -> Arc<Hosts> {
         let version = version(HOSTS);
-        if let Some(known) = self.hosts.borrow().as_ref().filter(|known| known.version == version) {
+        if let Some(known) = self.hosts.lock().as_ref().filter(|known| known.version == version) {
             return known.made.clone();
         }
         let mut hosts = Hosts::default();
@@ -181,21 +181,21 @@ impl Names {
             // Lines before one that can't be read count.
             let _ = hosts.read_hosts_conf(file);
         }
-        let made = Rc::new(hosts);
-        *self.hosts.borrow_mut() = Some(NameAnswer { made: made.clone(), version });
+        let made = Arc::new(hosts);
+        *self.hosts.lock() = Some(NameAnswer { made: made.clone(), version });
         made
     }
 
-    fn resolver(&self, dns: &Dns, kind: Kind) -> Result<Rc<TokioResolver>, String> {
+    fn resolver(&self, dns: &Dns, kind: Kind) -> Result<Arc<TokioResolver>, String> {
         let version = if dns.server.is_some() { None } else { version(RESOLV_CONF) };
         let key = (dns.clone(), kind);
-        if let Some(known) = self.resolvers.borrow().get(&key).filter(|known| known.version == version) {
+        if let Some(known) = self.resolvers.lock().get(&key).filter(|known| known.version == version) {
             return Ok(known.made.clone());
         }
         let mut builder = builder(dns)?;
         set(builder.options_mut(), dns, kind);
-        let made = Rc::new(builder.build().map_err(|error| error.to_string())?);
-        self.resolvers.borrow_mut().insert(key, NameAnswer { made: made.clone(), version });
+        let made = Arc::new(builder.build().map_err(|error| error.to_string())?);
+        self.resolvers.lock().insert(key, NameAnswer { made: made.clone(), version });
         Ok(made)
     }
 }
