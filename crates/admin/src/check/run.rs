@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use esker_format::manifest;
 use esker_format::time::UnixTime;
-use esker_store::{LocalSink, RealDisk};
+use esker_store::RealDisk;
 
 use super::catalogs::Catalogs;
 use super::finding::Findings;
@@ -17,12 +17,22 @@ use super::{data, head, history, paths, reflog, remote, storage};
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
 use crate::state;
+use crate::storage::Storage;
 
 impl Check<'_> {
-    /// Checks a repository in a folder.
+    /// Checks a repository in a folder or in object storage.
     pub fn run(&self, place: &CheckPlace, now: UnixTime) -> Result<CheckReport, AdminError> {
-        let sink = LocalSink::open(&place.root);
-        let target = Target::Folder(&sink);
+        self.run_in(&Storage::open(&place.root)?, place, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn run_in(
+        &self,
+        storage: &Storage,
+        place: &CheckPlace,
+        now: UnixTime,
+    ) -> Result<CheckReport, AdminError> {
+        let target = Target::Storage(storage);
         let state = Some(state::folder(&place.root)).filter(|state| state.is_dir());
         let scratch = tempfile_folder(state.as_deref());
         self.run_on(&target, place, (state.as_deref(), &scratch), now)
@@ -62,10 +72,13 @@ impl Check<'_> {
             report.revisions = catalogs.roots.len() as u64;
             report.catalogs = catalogs.known.len() as u64;
             report.entries = catalogs.entries;
-            let named = catalogs.objects(self, sink, &lists, (disk, scratch))?;
+            let named = catalogs.objects(self, sink, &lists, (disk.clone(), scratch))?;
             report.objects = named.len();
             let mut bad = match (target, &self.data) {
-                (Target::Folder(sink), _) => storage::missing(self, sink, &named)?,
+                (Target::Storage(storage), _) => match storage.sink().folder() {
+                    Some(folder) => storage::missing(self, folder, &named)?,
+                    None => storage::missing_listed(self, sink, &named, (disk, scratch))?,
+                },
                 (Target::Server(server), None) => remote::missing(self, server.0, &named)?,
                 // Each object is read.
                 (Target::Server(_), Some(_)) => BadObjects::new(),
