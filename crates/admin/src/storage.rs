@@ -25,6 +25,7 @@ use esker_store::{FileLock, LocalSink, Sink, make_dirs};
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::signed::SMALL_FILE_MAX;
+use crate::state;
 
 pub use remembered::RememberedStorage;
 
@@ -88,8 +89,9 @@ impl Storage {
 
     /// Prepares for storing objects: removes what ended processes left, and makes a missing place of object storage.
     pub(crate) fn prepare(&self, disks: &Disks) -> Result<(), AdminError> {
-        self.sink.prepare()?;
-        self.make_place(disks)
+        // First, since the storage notes there what it found out about the server.
+        self.make_place(disks)?;
+        Ok(self.sink.prepare()?)
     }
 
     /// Makes the folders of a new repository.
@@ -102,7 +104,8 @@ impl Storage {
         if self.is_folder() {
             return Ok(());
         }
-        make_dirs(&*disks.private, &self.place).map_err(AdminError::file("making folder", &self.place))
+        let state = state::folder(&self.place);
+        make_dirs(&*disks.private, &state).map_err(AdminError::file("making folder", &state))
     }
 
     /// Takes the lock of the head, or fails if another process has it; none for storage that needs no lock.

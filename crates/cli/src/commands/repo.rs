@@ -20,7 +20,9 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::{Output, parse_size};
-use crate::publisher::{BucketArgs, DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_admin, storage_of};
+use crate::publisher::{
+    BucketArgs, DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_admin, storage_of,
+};
 use crate::settings::Settings;
 
 /// Creates, lists, describes, configures and removes repositories, and renews their whitelists.

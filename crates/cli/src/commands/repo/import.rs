@@ -48,8 +48,10 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let conf = ServerConf::read(&args.config.clone().unwrap_or_else(usual))
         .map_err(|error| failed(error).hint("name the configuration with --config FILE"))?;
     if args.place.is_bucket_given()? {
-        return Err(Failure::usage("`repo import` takes over repositories in folders, and not in object storage")
-            .hint("name the folder of the repository with --storage DIR"));
+        return Err(Failure::usage(
+            "`repo import` takes over repositories in folders, and not in object storage",
+        )
+        .hint("name the folder of the repository with --storage DIR"));
     }
     // An option goes before the configuration.
     let root = match args.place.is_storage_given() {

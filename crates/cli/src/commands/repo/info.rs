@@ -106,7 +106,8 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
 /// Returns the name in the manifest of a folder, or that of the folder.
 fn name_of(root: &Path) -> Option<RepositoryName> {
     use esker_admin::RepositoryFiles as _;
-    let read = Storage::open(root).ok().and_then(|storage| storage.read(manifest::PATH, 1 << 20).ok().flatten());
+    let read =
+        Storage::open(root).ok().and_then(|storage| storage.read(manifest::PATH, 1 << 20).ok().flatten());
     let name = read.and_then(|bytes| Manifest::parse(&bytes).ok()?.name);
     let folder = || root.file_name().map(|last| lossy(last.as_encoded_bytes()));
     RepositoryName::parse(&name.or_else(folder)?).ok()

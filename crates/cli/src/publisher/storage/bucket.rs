@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use esker_admin::{RememberedStorage, Storage};
+use esker_admin::RememberedStorage;
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_store::{Environment, StorageSettings, StorageUrl};
@@ -67,14 +67,19 @@ impl BucketArgs {
     /// Returns the settings to remember: options, and otherwise the address that the environment names.
     pub(crate) fn settings(&self) -> Result<StorageSettings, Failure> {
         let environment = Environment::of_process();
-        let variable = |names: &[&str]| names.iter().find_map(|name| environment.get(name)).map(str::to_owned);
+        let variable =
+            |names: &[&str]| names.iter().find_map(|name| environment.get(name)).map(str::to_owned);
         let absolute = |option: &str, path: &Option<PathBuf>| {
-            path.as_ref().map(std::path::absolute).transpose().map_err(|error| {
-                Failure::usage(format!("{option}: {error}"))
-            })
+            path.as_ref()
+                .map(std::path::absolute)
+                .transpose()
+                .map_err(|error| Failure::usage(format!("{option}: {error}")))
         };
         Ok(StorageSettings {
-            endpoint: self.endpoint.clone().or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])),
+            endpoint: self
+                .endpoint
+                .clone()
+                .or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])),
             region: self.region.clone().or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"])),
             path_style: self.path_style,
             storage_class: self.storage_class.clone(),
@@ -100,8 +105,11 @@ pub(crate) fn attach(
     let wanted = RememberedStorage::of_repository(url, name, settings).map_err(failed)?;
     match RememberedStorage::read(root).map_err(failed)? {
         Some(known) if known.url != wanted.url => {
-            return Err(Failure::usage(format!("the storage of {name} is {}, and not {}", known.url, wanted.url))
-                .hint(format!("leave out --storage; this is remembered in {}", root.join(".esker").display())));
+            return Err(Failure::usage(format!(
+                "the storage of {name} is {}, and not {}",
+                known.url, wanted.url
+            ))
+            .hint(format!("leave out --storage; this is remembered in {}", root.join(".esker").display())));
         }
         Some(_) if new.is_none() => return Ok(()),
         None if root.join(manifest::PATH).exists() => {
@@ -120,7 +128,8 @@ pub(crate) fn attach(
 
 /// Returns the URL under which a client of this machine reads the repository at a place.
 pub(crate) fn readable_url(root: &Path) -> Result<String, Failure> {
-    let remembered = RememberedStorage::read(root).map_err(|error| of_admin("can't read the storage", &error))?;
+    let remembered =
+        RememberedStorage::read(root).map_err(|error| of_admin("can't read the storage", &error))?;
     let Some(remembered) = remembered else { return Ok(format!("file://{}", root.display())) };
     remembered.public_url().ok_or_else(|| {
         Failure::usage(format!("there is no URL under which clients read {}", remembered.url))
@@ -130,5 +139,6 @@ pub(crate) fn readable_url(root: &Path) -> Result<String, Failure> {
 
 /// Returns the address of the storage at a place, for messages.
 pub(crate) fn shown(root: &Path) -> String {
-    Storage::open(root).map_or_else(|_| root.display().to_string(), |storage| storage.describe())
+    let remembered = RememberedStorage::read(root).ok().flatten();
+    remembered.map_or_else(|| root.display().to_string(), |remembered| remembered.url.to_string())
 }
