@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::problem::StorageProblem;
 use super::requests::{Condition, ReadFailure, Requests, pause};
 
-/// Maximum size of a file that is replaced.
+/// Size up to which a file is read to be compared; a larger one is only equal to expected content of its size.
 const FILE_MAX: u64 = 1 << 20;
 /// Number of attempts; each failed request is repeated several times within one.
 const ATTEMPTS: u32 = 8;
@@ -33,10 +33,12 @@ pub(crate) async fn replace(
     bytes: &Bytes,
     expected: Option<&[u8]>,
 ) -> Result<Replaced, StorageProblem> {
+    let limit = [bytes, expected.unwrap_or_default()].map(|content| content.len() as u64);
+    let limit = limit.into_iter().fold(FILE_MAX, u64::max);
     let mut last: Option<Failure> = None;
     for attempt in 0..ATTEMPTS {
         pause(attempt).await;
-        let found = match requests.get(file, FILE_MAX).await {
+        let found = match requests.get(file, limit).await {
             Ok(found) => found,
             Err(ReadFailure::TooLarge) => return Ok(Replaced::No),
             Err(ReadFailure::Problem(problem)) => return Err(problem),

@@ -29,7 +29,7 @@ use uploads::Uploads;
 const ASK_FROM: usize = 64 << 10;
 /// Number of folders that are listed at once.
 const LISTED_AT_ONCE: usize = 8;
-/// More than any root file has that is compared before it is replaced.
+/// Size up to which a root file is read to be compared; a larger one is only equal to expected content of its size.
 const ROOT_FILE_MAX: u64 = 1 << 20;
 
 /// A repository in a bucket, to publish to.
@@ -221,7 +221,12 @@ impl Sink for ObjectSink {
         self.ensure_safe()?;
         if self.lock.is_some() {
             // The caller holds the lock.
-            if self.root_file(name, ROOT_FILE_MAX)?.as_deref() != expected {
+            let limit = ROOT_FILE_MAX.max(expected.map_or(0, |content| content.len() as u64));
+            let found = match self.root_file(name, limit) {
+                Err(error) if matches!(error.cause(), Cause::TooLarge { .. }) => return Ok(Swap::Moved),
+                found => found?,
+            };
+            if found.as_deref() != expected {
                 return Ok(Swap::Moved);
             }
             return self.put_root(name, bytes).map(|()| Swap::Replaced);

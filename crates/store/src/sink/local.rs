@@ -35,7 +35,7 @@ const BATCH_OBJECTS: usize = 16_384;
 /// Maximum number of files that are synced one by one; for more, syncing the whole file system is cheaper.
 const SYNC_SINGLY: usize = 48;
 const LOCK: &str = "esker.lock";
-/// More than any root file has that is compared before it is replaced.
+/// Size up to which a root file is read to be compared; a larger one is only equal to expected content of its size.
 const ROOT_FILE_MAX: u64 = 1 << 20;
 
 /// A repository in a local folder, to publish to.
@@ -405,7 +405,11 @@ impl Sink for LocalSink {
 
     fn replace_root(&self, name: &str, bytes: &[u8], expected: Option<&[u8]>) -> Result<Swap, StoreError> {
         let path = self.root.join(name);
-        let found = read_file(&*self.disk, &path, ROOT_FILE_MAX);
+        let limit = ROOT_FILE_MAX.max(expected.map_or(0, |content| content.len() as u64));
+        let found = read_file(&*self.disk, &path, limit);
+        if found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::FileTooLarge) {
+            return Ok(Swap::Moved);
+        }
         if found.map_err(|source| self.failed("reading", &path, source))?.as_deref() != expected {
             return Ok(Swap::Moved);
         }
