@@ -272,6 +272,9 @@ pub enum AdminError {
     /// Neither of the compared revisions has this path.
     #[error("neither revision has `{0}`")]
     NoSuchPath(String),
+    /// A revision does not have this path.
+    #[error("the revision has no `{0}`")]
+    NoPath(String),
     /// A revision can't be found.
     #[error("there is no revision `{name}`: {reason}")]
     NoRevision {

@@ -459,6 +459,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::NotOnWhitelist(_)
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
+        | AdminError::NoPath(_)
         | AdminError::NoSuchPath(_)
         | AdminError::NoRevision { .. }
         | AdminError::Tag(_)

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_format::manifest;
 use esker_format::time::UnixTime;
 use esker_store::RealDisk;
 
@@ -37,7 +38,8 @@ impl Check<'_> {
         self.run_on(&target, place, (state.as_deref(), &scratch), now)
     }
 
-    /// Checks a repository on a server. What is noted meanwhile is kept in a folder of the caller.
+    /// Checks a repository on a server; a server that can't be reached is an error. Notes are kept in a folder of the
+    /// caller.
     pub fn run_remote(
         &self,
         server: &dyn Mirror,
@@ -45,6 +47,7 @@ impl Check<'_> {
         scratch: &Path,
         now: UnixTime,
     ) -> Result<CheckReport, AdminError> {
+        server.presence(manifest::PATH)?;
         let target = Target::Server(ServerFiles(server));
         self.run_on(&target, place, (Some(scratch), scratch), now)
     }
