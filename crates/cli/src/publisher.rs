@@ -50,7 +50,7 @@ use storage::{NamedStorage, attach};
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct PublisherArgs {
     /// Folder of repositories, each below its name, or the folder of this one; or a bucket, like s3://BUCKET/PREFIX, which
-    /// is remembered [default: /srv/cvmfs for root, else ~/.local/share/esker/repositories]
+    /// is remembered [default: $ESKER_STORAGE, or /srv/cvmfs for root, else ~/.local/share/esker/repositories]
     #[arg(long, value_name = "DIR|URL")]
     storage: Option<PathBuf>,
 

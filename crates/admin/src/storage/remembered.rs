@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
 use esker_store::{
-    Environment, Sink, StorageSettings, StorageUrl, make_dirs, open_storage, persist, read_file,
+    Environment, Sink, StorageSettings, StorageUrl, make_dirs, open_storage, persist, public_url, read_file,
 };
 use serde::{Deserialize, Serialize};
 
@@ -105,7 +105,7 @@ impl RememberedStorage {
     /// Returns the URL under which clients read the repository from a public bucket.
     pub fn public_url(&self) -> Option<String> {
         let settings = StorageSettings { environment: Environment::of_process(), ..self.settings.clone() };
-        settings.public_url(self.url.bucket()?)
+        public_url(self.url.bucket()?, &settings)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use esker_admin::{
     AdminError, Check, CheckPlace, Collect, Collected, Disks, Ingest, Keep, NewRepository, Owner, Report,
@@ -12,15 +12,19 @@ use esker_admin::{
 };
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
+use esker_store::{Sink, StorageSettings, StorageUrl, open_storage};
 use esker_testkit::check::{Findings, check};
 use esker_testkit::listing::of_folder;
+use esker_testkit::s3::{BUCKET, S3Server};
 
 use crate::memory_bucket::{Fault, MemoryBucket, MemorySink};
 use crate::workshop::{NAME, assert_same_trees, now, options, publish, shared_keys};
 
 /// A bucket, and folders for the states of its publishers.
-pub(crate) struct Site {
-    pub(crate) bucket: Arc<MemoryBucket>,
+struct Site {
+    bucket: Arc<MemoryBucket>,
+    /// The server that has the bucket instead of the memory of this process.
+    server: Option<S3Server>,
     folder: tempfile::TempDir,
 }
 
@@ -34,39 +38,65 @@ fn keys() -> esker_admin::KeyFolder {
 
 impl Site {
     fn new() -> Self {
-        let site = Self { bucket: Arc::default(), folder: tempfile::tempdir().unwrap() };
-        let storage = site.storage(MemorySink::new(&site.bucket), "first");
-        NewRepository::new(name()).create_in(&Disks::default(), &storage, &keys(), now()).unwrap();
-        site
+        Self { bucket: Arc::default(), server: None, folder: tempfile::tempdir().unwrap() }.created()
+    }
+
+    /// The same on a server of the protocol S3.
+    fn on_s3() -> Self {
+        let server = Some(S3Server::start());
+        Self { bucket: Arc::default(), server, folder: tempfile::tempdir().unwrap() }.created()
+    }
+
+    fn created(self) -> Self {
+        // Automatic tags keep revisions, which collects are to delete.
+        let mut new = NewRepository::new(name());
+        new.settings.automatic_tags = false;
+        new.create_in(&Disks::default(), &self.place("first"), &keys(), now()).unwrap();
+        self
     }
 
     /// A copy of the bucket, with publishers that know nothing yet.
     fn copy(&self) -> Self {
-        Self { bucket: self.bucket.copy(), folder: tempfile::tempdir().unwrap() }
+        Self { bucket: self.bucket.copy(), server: None, folder: tempfile::tempdir().unwrap() }
     }
 
-    fn storage(&self, sink: Arc<MemorySink>, machine: &str) -> Storage {
+    fn storage(&self, sink: Arc<dyn Sink>, machine: &str) -> Storage {
         Storage::new(&self.folder.path().join(machine), sink)
     }
 
-    /// Opens the repository as a publisher on a machine.
-    fn open_at(
-        &self,
-        time: UnixTime,
-        sink: Arc<MemorySink>,
-        machine: &str,
-    ) -> Result<Repository, AdminError> {
-        Repository::open_in(&Disks::default(), self.storage(sink, machine), &name(), keys(), time)
+    /// Returns the storage as a machine sees it.
+    fn place(&self, machine: &str) -> Storage {
+        let Some(server) = &self.server else {
+            return self.storage(MemorySink::new(&self.bucket), machine);
+        };
+        let keys = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+        let settings = StorageSettings {
+            endpoint: Some(server.endpoint()),
+            state: Some(self.folder.path().join(machine).join(".esker")),
+            environment: keys.into_iter().collect(),
+            ..StorageSettings::default()
+        };
+        let url = StorageUrl::parse(&format!("s3://{BUCKET}/cvmfs/{NAME}")).unwrap();
+        let sink = open_storage(&url, &settings, Arc::new(esker_store::RealDisk::SERVED)).unwrap();
+        self.storage(sink, machine)
     }
 
+    /// Opens the repository as a publisher on a machine.
     fn open(&self, machine: &str) -> Repository {
-        self.open_at(now(), MemorySink::new(&self.bucket), machine).unwrap()
+        open_in(self.place(machine)).unwrap()
+    }
+
+    fn root_files(&self) -> Vec<String> {
+        self.place("lister").sink().list_root().unwrap()
     }
 
     fn findings(&self) -> Findings {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join(NAME);
-        self.bucket.export(&root);
+        match &self.server {
+            Some(server) => export(server, &root),
+            None => self.bucket.export(&root),
+        }
         check(&root, NAME, &fs::read_to_string(keys().public_key_file()).unwrap())
     }
 
@@ -84,7 +114,7 @@ impl Site {
 
     /// Checks every byte with the command's own check.
     fn check_all(&self) {
-        let storage = self.storage(MemorySink::new(&self.bucket), "checker");
+        let storage = self.place("checker");
         let place = CheckPlace {
             root: PathBuf::new(),
             name: name(),
@@ -96,6 +126,20 @@ impl Site {
         let report = check.run_in(&storage, &place, now()).unwrap();
         assert!(report.findings.is_empty(), "{:?}", report.findings);
         assert!(report.read_objects > 0 && report.read_objects == report.objects, "{report:?}");
+    }
+}
+
+fn open_in(storage: Storage) -> Result<Repository, AdminError> {
+    Repository::open_in(&Disks::default(), storage, &name(), keys(), now())
+}
+
+/// Writes the files of a bucket to a folder.
+fn export(server: &S3Server, root: &Path) {
+    let prefix = format!("cvmfs/{NAME}/");
+    for (key, object) in server.objects(BUCKET) {
+        let Some(path) = key.strip_prefix(&prefix).map(|path| root.join(path)) else { continue };
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, object.bytes).unwrap();
     }
 }
 
@@ -126,7 +170,11 @@ fn later(seconds: i64) -> UnixTime {
 
 #[test]
 fn a_repository_in_object_storage_is_created_published_tagged_and_checked() {
-    let site = Site::new();
+    walk_through(&Site::new());
+    walk_through(&Site::on_s3());
+}
+
+fn walk_through(site: &Site) {
     let source = folder(&[("a/file", "one"), ("b/.cvmfscatalog", ""), ("b/file", "two")]);
     let report = publish(&site.open("first"), source.path(), "").unwrap();
     assert!(report.published && report.revision == 1, "{report:?}");
@@ -146,19 +194,18 @@ fn a_repository_in_object_storage_is_created_published_tagged_and_checked() {
     assert_eq!((report.objects_stored, report.objects_present), (0, 1), "{report:?}");
     site.check_all();
     assert!(matches!(
-        NewRepository::new(name()).create_in(
-            &Disks::default(),
-            &site.storage(MemorySink::new(&site.bucket), "third"),
-            &keys(),
-            now()
-        ),
+        NewRepository::new(name()).create_in(&Disks::default(), &site.place("third"), &keys(), now()),
         Err(AdminError::Exists(_))
     ));
 }
 
 #[test]
 fn publishers_of_different_paths_keep_each_others_changes_and_equal_paths_are_a_conflict() {
-    let site = Site::new();
+    disjoint_and_equal_paths(&Site::new());
+    disjoint_and_equal_paths(&Site::on_s3());
+}
+
+fn disjoint_and_equal_paths(site: &Site) {
     let (first, second, third) = (site.open("first"), site.open("second"), site.open("third"));
     publish(&first, folder(&[("x", "1")]).path(), "/a").unwrap();
     publish(&second, folder(&[("x", "2")]).path(), "/b").unwrap();
@@ -173,19 +220,24 @@ fn publishers_of_different_paths_keep_each_others_changes_and_equal_paths_are_a_
 
 #[test]
 fn twenty_publishers_at_once_give_the_tree_of_the_accepted_changes() {
+    twenty_publishers(&Site::new());
+    twenty_publishers(&Site::on_s3());
+}
+
+fn twenty_publishers(site: &Site) {
     const PUBLISHERS: usize = 20;
     const ROUNDS: usize = 3;
-    let site = Site::new();
     let start = std::sync::Barrier::new(PUBLISHERS);
     // Each publisher has a directory of its own, and all of them one file in a common one.
     let outcomes: Vec<(String, String, Result<Report, AdminError>)> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..PUBLISHERS)
             .map(|number| {
-                let (site, start) = (&site, &start);
+                let start = &start;
                 scope.spawn(move || {
                     let mut outcomes = Vec::new();
                     for round in 0..ROUNDS {
-                        let repository = site.open(&format!("machine {number}"));
+                        let mut repository = site.open(&format!("machine {number}"));
+                        repository.settings_mut().automatic_tags = true;
                         start.wait();
                         let content = format!("{number} in {round}");
                         // Every fifth publisher changes what others of its kind change too.
@@ -222,9 +274,10 @@ fn twenty_publishers_at_once_give_the_tree_of_the_accepted_changes() {
     assert_eq!(accepted.len() + lost, PUBLISHERS * ROUNDS);
     assert!(accepted.keys().copied().eq(1..=accepted.len() as u64), "{accepted:?}");
     let mut expected: BTreeMap<&str, &str> = BTreeMap::new();
-    accepted.values().for_each(|(path, content)| drop(expected.insert(path, content)));
+    expected.extend(accepted.values());
     site.assert_shows(&expected.into_iter().collect::<Vec<_>>());
-    assert_eq!(site.findings().tags.len(), accepted.len(), "each has its tag");
+    // Each has its tag, beside the two of the trunk.
+    assert_eq!(site.findings().tags.len(), accepted.len() + 2);
 }
 
 /// One run with a failing operation; false if it was through before the fault.
@@ -236,7 +289,7 @@ fn fail(
 ) -> bool {
     let site = before.copy();
     let sink = MemorySink::failing(&site.bucket, Some(fault));
-    let outcome = site.open_at(now(), sink.clone(), "failing").and_then(|repository| run(&repository));
+    let outcome = open_in(site.storage(sink.clone(), "failing")).and_then(|repository| run(&repository));
     let when = format!("{fault:?}: {outcome:?}");
     if sink.struck() == 0 {
         assert!(outcome.unwrap(), "{when}");
@@ -250,6 +303,19 @@ fn fail(
     assert!(judge(&site, &when), "{when}");
     site.findings().assert_clean();
     true
+}
+
+/// Every operation fails in one way, some in each.
+fn fail_everywhere(
+    site: &Site,
+    run: &dyn Fn(&Repository) -> Result<bool, AdminError>,
+    judge: &dyn Fn(&Site, &str) -> bool,
+) {
+    for (first, fault) in [(1, Fault::Refused), (2, Fault::Lost), (3, Fault::Ever)] {
+        let places = (first..).step_by(3);
+        let hits = places.take_while(|at| fail(site, (*at, fault), run, judge)).count();
+        assert!(hits > 12, "{fault:?}: {hits}");
+    }
 }
 
 #[test]
@@ -269,18 +335,17 @@ fn a_failure_of_any_operation_of_a_publish_leaves_the_old_or_the_new_revision() 
         assert_same_trees(if is_new { &new } else { &old }, &findings.listing());
         is_new
     };
+    let tags = AtomicU64::new(0);
     let run = |repository: &Repository| {
         let report = publish(repository, source.path(), "")?;
         // A repeated one finds everything done, and completes the reflog with a tag.
         let stop = AtomicBool::new(false);
-        let (name, revision, description) = ("again".into(), None, String::new());
-        TagChange::Add { name, revision, description, force: true }.run(repository, now(), &stop)?;
+        let name = format!("tag {}", tags.fetch_add(1, Ordering::Relaxed));
+        let (revision, description) = (None, String::new());
+        TagChange::Add { name, revision, description, force: false }.run(repository, now(), &stop)?;
         Ok(report.revision == 2)
     };
-    for fault in [Fault::Refused, Fault::Lost, Fault::Ever] {
-        let hits = (1..).take_while(|at| fail(&site, (*at, fault), &run, &judge)).count();
-        assert!(hits > 30, "{fault:?}: {hits}");
-    }
+    fail_everywhere(&site, &run, &judge);
 }
 
 #[test]
@@ -301,16 +366,17 @@ fn a_failure_of_any_operation_of_a_collect_loses_no_object_of_a_kept_revision() 
         collect(repository, 0, now())?;
         Ok(true)
     };
-    for fault in [Fault::Refused, Fault::Lost, Fault::Ever] {
-        let hits = (1..).take_while(|at| fail(&site, (*at, fault), &run, &judge)).count();
-        assert!(hits > 40, "{fault:?}: {hits}");
-    }
+    fail_everywhere(&site, &run, &judge);
 }
 
 #[test]
 fn a_publisher_takes_objects_off_the_list_of_a_collect_on_another_machine() {
-    let site = Site::new();
-    for content in ["old content", "new"] {
+    revive(&Site::new());
+    revive(&Site::on_s3());
+}
+
+fn revive(site: &Site) {
+    for content in ["old content", "between", "new"] {
         publish(&site.open("first"), folder(&[("file", content)]).path(), "").unwrap();
     }
     let collected = collect(&site.open("collector"), 3600, now()).unwrap();
@@ -319,9 +385,10 @@ fn a_publisher_takes_objects_off_the_list_of_a_collect_on_another_machine() {
     let again = folder(&[("file", "old content")]);
     publish(&site.open("first"), again.path(), "/again").unwrap();
     let collected = collect(&site.open("other collector"), 3600, later(7200)).unwrap();
-    assert!(collected.deleted.revived > 0 && collected.deleted.objects > 0, "{collected:?}");
+    // The file, and not the catalog of the old revision.
+    assert!(collected.deleted.revived == 1 && collected.deleted.objects > 0, "{collected:?}");
     site.assert_shows(&[("/again/file", "old content"), ("/file", "new")]);
-    let left = site.bucket.root_files();
+    let left = site.root_files();
     assert!(!left.iter().any(|name| name.starts_with(".esker_condemned_")), "{left:?}");
     site.check_all();
 }
@@ -329,8 +396,12 @@ fn a_publisher_takes_objects_off_the_list_of_a_collect_on_another_machine() {
 /// The publisher opens the repository, and a collect on another machine begins and ends before the commit.
 #[test]
 fn a_publisher_stores_objects_again_that_a_collect_deleted_meanwhile() {
-    let site = Site::new();
-    for content in ["old content", "new"] {
+    store_again(&Site::new());
+    store_again(&Site::on_s3());
+}
+
+fn store_again(site: &Site) {
+    for content in ["old content", "between", "new"] {
         publish(&site.open("first"), folder(&[("file", content)]).path(), "").unwrap();
     }
     let repository = site.open("first");
@@ -353,7 +424,11 @@ fn a_publisher_stores_objects_again_that_a_collect_deleted_meanwhile() {
 
 #[test]
 fn publishers_and_collects_at_once_lose_no_object() {
-    let site = Site::new();
+    publishers_and_collects(&Site::new());
+    publishers_and_collects(&Site::on_s3());
+}
+
+fn publishers_and_collects(site: &Site) {
     publish(&site.open("first"), folder(&[("file", "0")]).path(), "").unwrap();
     std::thread::scope(|scope| {
         for number in 0..4 {
@@ -388,7 +463,11 @@ fn publishers_and_collects_at_once_lose_no_object() {
 
 #[test]
 fn an_archive_is_ingested_and_rolled_back_in_object_storage() {
-    let site = Site::new();
+    ingest_and_undo(&Site::new());
+    ingest_and_undo(&Site::on_s3());
+}
+
+fn ingest_and_undo(site: &Site) {
     let archive = tempfile::NamedTempFile::new().unwrap();
     let mut tar = tar::Builder::new(archive.reopen().unwrap());
     let mut header = tar::Header::new_gnu();
