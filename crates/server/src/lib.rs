@@ -14,6 +14,7 @@ mod file;
 mod info;
 mod listing;
 mod page;
+pub mod proxy;
 mod range;
 mod repositories;
 mod route;
