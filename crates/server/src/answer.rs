@@ -13,6 +13,7 @@ use esker_format::batch;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::file::Opened;
+use crate::pages::{POLICY, Page};
 use crate::range::{RequestedRange, wanted};
 use crate::request::{Method, Refusal, Request, elements};
 use crate::route::Allowed;
@@ -110,6 +111,23 @@ impl Answer {
             ("X-Content-Type-Options", "nosniff".into()),
         ];
         Self { status: OK, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())], permit: None }
+    }
+
+    /// Returns a page of the dashboard.
+    pub(crate) fn page(page: Page) -> Self {
+        let words = match page.status {
+            200 => "OK",
+            404 => "Not Found",
+            503 => "Service Unavailable",
+            _ => "Internal Server Error",
+        };
+        let mut answer = Self::made(page.kind, page.lifetime, page.body);
+        answer.status = (page.status, words);
+        answer.fields.extend([
+            ("Content-Security-Policy", POLICY.to_owned()),
+            ("Referrer-Policy", "no-referrer".to_owned()),
+        ]);
+        answer
     }
 
     /// Returns a response with generated JSON.

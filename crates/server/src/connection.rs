@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use crate::accept::slot;
 use crate::answer::Answer;
+use crate::dashboard::Answered;
 use crate::date;
 use crate::events::Stream;
 use crate::pending_clients::PendingClient;
@@ -86,7 +87,8 @@ impl Connection {
                 Some(first) => first,
                 None => self.next().await,
             };
-            let (answer, head_only, mut last) = match next {
+            let begun = Instant::now();
+            let (answer, head_only, mut last, path) = match next {
                 Ok(Next::Request(request)) => {
                     if let Some(stream) = self.shared.stream(&request).await {
                         // A client that closed its stream is no event.
@@ -96,13 +98,17 @@ impl Connection {
                     let answer = self.shared.answer(&request, self.client).await;
                     let status = answer.status.0;
                     tracing::debug!(client = %self.client, path = request.path, status, "request");
-                    (answer, request.method == Method::Head, !request.keep_alive)
+                    (answer, request.method == Method::Head, !request.keep_alive, request.path)
                 }
-                Ok(Next::Refused(refusal)) => (Answer::refusal(refusal), false, true),
+                Ok(Next::Refused(refusal)) => (Answer::refusal(refusal), false, true, String::new()),
                 Ok(Next::End) | Err(_) => return,
             };
             last |= self.shared.admission.waits() || *self.state.borrow() == State::Stopping;
-            if self.send(answer, head_only, last).await.is_err() {
+            let status = answer.status.0;
+            let sent = self.send(answer, head_only, last).await;
+            let bytes = sent.as_ref().ok().copied().unwrap_or(0);
+            self.shared.traffic.record(&Answered { path: &path, status, bytes, took: begun.elapsed() });
+            if sent.is_err() {
                 return;
             }
             if last {
@@ -112,7 +118,7 @@ impl Connection {
         }
     }
 
-    async fn send(&self, mut answer: Answer, head_only: bool, last: bool) -> io::Result<()> {
+    async fn send(&self, mut answer: Answer, head_only: bool, last: bool) -> io::Result<u64> {
         let head = answer.head(&date::http(date::now()), last);
         if head_only {
             answer.body.clear();
@@ -121,7 +127,7 @@ impl Connection {
         let pace = Pace { stall: limits.stall, slowest: limits.slowest };
         let sent = send(&self.stream, &head, &answer, pace).await;
         self.shared.counters.answered(answer.status, sent.as_ref().ok().copied());
-        sent.map(drop)
+        sent
     }
 
     /// Sends new revisions until the client or the server closes.

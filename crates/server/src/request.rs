@@ -20,6 +20,8 @@ pub(crate) struct Request {
     pub(crate) method: Method,
     /// The path as sent, without query.
     pub(crate) path: String,
+    /// What follows the question mark.
+    pub(crate) query: String,
     /// True if the client keeps the connection for its next request.
     pub(crate) keep_alive: bool,
     pub(crate) range: Option<String>,
@@ -78,6 +80,7 @@ fn read(head: &httparse::Request<'_, '_>) -> Result<Request, Refusal> {
             _ => Method::Other,
         },
         path: path(target).ok_or(Refusal::Malformed)?.to_owned(),
+        query: query(target).to_owned(),
         keep_alive: version == 1,
         range: None,
         if_range: None,
@@ -137,6 +140,12 @@ fn path(target: &str) -> Option<&str> {
     };
     let path = path.split(['?', '#']).next().unwrap_or_default();
     path.starts_with('/').then_some(path)
+}
+
+/// Returns what follows the first question mark of a request target.
+fn query(target: &str) -> &str {
+    let target = target.split('#').next().unwrap_or_default();
+    target.split_once('?').map_or("", |(_, query)| query)
 }
 
 #[cfg(test)]

@@ -14,10 +14,12 @@ use crate::accept::accept;
 use crate::admission::AdmissionQueue;
 use crate::answer::{Answer, BUSY, NOT_FOUND, Status};
 use crate::batch;
+use crate::dashboard::{Dashboard, Traffic};
+use crate::date;
 use crate::events::{Events, Stream};
 use crate::info;
 use crate::listing::{Entry, Listing};
-use crate::page;
+use crate::pages;
 use crate::pending_clients::PendingClients;
 use crate::repositories::Repositories;
 use crate::request::{Method, Request};
@@ -32,6 +34,9 @@ const WAITING_MIN: i32 = 4096;
 
 /// Minimum number of clients that may be connected without a complete request.
 pub const PENDING_MIN: usize = 64;
+
+/// Number of pages that are made at once.
+const PAGES: usize = 2;
 
 /// Number of threads that read the content of responses.
 const READERS: usize = 4;
@@ -153,7 +158,9 @@ pub(crate) struct ServerState {
     pub(crate) connections: Arc<Shares>,
     repositories: Arc<Repositories>,
     names: Arc<Mutex<Listing>>,
-    page: Arc<Mutex<Listing>>,
+    pub(crate) traffic: Arc<Traffic>,
+    dashboard: Arc<Dashboard>,
+    page_permits: Semaphore,
     batches: Arc<Semaphore>,
     batch_shares: Arc<Shares>,
     events: Events,
@@ -172,6 +179,9 @@ impl ServerState {
         if request.method == Method::Other {
             return Answer::method();
         }
+        if pages::is_page(&request.path) {
+            return self.page(request).await;
+        }
         match route::find(&request.path) {
             None => Answer::failure(NOT_FOUND),
             Some(Route::File { repository, file }) => self.file(request, &repository, &file),
@@ -183,7 +193,7 @@ impl ServerState {
                 Ok(true) | Err(_) => Answer::failure(BUSY),
             },
             Some(Route::Meta) => info::meta(&self.repositories),
-            Some(Route::Index) => self.listed(&self.page, page::index).await,
+            Some(Route::Index) => self.page(request).await,
             Some(Route::Repositories) => self.listed(&self.names, info::repositories).await,
         }
     }
@@ -208,6 +218,15 @@ impl ServerState {
             }
             _ => batch::nothing(names),
         }
+    }
+
+    /// Returns a page of the dashboard. It reads the disk, so a blocking task makes it, and few at a time.
+    async fn page(&self, request: &Request) -> Answer {
+        let Ok(_permit) = self.page_permits.acquire().await else { return Answer::failure(BUSY) };
+        let (dashboard, path, query) = (self.dashboard.clone(), request.path.clone(), request.query.clone());
+        let made =
+            tokio::task::spawn_blocking(move || pages::respond(&dashboard, &path, &query, date::now()));
+        made.await.map_or_else(|_| Answer::failure((500, "Internal Server Error")), Answer::page)
     }
 
     /// Returns a response from the current repositories. That reads the disk, so one blocking task does it,
@@ -270,6 +289,7 @@ impl Server {
         listener.set_nonblocking(true).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let repositories = Arc::new(repositories);
+        let traffic = Arc::new(Traffic::default());
         let shared = ServerState {
             limits,
             counters: Counters::default(),
@@ -277,9 +297,11 @@ impl Server {
             pending_clients: PendingClients::new(limits.connections.max(PENDING_MIN)),
             connections: Arc::default(),
             events: Events::new(repositories.clone(), limits.listeners),
-            repositories,
-            names: Arc::new(Mutex::new(Listing::of_names())),
-            page: Arc::new(Mutex::new(Listing::with_totals())),
+            repositories: repositories.clone(),
+            names: Arc::default(),
+            dashboard: Arc::new(Dashboard::new(repositories.clone(), traffic.clone())),
+            traffic,
+            page_permits: Semaphore::new(PAGES),
             batches: Arc::new(Semaphore::new(batch::AT_ONCE)),
             batch_shares: Arc::default(),
         };
@@ -357,9 +379,14 @@ mod tests {
         let address = "127.0.0.1:0".parse().expect("an address");
         let Server { runtime, shared, .. } =
             Server::bind(address, repositories, Limits::default()).expect("listening");
-        let page = shared.page.clone().try_lock_owned().expect("nobody else asked yet");
+        let pages = u32::try_from(PAGES).expect("a small number");
+        let permits = shared.page_permits.try_acquire_many(pages).expect("no page is made yet");
+        let request = match crate::request::parse(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") {
+            crate::request::Parsed::Whole(request, _) => request,
+            other => panic!("{other:?}"),
+        };
         runtime.block_on(async {
-            let mut waiting = [(); 2 * READERS].map(|()| Box::pin(shared.listed(&shared.page, page::index)));
+            let mut waiting = [(); 2 * READERS].map(|()| Box::pin(shared.page(&request)));
             let asked = poll_fn(|context| {
                 Poll::Ready(waiting.iter_mut().all(|page| page.as_mut().poll(context).is_pending()))
             });
@@ -368,6 +395,6 @@ mod tests {
             let found = timeout(Duration::from_secs(60), shared.events.has(&name)).await;
             assert!(matches!(found, Ok(Ok(false))), "{found:?}");
         });
-        drop(page);
+        drop(permits);
     }
 }

@@ -8,4 +8,5 @@ mod folders;
 mod limits;
 mod links;
 mod listed;
+mod pages;
 mod ranges;
