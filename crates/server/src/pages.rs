@@ -22,7 +22,7 @@ mod tree;
 
 use maud::Markup;
 
-pub(crate) use route::{is_page, respond};
+pub(crate) use route::respond;
 
 /// Policy of all pages: nothing from elsewhere, no script or style inside of the page, no frame around it.
 pub(crate) const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \

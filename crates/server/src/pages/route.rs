@@ -16,12 +16,6 @@ const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 const ICON: &str = include_str!("icon.svg");
 
-/// Returns true for the address of a page.
-pub(crate) fn is_page(path: &str) -> bool {
-    matches!(path, "/" | "/cvmfs" | "/cvmfs/" | "/dashboard" | "/dashboard/")
-        || path.starts_with("/dashboard/")
-}
-
 /// Returns the page at an address. It reads the storage, for up to a second or so.
 pub(crate) fn respond(dashboard: &Dashboard, path: &str, query: &str, now: UnixTime) -> Page {
     let query = Query::parse(query);

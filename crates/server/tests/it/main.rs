@@ -1,6 +1,8 @@
 //! The server as clients see it, over real sockets.
 
 mod batch;
+mod browser;
+mod chromium;
 mod client;
 mod events;
 mod files;
