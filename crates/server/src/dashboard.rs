@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use esker_admin::AdminError;
 use esker_format::hash::ContentHash;
-use esker_format::manifest::Manifest;
+use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 use parking_lot::Mutex;
 
@@ -42,6 +42,8 @@ pub(crate) use overview::Overview;
 pub(crate) use revisions::{RevisionList, RevisionRow};
 pub(crate) use search::Search;
 pub(crate) use size_history::Point;
+#[cfg(test)]
+pub(crate) use state::Status;
 pub(crate) use state::{Head, Known, RepositoryState};
 pub(crate) use tags::{TagList, TagSummary};
 pub(crate) use traffic::{Answered, INTERVAL as SECONDS, Sample, SlowAnswer, Traffic, TrafficReport};
@@ -99,15 +101,15 @@ impl Dashboard {
                     return Ok(OpenRepository { dashboard: self, name: name.clone(), manifest, objects });
                 }
                 Err(error) if error.is_absent() => {}
-                Err(error) => failure = Some((folder.path(), error)),
+                Err(error) => failure = Some(error),
             }
         }
         Err(match failure {
             None => AdminError::NoRepository(name.as_str().to_owned()),
-            Some((path, Unread::Io(source))) => {
-                AdminError::Source { doing: "reading the manifest in", path, source }
+            Some(Unread::Io(source)) => {
+                AdminError::Source { doing: "reading", path: manifest::PATH.into(), source }
             }
-            Some((_, Unread::Malformed(reason))) => {
+            Some(Unread::Malformed(reason)) => {
                 AdminError::Missing { what: "a manifest that can be read".to_owned(), object: reason }
             }
         })
@@ -171,5 +173,82 @@ impl OpenRepository<'_> {
     pub(crate) fn catalogs(&self, root: ContentHash) -> Result<Arc<CatalogList>, AdminError> {
         let lists = &self.dashboard.catalog_lists;
         lists.get_or(&root, CatalogList::is_final, || catalogs::list(&self.objects, root))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_testkit::fixture::FULL;
+
+    use super::*;
+    use crate::pages;
+    use esker_format::time::UnixTime;
+
+    fn dashboard(folder: &std::path::Path) -> Dashboard {
+        let repositories = Repositories::open(&[folder.to_owned()]).expect("a folder");
+        Dashboard::new(Arc::new(repositories), Arc::default())
+    }
+
+    /// Makes a repository whose request has no time left.
+    fn without_time(opened: OpenRepository<'_>) -> OpenRepository<'_> {
+        let OpenRepository { dashboard, name, manifest, objects } = opened;
+        let folder = objects.folder().clone();
+        let objects = Objects::new(folder, Budget::new(Duration::ZERO, 0), &dashboard.catalogs);
+        OpenRepository { dashboard, name, manifest, objects }
+    }
+
+    #[test]
+    fn requests_without_time_end_and_keep_no_incomplete_result() {
+        let repository = FULL.unpack();
+        let dashboard = dashboard(repository.document_root());
+        let name = RepositoryName::parse("full.test").expect("a name");
+        let open = || dashboard.repository(&name).expect("a repository");
+        let root = |tag: &str| open().resolve(tag).expect("a tag");
+        let (old, new) = (root("v1"), root("v3"));
+        let cut = without_time(open()).compare(old, new).expect("an incomplete comparison");
+        assert_eq!((&cut.end, cut.is_final()), (&Ended::Budget, false));
+        let whole = open().compare(old, new).expect("a comparison");
+        assert_eq!(whole.end, Ended::Whole);
+        // It is kept, so the next one takes no time.
+        let again = without_time(open()).compare(old, new).expect("a comparison");
+        assert!(Arc::ptr_eq(&whole, &again));
+        let interrupted = |result: Result<(), AdminError>| matches!(result, Err(AdminError::Interrupted));
+        // No catalog is open, so that nothing is read.
+        let cold = super::tests::dashboard(repository.document_root());
+        let opened = without_time(cold.repository(&name).expect("a repository"));
+        assert!(interrupted(opened.find(new, b"", 0).map(drop)));
+        assert!(interrupted(opened.search(new, b"", "f").map(drop)));
+        assert!(interrupted(opened.catalogs(new).map(drop)));
+        assert!(interrupted(opened.revisions(new).map(drop)));
+    }
+
+    /// Catalogs are data of others: whatever is in their place, a page says so.
+    #[test]
+    fn damaged_objects_become_pages() {
+        let repository = FULL.unpack();
+        let contents = repository.contents("v3");
+        for (path, hash) in &contents.catalogs {
+            let object = format!("data/{}/{}C", &hash[..2], &hash[2..]);
+            repository.write(&object, b"damaged");
+            let dashboard = dashboard(repository.document_root());
+            for page in ["tree", "search?q=f", "catalogs", "revisions", "compare?from=v1"] {
+                let (page, query) = page.split_once('?').unwrap_or((page, ""));
+                let query = format!("{query}&path={path}");
+                let address = format!("/dashboard/repo/full.test/{page}");
+                let made = pages::respond(&dashboard, &address, &query, UnixTime(0));
+                assert!([200, 404, 500].contains(&made.status), "{address}: {}", made.status);
+                assert!(made.body.contains("<h1>"), "{address}: {}", made.body);
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_address_causes_a_panic(page in "(repo/full.test/)?[a-z/%.]{0,12}", query in "[ -~]{0,40}") {
+            let folder = tempfile::tempdir().expect("a folder");
+            let dashboard = dashboard(folder.path());
+            let made = pages::respond(&dashboard, &format!("/dashboard/{page}"), &query, UnixTime(0));
+            proptest::prop_assert!(made.status == 404 || made.status == 200);
+        }
     }
 }

@@ -96,7 +96,8 @@ impl<'d> Objects<'d> {
 pub(crate) fn read(folder: &Folder, name: &ObjectName, what: &str) -> Result<Vec<u8>, AdminError> {
     let stored = listing::bytes(folder, &name.path(), OBJECT_MAX).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => AdminError::Missing { what: what.to_owned(), object: name.to_string() },
-        _ => AdminError::Source { doing: "reading", path: folder.path().join(name.path()), source },
+        // Where the folder is on the server is nothing for a page.
+        _ => AdminError::Source { doing: "reading", path: name.path().into(), source },
     })?;
     if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
         return Err(AdminError::Corrupt { what: what.to_owned(), object: name.to_string() });

@@ -114,3 +114,79 @@ impl Record {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use esker_testkit::fixture::{FULL, Repository, TAGS};
+
+    use super::*;
+
+    const ENOUGH: Duration = Duration::from_secs(600);
+
+    fn state(overview: &mut Overview, repository: &Repository, time: Duration) -> RepositoryState {
+        let repositories = Repositories::open(&[repository.document_root().to_owned()]).expect("a folder");
+        // Another look at once would take what is fresh.
+        overview.made = None;
+        let states = overview.now(&repositories, &Budget::new(time, u64::MAX));
+        assert_eq!(states.len(), 1);
+        states[0].clone()
+    }
+
+    fn roots(state: &RepositoryState) -> Vec<String> {
+        match &state.sizes {
+            Known::Value(points) => points.iter().map(|point| point.root.to_string()).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_spent_budget_leaves_values_pending_for_the_next_request() {
+        let repository = FULL.unpack();
+        let mut overview = Overview::default();
+        let first = state(&mut overview, &repository, Duration::ZERO);
+        assert!(first.head.is_ok() && first.whitelist.is_ok());
+        assert_eq!((first.sizes, first.tags), (Known::Pending, Known::Pending));
+        let next = state(&mut overview, &repository, ENOUGH);
+        assert!(matches!(&next.tags, Known::Value(tags) if tags.count >= TAGS.len()), "{:?}", next.tags);
+        // What is known needs no budget.
+        let last = state(&mut overview, &repository, Duration::ZERO);
+        assert_eq!((roots(&last), last.tags), (roots(&next), next.tags));
+    }
+
+    #[test]
+    fn sizes_follow_the_head() {
+        let repository = FULL.unpack();
+        let mut overview = Overview::default();
+        let root = |tag: &str| repository.tag(tag).root;
+        for (tag, newest) in [("v1", 1), ("v2", 2), ("v3", 3), ("v1", 1), ("v3", 3)] {
+            repository.publish(&repository.head_at(tag));
+            let found = roots(&state(&mut overview, &repository, ENOUGH));
+            let tail: Vec<String> = TAGS[..newest].iter().map(|tag| root(tag)).collect();
+            assert!(found.ends_with(&tail), "{tag}: {found:?} {tail:?}");
+        }
+    }
+
+    #[test]
+    fn a_head_that_can_not_be_read_is_reported_until_it_can() {
+        let repository = FULL.unpack();
+        let mut overview = Overview::default();
+        let head = repository.read(".cvmfspublished");
+        let root = repository.manifest().get('C').expect("a root");
+        let object = format!("data/{}/{}C", &root[..2], &root[2..]);
+        let catalog = repository.read(&object);
+        repository.write(&object, b"damaged");
+        let broken = state(&mut overview, &repository, ENOUGH);
+        assert!(
+            matches!(&broken.sizes, Known::Failed(reason) if reason.contains(&root)),
+            "{:?}",
+            broken.sizes
+        );
+        repository.write(".cvmfspublished", b"nonsense");
+        assert!(state(&mut overview, &repository, ENOUGH).head.is_err());
+        repository.write(&object, &catalog);
+        repository.publish(&repository.head_at("v2"));
+        roots(&state(&mut overview, &repository, ENOUGH));
+        repository.publish(&head);
+        assert!(roots(&state(&mut overview, &repository, ENOUGH)).contains(&root));
+    }
+}

@@ -100,9 +100,14 @@ impl Mounted {
         let ends = directory.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/');
         for end in ends.map(|(end, _)| end).chain([directory.len()]).filter(|end| *end > 0) {
             let ancestor = directory.get(..end).unwrap_or(directory);
-            let nested = owner.catalog.nested_at(ancestor).map_err(|error| owner.failed(error))?;
-            if let Some(hash) = nested.as_ref().and_then(own_hash) {
-                owner = Self::open(objects, ancestor, hash)?;
+            let row = owner.catalog.find(PathKey::of(ancestor)).map_err(|error| owner.failed(error))?;
+            // A path that is not there ends here, however long it is.
+            let flags = row.ok_or_else(|| no_such_path(directory))?.flags();
+            if flags.has(Flags::NESTED_MOUNTPOINT) {
+                let nested = owner.catalog.nested_at(ancestor).map_err(|error| owner.failed(error))?;
+                if let Some(hash) = nested.as_ref().and_then(own_hash) {
+                    owner = Self::open(objects, ancestor, hash)?;
+                }
             }
         }
         Ok(owner)
@@ -118,6 +123,10 @@ pub(crate) fn own_hash(nested: &NestedCatalog) -> Option<ContentHash> {
     nested.hash.filter(|_| !nested.bind)
 }
 
+fn no_such_path(path: &[u8]) -> AdminError {
+    AdminError::NoSuchPath(String::from_utf8_lossy(path).into_owned())
+}
+
 /// Finds a path, and lists a part of the directory there.
 pub(crate) fn find(
     objects: &Objects<'_>,
@@ -128,8 +137,7 @@ pub(crate) fn find(
     if let Some(slash) = path.iter().rposition(|byte| *byte == b'/') {
         let above = Mounted::of_directory(objects, root, path.get(..slash).unwrap_or_default())?;
         let row = above.catalog.find(PathKey::of(path)).map_err(|error| above.failed(error))?;
-        let missing = || AdminError::NoSuchPath(String::from_utf8_lossy(path).into_owned());
-        let entry = TreeEntry::of(&row.ok_or_else(missing)?);
+        let entry = TreeEntry::of(&row.ok_or_else(|| no_such_path(path))?);
         if entry.kind != EntryKind::Directory {
             return Ok(Found::Entry(entry));
         }

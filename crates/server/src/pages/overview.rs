@@ -12,6 +12,8 @@ use crate::dashboard::{Head, Known, Point, RepositoryState, TagSummary};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
+/// Number of repositories on the page.
+const LISTED: usize = 1000;
 
 /// Returns the page. Only repositories whose name contains `filter` are listed.
 pub(crate) fn page(states: &[RepositoryState], filter: &str, now: UnixTime) -> Markup {
@@ -36,7 +38,8 @@ pub(crate) fn page(states: &[RepositoryState], filter: &str, now: UnixTime) -> M
 
 fn repositories(shown: &[&RepositoryState], all: usize, now: UnixTime) -> Markup {
     let count = counted(all as u64, "repository", "repositories");
-    let caption = if shown.len() < all { format!("{} of {count}", shown.len()) } else { count };
+    let listed = shown.len().min(LISTED);
+    let caption = if listed < all { format!("{listed} of {count}") } else { count };
     let head = html! {
         (column("Repository"))
         (number_column("Revision"))
@@ -49,8 +52,11 @@ fn repositories(shown: &[&RepositoryState], all: usize, now: UnixTime) -> Markup
         (column("Collect"))
         (column("Whitelist"))
     };
-    let rows = html! { @for state in shown { (row(state, now)) } };
-    table(&caption, &head, &rows)
+    let rows = html! { @for state in shown.iter().take(LISTED) { (row(state, now)) } };
+    html! {
+        (table(&caption, &head, &rows))
+        @if listed < shown.len() { p { "There are more: filter them by name." } }
+    }
 }
 
 fn row(state: &RepositoryState, now: UnixTime) -> Markup {
@@ -178,5 +184,59 @@ pub(crate) fn whitelist(state: &RepositoryState, now: UnixTime) -> Markup {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dashboard::Status;
+
+    const NOW: UnixTime = UnixTime(1_800_000_000);
+
+    fn state() -> RepositoryState {
+        RepositoryState {
+            folder: "a.test".to_owned(),
+            replica: true,
+            head: Err("gone".to_owned()),
+            status: Status::default(),
+            whitelist: Ok(UnixTime(NOW.0 + 30 * DAY)),
+            tags: Known::Pending,
+            sizes: Known::Pending,
+        }
+    }
+
+    #[test]
+    fn maintenance_is_judged_by_its_age() {
+        let words = |change: &dyn Fn(&mut RepositoryState),
+                     show: fn(&RepositoryState, UnixTime) -> Markup| {
+            let mut state = state();
+            change(&mut state);
+            show(&state, NOW).into_string()
+        };
+        let since = |seconds: i64| Some(UnixTime(NOW.0 - seconds));
+        let lag = |seconds: i64| words(&|state| state.status.last_snapshot = since(seconds), replication);
+        assert!(lag(HOUR).contains("\"badge good\">replica<"), "{}", lag(HOUR));
+        assert!(lag(9 * HOUR).contains("\"badge warning\">replica is late<"));
+        assert!(lag(25 * HOUR).contains("\"badge bad\">") && lag(25 * HOUR).contains(">25 hours ago<"));
+        assert!(words(&|state| state.replica = false, replication).contains("publisher"));
+        let collected = |seconds: i64| words(&|state| state.status.last_collect = since(seconds), collect);
+        assert!(collected(DAY).contains("good") && collected(11 * DAY).contains("warning"));
+        assert!(collected(21 * DAY).contains("bad"));
+        let checked = |passed: bool| words(&|state| state.status.check_succeeded = Some(passed), check);
+        assert!(checked(true).contains("passed") && checked(false).contains("\"badge bad\">failed"));
+        let valid = |seconds: i64| words(&|state| state.whitelist = Ok(UnixTime(NOW.0 + seconds)), whitelist);
+        assert!(valid(30 * DAY).contains("\"badge good\">30 days left"));
+        assert!(valid(3 * DAY).contains("\"badge warning\">3 days left") && valid(0).contains("expired"));
+    }
+
+    #[test]
+    fn repositories_are_filtered_by_name_and_names_are_escaped() {
+        let states = [state(), RepositoryState { folder: "other.test".to_owned(), ..state() }];
+        let shown = page(&states, "OTHER", NOW).into_string();
+        assert!(shown.contains("1 of 2 repositories") && !shown.contains("a.test<"), "{shown}");
+        let evil = page(&states, "\"><script>", NOW).into_string();
+        assert!(!evil.contains("<script>") && evil.contains("0 of 2 repositories"), "{evil}");
+        assert!(page(&[], "", NOW).into_string().contains("No repository"));
     }
 }

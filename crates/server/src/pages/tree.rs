@@ -186,3 +186,63 @@ pub(crate) fn kind(kind: EntryKind) -> &'static str {
         EntryKind::BlockDevice => "block device",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use esker_format::time::UnixTime;
+
+    use super::*;
+
+    fn entry(name: &[u8], kind: EntryKind, target: &[u8]) -> TreeEntry {
+        TreeEntry {
+            name: name.to_vec(),
+            kind,
+            mode: 0o100_644,
+            uid: Some(1),
+            gid: Some(2),
+            size: 5,
+            modified: UnixTime(0),
+            target: target.to_vec(),
+            hash: None,
+            is_nested: false,
+            is_chunked: false,
+            is_external: false,
+        }
+    }
+
+    /// Names come from the publishers of other repositories, and are no markup of this server.
+    #[test]
+    fn names_and_targets_are_shown_and_never_obeyed() {
+        let evil = b"<img src=x onerror=alert(1)>\"'&\xff\x1b[31m";
+        let entries = vec![entry(evil, EntryKind::File, b""), entry(b"link", EntryKind::Symlink, evil)];
+        let directory = Directory { entries, first: 0, total: 2, is_cut: false };
+        let path = [b"/", evil.as_slice()].concat();
+        let place = Place { name: "a.test", path: &path, revision: None };
+        for found in [Found::Directory(directory), Found::Entry(entry(evil, EntryKind::Symlink, evil))] {
+            let page = page(place, &found).into_string();
+            assert!(
+                !page.contains("<img") && !page.contains('\u{1b}') && !page.contains('\u{fffd}'),
+                "{page}"
+            );
+            assert!(
+                page.contains("&lt;img src=x onerror=alert(1)&gt;&quot;'&amp;\\xff\\u{1b}[31m"),
+                "{page}"
+            );
+        }
+    }
+
+    #[test]
+    fn long_directories_are_shown_in_parts() {
+        let place = Place { name: "a.test", path: b"/many", revision: None };
+        let part = |first: usize, count: usize| {
+            let entries = (0..count).map(|_| entry(b"f", EntryKind::File, b"")).collect();
+            page(place, &Found::Directory(Directory { entries, first, total: 500, is_cut: false }))
+                .into_string()
+        };
+        let (begin, middle, end) = (part(0, 200), part(200, 200), part(400, 100));
+        assert!(begin.contains("Entries 1 to 200 of 500 entries") && !begin.contains("Previous entries"));
+        assert!(begin.contains("path=/many&amp;first=200\" rel=\"next\""), "{begin}");
+        assert!(middle.contains("first=0\" rel=\"prev\"") && middle.contains("first=400\" rel=\"next\""));
+        assert!(end.contains("Previous entries") && !end.contains("Next entries"), "{end}");
+    }
+}
