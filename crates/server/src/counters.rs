@@ -1,12 +1,14 @@
 //! Counters of a server.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::http::request::Parts;
 
 use crate::access_log::{AccessLog, Line};
+use crate::dashboard::Traffic;
 
 /// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub(crate) struct Counters {
     failures: AtomicU64,
     broken_off: AtomicU64,
     bytes: AtomicU64,
+    /// Counters of the last minutes, for the dashboard.
+    pub(crate) traffic: Arc<Traffic>,
     log: Option<AccessLog>,
 }
 

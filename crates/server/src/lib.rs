@@ -1,20 +1,21 @@
 //! Serves repositories over HTTP: objects, batches of them, events of new revisions, and pages to browse.
 //!
 //! Read [`server`] for threads and limits, [`transport`] for connections, [`route`] and [`routes`] for the served paths,
-//! [`answer`] for headers.
+//! [`answer`] for headers, [`pages`] for the dashboard.
 #![forbid(unsafe_code)]
 
 mod access_log;
 mod answer;
 mod batch;
 mod counters;
+mod dashboard;
 mod date;
 mod events;
 mod file;
 mod info;
 mod listing;
-mod page;
 pub mod proxy;
+mod pages;
 mod range;
 mod repositories;
 mod route;

@@ -4,27 +4,31 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
+use axum::http::Uri;
 use axum::routing::get;
 
 use crate::answer::{Answer, NOT_FOUND};
 use crate::info;
-use crate::page;
 use crate::site::Site;
 
 /// Returns all routes.
 pub(crate) fn all(site: Arc<Site>) -> Router {
     Router::new()
-        .route("/", get(index))
-        .route("/cvmfs", get(index))
-        .route("/cvmfs/", get(index))
+        .route("/", get(page))
+        .route("/cvmfs", get(page))
+        .route("/cvmfs/", get(page))
+        .route("/dashboard", get(page))
+        .route("/dashboard/", get(page))
+        .route("/dashboard/{*rest}", get(page))
         .route("/cvmfs/info/v1/repositories.json", get(repositories))
         .route("/cvmfs/info/v1/meta.json", get(meta))
         .fallback(async || Answer::failure(NOT_FOUND))
         .with_state(site)
 }
 
-async fn index(State(site): State<Arc<Site>>) -> Answer {
-    site.listed(&site.page, page::index).await
+/// Returns a page of the dashboard.
+async fn page(State(site): State<Arc<Site>>, uri: Uri) -> Answer {
+    site.page(uri).await
 }
 
 async fn repositories(State(site): State<Arc<Site>>) -> Answer {

@@ -149,6 +149,7 @@ async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Respons
     let (head_only, version) = (parts.method == Method::HEAD, parts.version);
     let open = (version == Version::HTTP_2).then(|| exchange.open());
     let line = exchange.transport.counters.line(&parts, exchange.client);
+    let target = parts.uri.clone();
     let (response, keep_alive) = match request::Request::of(&parts) {
         Ok(_) if !body.is_end_stream() => (Answer::refusal(Refusal::Body).into_response(), false),
         Ok(request) => handled(&exchange, request, parts).await,
@@ -156,6 +157,7 @@ async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Respons
     };
     let mut report = Report::new(exchange.clone(), open, line);
     report.begun(begun);
+    report.target(target);
     let (mut head, mut body) = response.into_parts();
     let len = body.size_hint().exact();
     if let Some(len) = len
