@@ -1,13 +1,18 @@
 //! Counters of a server.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::http::request::Parts;
 
 use crate::access_log::{AccessLog, Line};
+<<<<<<< HEAD
 use crate::metrics::{Kind, Metrics};
+=======
+use crate::dashboard::Traffic;
+>>>>>>> main
 
 /// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,9 +39,14 @@ pub(crate) struct Counters {
     failures: AtomicU64,
     broken_off: AtomicU64,
     bytes: AtomicU64,
+<<<<<<< HEAD
     open: AtomicU64,
     limits: [AtomicU64; Limit::ALL.len()],
     pub(crate) metrics: Metrics,
+=======
+    /// Counters of the last minutes, for the dashboard.
+    pub(crate) traffic: Arc<Traffic>,
+>>>>>>> main
     log: Option<AccessLog>,
 }
 

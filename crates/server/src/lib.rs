@@ -1,7 +1,7 @@
 //! Serves repositories over HTTP: objects, batches of them, events of new revisions, and pages to browse.
 //!
 //! Read [`server`] for threads and limits, [`transport`] for connections, [`route`] and [`routes`] for the served paths,
-//! [`answer`] for headers.
+//! [`answer`] for headers, [`pages`] for the dashboard.
 #![forbid(unsafe_code)]
 
 mod access_log;
@@ -9,6 +9,7 @@ mod answer;
 mod batch;
 mod client_rate;
 mod counters;
+mod dashboard;
 mod date;
 mod events;
 mod file;
@@ -16,8 +17,13 @@ mod geo;
 mod health;
 mod info;
 mod listing;
+<<<<<<< HEAD
 mod metrics;
 mod page;
+=======
+pub mod proxy;
+mod pages;
+>>>>>>> main
 mod range;
 mod repositories;
 mod route;

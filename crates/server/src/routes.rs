@@ -3,20 +3,31 @@
 use std::sync::Arc;
 
 use axum::Router;
+<<<<<<< HEAD
 use axum::extract::{Extension, Path, State};
+=======
+use axum::extract::State;
+use axum::http::Uri;
+>>>>>>> main
 use axum::routing::get;
 use esker_format::name::RepositoryName;
 use hyper::header::HeaderName;
 use hyper::{HeaderMap, Uri};
 
+<<<<<<< HEAD
 use crate::answer::{Answer, BROKEN, BUSY, NOT_FOUND};
 use crate::geo::{self, Requester};
 use crate::health::{self, RepositoryHealth};
 use crate::servermon::Query;
+=======
+use crate::answer::{Answer, NOT_FOUND};
+use crate::info;
+>>>>>>> main
 use crate::site::Site;
 use crate::transport::exchange::Exchange;
 use crate::{date, info, metrics, page};
 
+<<<<<<< HEAD
 /// Path of the interface of servermon.
 const SERVERMON: &str = "/cvmfsmon/api/v1.0/";
 /// Seconds for which answers of servermon may be cached.
@@ -30,6 +41,17 @@ pub(crate) fn all(site: Arc<Site>, has_metrics: bool) -> Router {
         .route("/", get(index))
         .route("/cvmfs", get(index))
         .route("/cvmfs/", get(index))
+=======
+/// Returns all routes.
+pub(crate) fn all(site: Arc<Site>) -> Router {
+    Router::new()
+        .route("/", get(page))
+        .route("/cvmfs", get(page))
+        .route("/cvmfs/", get(page))
+        .route("/dashboard", get(page))
+        .route("/dashboard/", get(page))
+        .route("/dashboard/{*rest}", get(page))
+>>>>>>> main
         .route("/cvmfs/info/v1/repositories.json", get(repositories))
         .route("/cvmfs/info/v1/meta.json", get(meta))
         .route("/cvmfs/{repository}/api/{version}/geo/{named}/{servers}", get(places))
@@ -52,8 +74,9 @@ async fn unknown() -> Answer {
     Answer::failure(NOT_FOUND)
 }
 
-async fn index(State(site): State<Arc<Site>>) -> Answer {
-    site.listed(&site.page, page::index).await
+/// Returns a page of the dashboard.
+async fn page(State(site): State<Arc<Site>>, uri: Uri) -> Answer {
+    site.page(uri).await
 }
 
 async fn repositories(State(site): State<Arc<Site>>) -> Answer {

@@ -214,7 +214,7 @@ fn announce(args: &Args, url: &str, metrics: &str, names: &[String]) -> Result<(
 }
 
 /// Handles the signals that end the server; called before any other thread starts.
-fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
+pub(super) fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     let (sender, receiver) = mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
         // The receiver is gone before the server runs, and after.
@@ -226,6 +226,7 @@ fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     Ok(receiver)
 }
 
+<<<<<<< HEAD
 /// What signals act on.
 struct Controls {
     stopper: Stopper,
@@ -249,6 +250,12 @@ impl Controls {
                 self.stopper.stop();
             }
         }
+=======
+/// Stops the server at the first signal and ends the process at the second.
+pub(super) fn stop(signals: &mpsc::Receiver<Received>, stopper: &Stopper) {
+    if signals.recv().is_ok() {
+        stopper.stop();
+>>>>>>> main
     }
 
     fn reload(&self) {
@@ -306,7 +313,7 @@ fn access_log(output: LogOutput, form: LogFormArg) -> Result<AccessLog, Failure>
 
 /// Returns the limit of connections. A connection needs a socket and a file, an idle one a socket, and the rest of the
 /// process a few more.
-fn connections_max() -> usize {
+pub(super) fn connections_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit
         .map_or(usize::MAX, |limit| usize::try_from(limit.saturating_sub(128) / 3).unwrap_or(usize::MAX))
@@ -314,7 +321,11 @@ fn connections_max() -> usize {
 }
 
 /// Returns the server's URL for this machine.
+<<<<<<< HEAD
 fn url(address: SocketAddr, is_secure: bool) -> String {
+=======
+pub(super) fn url(address: SocketAddr) -> String {
+>>>>>>> main
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
