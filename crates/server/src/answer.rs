@@ -15,13 +15,8 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use esker_format::batch;
 use hyper::header::{
-<<<<<<< HEAD
-    ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, HeaderValue,
-    RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
-=======
     ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
->>>>>>> main
+    HeaderName, HeaderValue, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Response, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;

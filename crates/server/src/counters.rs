@@ -8,11 +8,8 @@ use std::time::Duration;
 use hyper::http::request::Parts;
 
 use crate::access_log::{AccessLog, Line};
-<<<<<<< HEAD
-use crate::metrics::{Kind, Metrics};
-=======
 use crate::dashboard::Traffic;
->>>>>>> main
+use crate::metrics::{Kind, Metrics};
 
 /// Counters of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,14 +36,11 @@ pub(crate) struct Counters {
     failures: AtomicU64,
     broken_off: AtomicU64,
     bytes: AtomicU64,
-<<<<<<< HEAD
     open: AtomicU64,
     limits: [AtomicU64; Limit::ALL.len()],
     pub(crate) metrics: Metrics,
-=======
     /// Counters of the last minutes, for the dashboard.
     pub(crate) traffic: Arc<Traffic>,
->>>>>>> main
     log: Option<AccessLog>,
 }
 

@@ -17,13 +17,9 @@ mod geo;
 mod health;
 mod info;
 mod listing;
-<<<<<<< HEAD
 mod metrics;
-mod page;
-=======
-pub mod proxy;
 mod pages;
->>>>>>> main
+pub mod proxy;
 mod range;
 mod repositories;
 mod route;

@@ -3,31 +3,20 @@
 use std::sync::Arc;
 
 use axum::Router;
-<<<<<<< HEAD
 use axum::extract::{Extension, Path, State};
-=======
-use axum::extract::State;
-use axum::http::Uri;
->>>>>>> main
 use axum::routing::get;
 use esker_format::name::RepositoryName;
 use hyper::header::HeaderName;
 use hyper::{HeaderMap, Uri};
 
-<<<<<<< HEAD
 use crate::answer::{Answer, BROKEN, BUSY, NOT_FOUND};
 use crate::geo::{self, Requester};
 use crate::health::{self, RepositoryHealth};
 use crate::servermon::Query;
-=======
-use crate::answer::{Answer, NOT_FOUND};
-use crate::info;
->>>>>>> main
 use crate::site::Site;
 use crate::transport::exchange::Exchange;
-use crate::{date, info, metrics, page};
+use crate::{date, info, metrics};
 
-<<<<<<< HEAD
 /// Path of the interface of servermon.
 const SERVERMON: &str = "/cvmfsmon/api/v1.0/";
 /// Seconds for which answers of servermon may be cached.
@@ -38,20 +27,12 @@ const GEO: HeaderName = HeaderName::from_static("esker-geo");
 /// Returns all routes; those of metrics only if they have no socket of their own.
 pub(crate) fn all(site: Arc<Site>, has_metrics: bool) -> Router {
     let mut router = Router::new()
-        .route("/", get(index))
-        .route("/cvmfs", get(index))
-        .route("/cvmfs/", get(index))
-=======
-/// Returns all routes.
-pub(crate) fn all(site: Arc<Site>) -> Router {
-    Router::new()
         .route("/", get(page))
         .route("/cvmfs", get(page))
         .route("/cvmfs/", get(page))
         .route("/dashboard", get(page))
         .route("/dashboard/", get(page))
         .route("/dashboard/{*rest}", get(page))
->>>>>>> main
         .route("/cvmfs/info/v1/repositories.json", get(repositories))
         .route("/cvmfs/info/v1/meta.json", get(meta))
         .route("/cvmfs/{repository}/api/{version}/geo/{named}/{servers}", get(places))

@@ -14,21 +14,14 @@ use tokio::sync::{Mutex, Semaphore};
 
 use crate::answer::{Answer, BROKEN, BUSY, NOT_FOUND};
 use crate::batch;
-<<<<<<< HEAD
 use crate::counters::{Counters, Limit};
-=======
-use crate::counters::Counters;
 use crate::dashboard::Dashboard;
 use crate::date;
->>>>>>> main
 use crate::events::{Events, Stream};
 use crate::geo::GeoDatabase;
 use crate::listing::{Entry, Listing};
-<<<<<<< HEAD
 use crate::metrics::Kind;
-=======
 use crate::pages;
->>>>>>> main
 use crate::repositories::Repositories;
 use crate::route::{self, Allowed, Route};
 use crate::routes;

@@ -226,17 +226,16 @@ pub(super) fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     Ok(receiver)
 }
 
-<<<<<<< HEAD
 /// What signals act on.
-struct Controls {
-    stopper: Stopper,
-    tls: Option<Arc<TlsFiles>>,
-    access_log: Option<AccessLog>,
+pub(super) struct Controls {
+    pub(super) stopper: Stopper,
+    pub(super) tls: Option<Arc<TlsFiles>>,
+    pub(super) access_log: Option<AccessLog>,
 }
 
 impl Controls {
     /// Reads files again at SIGHUP, stops the server at the first other signal and ends the process at the second.
-    fn follow(&self, signals: &mpsc::Receiver<Received>) {
+    pub(super) fn follow(&self, signals: &mpsc::Receiver<Received>) {
         let mut stops = false;
         while let Ok(received) = signals.recv() {
             if received.signal == libc::SIGHUP && (self.tls.is_some() || self.access_log.is_some()) {
@@ -250,12 +249,6 @@ impl Controls {
                 self.stopper.stop();
             }
         }
-=======
-/// Stops the server at the first signal and ends the process at the second.
-pub(super) fn stop(signals: &mpsc::Receiver<Received>, stopper: &Stopper) {
-    if signals.recv().is_ok() {
-        stopper.stop();
->>>>>>> main
     }
 
     fn reload(&self) {
@@ -321,11 +314,7 @@ pub(super) fn connections_max() -> usize {
 }
 
 /// Returns the server's URL for this machine.
-<<<<<<< HEAD
-fn url(address: SocketAddr, is_secure: bool) -> String {
-=======
-pub(super) fn url(address: SocketAddr) -> String {
->>>>>>> main
+pub(super) fn url(address: SocketAddr, is_secure: bool) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

@@ -19,11 +19,8 @@ use super::exchange::{Exchange, OpenStream};
 use super::shares::Share;
 use crate::access_log::Line;
 use crate::answer::Piece;
-<<<<<<< HEAD
-use crate::metrics::Kind;
-=======
 use crate::dashboard::Answered;
->>>>>>> main
+use crate::metrics::Kind;
 
 /// Error of a body: it ends the connection, because the length was sent already.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -64,12 +61,9 @@ pub(crate) struct Report {
     stream: Option<OpenStream>,
     begun: Instant,
     line: Option<Box<Line>>,
-<<<<<<< HEAD
     kind: Kind,
-=======
     /// Target of the request; none for a response that the dashboard doesn't count.
     target: Option<Uri>,
->>>>>>> main
 }
 
 struct Reported {
@@ -81,11 +75,7 @@ struct Reported {
 
 impl Report {
     pub(crate) fn new(exchange: Arc<Exchange>, stream: Option<OpenStream>, line: Option<Box<Line>>) -> Self {
-<<<<<<< HEAD
-        Self { exchange, stream, begun: Instant::now(), line, kind: Kind::Refused }
-=======
-        Self { exchange, stream, begun: Instant::now(), line, target: None }
->>>>>>> main
+        Self { exchange, stream, begun: Instant::now(), line, kind: Kind::Refused, target: None }
     }
 
     /// Sets the kind of the response.
@@ -101,15 +91,11 @@ impl Report {
     /// Counts the response.
     pub(crate) fn done(self, status: u16, sent: u64, is_whole: bool) {
         let took = self.begun.elapsed();
-<<<<<<< HEAD
         self.exchange.transport.counters.answered(self.kind, status, is_whole.then_some(sent), took);
-=======
-        self.exchange.transport.counters.answered(status, is_whole.then_some(sent), took);
         if let Some(target) = &self.target {
             let answered = Answered { path: target.path(), status, bytes: sent, took };
             self.exchange.transport.counters.traffic.record(&answered);
         }
->>>>>>> main
         if let Some(line) = self.line {
             self.exchange.transport.counters.log(&line, status, sent, is_whole, took);
         }

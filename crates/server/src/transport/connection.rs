@@ -167,11 +167,8 @@ async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Respons
     let (head_only, version) = (parts.method == Method::HEAD, parts.version);
     let open = (version == Version::HTTP_2).then(|| exchange.open());
     let line = exchange.transport.counters.line(&parts, exchange.client);
-<<<<<<< HEAD
     let mut report = Report::new(exchange.clone(), open, line);
-=======
     let target = parts.uri.clone();
->>>>>>> main
     let (response, keep_alive) = match request::Request::of(&parts) {
         Ok(_) if !body.is_end_stream() => (Answer::refusal(Refusal::Body).into_response(), false),
         Ok(request) => match exchange.transport.over_rate(exchange.client.ip()) {
@@ -180,13 +177,8 @@ async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Respons
         },
         Err(refusal) => (Answer::refusal(refusal).into_response(), false),
     };
-<<<<<<< HEAD
     report.of(response.extensions().get().copied().unwrap_or(Kind::Refused));
-=======
-    let mut report = Report::new(exchange.clone(), open, line);
-    report.begun(begun);
     report.target(target);
->>>>>>> main
     let (mut head, mut body) = response.into_parts();
     let len = body.size_hint().exact();
     if let Some(len) = len

@@ -12,12 +12,9 @@ mod folders;
 mod limits;
 mod links;
 mod listed;
-<<<<<<< HEAD
 mod malformed;
 mod monitoring;
-=======
-mod proxy;
 mod pages;
->>>>>>> main
+mod proxy;
 mod ranges;
 mod secure;
