@@ -66,7 +66,7 @@ impl Connection {
         let most = transport.limits.client_connections;
         let Some(share) = transport.connections.take_at_most(client.ip(), most) else {
             transport.counters.limited(Limit::Connections);
-            return turn_away(gate, &exchange, &first).await;
+            return Box::pin(turn_away(gate, &exchange, &first)).await;
         };
         let _slot = slot(slots, &transport, client.ip()).await;
         tokio::select! {
@@ -82,7 +82,7 @@ impl Connection {
         let wire = match tls {
             None => Wire::Plain(stream),
             Some(acceptor) => {
-                let secured = timeout(limit, acceptor.accept(stream));
+                let secured = Box::pin(timeout(limit, acceptor.accept(stream)));
                 Wire::Secure(Box::new(secured.await.ok()?.ok()?))
             }
         };
@@ -108,16 +108,17 @@ async fn serve(mut gate: Gate, exchange: &Arc<Exchange>, first: Next) {
                     .header_read_timeout(None)
                     .max_buf_size(BUFFER_MAX)
                     .serve_connection(gate, Requests(exchange.clone()));
-                match connection.without_shutdown().await {
+                // On the heap, so that an idle connection has no room for it.
+                match Box::pin(connection.without_shutdown()).await {
                     Ok(parts) => gate = parts.io,
                     Err(_) => return,
                 }
                 if exchange.is_last() {
-                    return gate.part().await;
+                    return Box::pin(gate.part()).await;
                 }
             }
-            Next::Preface => return http2::serve(gate, exchange).await,
-            Next::Refused(refusal) => return refuse(gate, exchange, refusal).await,
+            Next::Preface => return Box::pin(http2::serve(gate, exchange)).await,
+            Next::Refused(refusal) => return Box::pin(refuse(gate, exchange, refusal)).await,
             Next::End => return,
         }
         next = gate.next(true).await;
