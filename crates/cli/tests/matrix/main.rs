@@ -48,6 +48,7 @@ mod replays;
 mod revisions;
 mod running;
 mod serve;
+mod serve_operation;
 mod served;
 mod server_kill;
 mod setup;
