@@ -15,13 +15,14 @@ use axum::response::IntoResponse;
 use bytes::Bytes;
 use esker_format::batch;
 use hyper::header::{
-    ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, HeaderValue,
-    RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    HeaderName, HeaderValue, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Response, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::file::Opened;
+use crate::pages::{POLICY, Page};
 use crate::range::{RequestedRange, wanted};
 use crate::route::Allowed;
 use crate::transport::body::{Body, Pieces};
@@ -200,6 +201,13 @@ impl Answer {
             .with(X_CONTENT_TYPE_OPTIONS, "nosniff");
         answer.body.push(Piece::Bytes(text.into()));
         answer
+    }
+
+    /// Returns a page of the dashboard.
+    pub(crate) fn page(page: Page) -> Self {
+        let mut answer = Self::made(page.kind, page.lifetime, page.body);
+        answer.status = page.status;
+        answer.with(CONTENT_SECURITY_POLICY, POLICY).with(REFERRER_POLICY, "no-referrer")
     }
 
     /// Returns a response with generated JSON.

@@ -1,12 +1,14 @@
 //! Counters of a server.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hyper::http::request::Parts;
 
 use crate::access_log::{AccessLog, Line};
+use crate::dashboard::Traffic;
 use crate::metrics::{Kind, Metrics};
 
 /// Counters of a server.
@@ -37,6 +39,8 @@ pub(crate) struct Counters {
     open: AtomicU64,
     limits: [AtomicU64; Limit::ALL.len()],
     pub(crate) metrics: Metrics,
+    /// Counters of the last minutes, for the dashboard.
+    pub(crate) traffic: Arc<Traffic>,
     log: Option<AccessLog>,
 }
 

@@ -1,7 +1,7 @@
 //! Serves repositories over HTTP: objects, batches of them, events of new revisions, and pages to browse.
 //!
 //! Read [`server`] for threads and limits, [`transport`] for connections, [`route`] and [`routes`] for the served paths,
-//! [`answer`] for headers.
+//! [`answer`] for headers, [`pages`] for the dashboard.
 #![forbid(unsafe_code)]
 
 mod access_log;
@@ -9,6 +9,7 @@ mod answer;
 mod batch;
 mod client_rate;
 mod counters;
+mod dashboard;
 mod date;
 mod events;
 mod file;
@@ -17,7 +18,7 @@ mod health;
 mod info;
 mod listing;
 mod metrics;
-mod page;
+mod pages;
 pub mod proxy;
 mod range;
 mod repositories;

@@ -15,7 +15,7 @@ use crate::health::{self, RepositoryHealth};
 use crate::servermon::Query;
 use crate::site::Site;
 use crate::transport::exchange::Exchange;
-use crate::{date, info, metrics, page};
+use crate::{date, info, metrics};
 
 /// Path of the interface of servermon.
 const SERVERMON: &str = "/cvmfsmon/api/v1.0/";
@@ -27,9 +27,12 @@ const GEO: HeaderName = HeaderName::from_static("esker-geo");
 /// Returns all routes; those of metrics only if they have no socket of their own.
 pub(crate) fn all(site: Arc<Site>, has_metrics: bool) -> Router {
     let mut router = Router::new()
-        .route("/", get(index))
-        .route("/cvmfs", get(index))
-        .route("/cvmfs/", get(index))
+        .route("/", get(page))
+        .route("/cvmfs", get(page))
+        .route("/cvmfs/", get(page))
+        .route("/dashboard", get(page))
+        .route("/dashboard/", get(page))
+        .route("/dashboard/{*rest}", get(page))
         .route("/cvmfs/info/v1/repositories.json", get(repositories))
         .route("/cvmfs/info/v1/meta.json", get(meta))
         .route("/cvmfs/{repository}/api/{version}/geo/{named}/{servers}", get(places))
@@ -52,8 +55,9 @@ async fn unknown() -> Answer {
     Answer::failure(NOT_FOUND)
 }
 
-async fn index(State(site): State<Arc<Site>>) -> Answer {
-    site.listed(&site.page, page::index).await
+/// Returns a page of the dashboard.
+async fn page(State(site): State<Arc<Site>>, uri: Uri) -> Answer {
+    site.page(uri).await
 }
 
 async fn repositories(State(site): State<Arc<Site>>) -> Answer {

@@ -8,17 +8,20 @@ use axum::Router;
 use bytes::Bytes;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
-use hyper::Response;
+use hyper::{Response, Uri};
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::answer::{Answer, BROKEN, BUSY, NOT_FOUND};
 use crate::batch;
 use crate::counters::{Counters, Limit};
+use crate::dashboard::Dashboard;
+use crate::date;
 use crate::events::{Events, Stream};
 use crate::geo::GeoDatabase;
 use crate::listing::{Entry, Listing};
 use crate::metrics::Kind;
+use crate::pages;
 use crate::repositories::Repositories;
 use crate::route::{self, Allowed, Route};
 use crate::routes;
@@ -29,12 +32,16 @@ use crate::transport::request::{Method, Request};
 use crate::transport::shares::Shares;
 use crate::transport::{Answering, Call, Handler};
 
+/// Number of pages that are made at once.
+const PAGES: usize = 2;
+
 /// What handlers of routes share.
 pub(crate) struct Site {
     pub(crate) repositories: Arc<Repositories>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) names: Arc<Mutex<Listing>>,
-    pub(crate) page: Arc<Mutex<Listing>>,
+    pub(crate) dashboard: Arc<Dashboard>,
+    pub(crate) page_permits: Semaphore,
     pub(crate) batches: Arc<Semaphore>,
     pub(crate) batch_shares: Arc<Shares>,
     pub(crate) events: Events,
@@ -53,10 +60,11 @@ impl Site {
         let repositories = Arc::new(repositories);
         Arc::new(Self {
             events: Events::new(repositories.clone(), limits.listeners),
+            dashboard: Arc::new(Dashboard::new(repositories.clone(), counters.traffic.clone())),
+            page_permits: Semaphore::new(PAGES),
             repositories,
             counters,
-            names: Arc::new(Mutex::new(Listing::of_names())),
-            page: Arc::new(Mutex::new(Listing::with_totals())),
+            names: Arc::default(),
             batches: Arc::new(Semaphore::new(batch::AT_ONCE)),
             batch_shares: Arc::default(),
             geo,
@@ -104,6 +112,17 @@ impl Site {
         };
         call.exchange.begin_stream();
         Answer::events(Body::stream(told(stream, call.exchange.clone())))
+    }
+
+    /// Returns a page of the dashboard. It reads the disk, so a blocking task makes it, and few at a time.
+    pub(crate) async fn page(&self, target: Uri) -> Answer {
+        let Ok(_permit) = self.page_permits.acquire().await else { return Answer::failure(BUSY) };
+        let dashboard = self.dashboard.clone();
+        let make = move || {
+            pages::respond(&dashboard, target.path(), target.query().unwrap_or_default(), date::now())
+        };
+        let made = tokio::task::spawn_blocking(make).await;
+        made.map_or_else(|_| Answer::failure(BROKEN), Answer::page)
     }
 
     /// Returns a response from the current repositories. That reads the disk, so one blocking task does it,
@@ -196,7 +215,6 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::page;
 
     fn site(folder: &std::path::Path) -> Arc<Site> {
         let repositories = Repositories::open(&[folder.to_owned()]).expect("a folder");
@@ -236,9 +254,10 @@ mod tests {
     fn a_read_waiting_for_a_page_blocks_no_other() {
         let folder = tempfile::tempdir().expect("a folder");
         let (runtime, shared) = (runtime(), site(folder.path()));
-        let page = shared.page.clone().try_lock_owned().expect("nobody else asked yet");
+        let pages = u32::try_from(PAGES).expect("a small number");
+        let permits = shared.page_permits.try_acquire_many(pages).expect("no page is made yet");
         runtime.block_on(async {
-            let mut waiting = [(); 2 * READERS].map(|()| Box::pin(shared.listed(&shared.page, page::index)));
+            let mut waiting = [(); 2 * READERS].map(|()| Box::pin(shared.page(Uri::from_static("/"))));
             let asked = poll_fn(|context| {
                 Poll::Ready(waiting.iter_mut().all(|page| page.as_mut().poll(context).is_pending()))
             });
@@ -247,6 +266,6 @@ mod tests {
             let found = timeout(Duration::from_secs(60), shared.events.has(&name)).await;
             assert!(matches!(found, Ok(Ok(false))), "{found:?}");
         });
-        drop(page);
+        drop(permits);
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use hyper::Uri;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
@@ -18,6 +19,7 @@ use super::exchange::{Exchange, OpenStream};
 use super::shares::Share;
 use crate::access_log::Line;
 use crate::answer::Piece;
+use crate::dashboard::Answered;
 use crate::metrics::Kind;
 
 /// Error of a body: it ends the connection, because the length was sent already.
@@ -60,6 +62,8 @@ pub(crate) struct Report {
     begun: Instant,
     line: Option<Box<Line>>,
     kind: Kind,
+    /// Target of the request; none for a response that the dashboard doesn't count.
+    target: Option<Uri>,
 }
 
 struct Reported {
@@ -71,7 +75,7 @@ struct Reported {
 
 impl Report {
     pub(crate) fn new(exchange: Arc<Exchange>, stream: Option<OpenStream>, line: Option<Box<Line>>) -> Self {
-        Self { exchange, stream, begun: Instant::now(), line, kind: Kind::Refused }
+        Self { exchange, stream, begun: Instant::now(), line, kind: Kind::Refused, target: None }
     }
 
     /// Sets the kind of the response.
@@ -79,10 +83,19 @@ impl Report {
         self.kind = kind;
     }
 
+    /// Sets the target of the request.
+    pub(crate) fn target(&mut self, target: Uri) {
+        self.target = Some(target);
+    }
+
     /// Counts the response.
     pub(crate) fn done(self, status: u16, sent: u64, is_whole: bool) {
         let took = self.begun.elapsed();
         self.exchange.transport.counters.answered(self.kind, status, is_whole.then_some(sent), took);
+        if let Some(target) = &self.target {
+            let answered = Answered { path: target.path(), status, bytes: sent, took };
+            self.exchange.transport.counters.traffic.record(&answered);
+        }
         if let Some(line) = self.line {
             self.exchange.transport.counters.log(&line, status, sent, is_whole, took);
         }
@@ -115,9 +128,11 @@ impl Body {
     }
 
     /// Returns the same body, whose end is counted.
-    pub(crate) fn reported(mut self, report: Report, status: u16) -> Self {
+    pub(crate) fn reported(mut self, mut report: Report, status: u16) -> Self {
         let is_whole = hyper::body::Body::is_end_stream(&self);
         let is_endless = matches!(self.content, Content::Stream(_));
+        // The duration of a stream says nothing about the server.
+        report.target = report.target.filter(|_| !is_endless);
         if let Some(stream) = &report.stream {
             stream.progress((!is_endless).then_some(chunk::CHUNK_MAX));
         }

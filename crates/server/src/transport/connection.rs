@@ -66,7 +66,7 @@ impl Connection {
         let most = transport.limits.client_connections;
         let Some(share) = transport.connections.take_at_most(client.ip(), most) else {
             transport.counters.limited(Limit::Connections);
-            return turn_away(gate, &exchange, &first).await;
+            return Box::pin(turn_away(gate, &exchange, &first)).await;
         };
         let _slot = slot(slots, &transport, client.ip()).await;
         tokio::select! {
@@ -82,7 +82,7 @@ impl Connection {
         let wire = match tls {
             None => Wire::Plain(stream),
             Some(acceptor) => {
-                let secured = timeout(limit, acceptor.accept(stream));
+                let secured = Box::pin(timeout(limit, acceptor.accept(stream)));
                 Wire::Secure(Box::new(secured.await.ok()?.ok()?))
             }
         };
@@ -108,16 +108,17 @@ async fn serve(mut gate: Gate, exchange: &Arc<Exchange>, first: Next) {
                     .header_read_timeout(None)
                     .max_buf_size(BUFFER_MAX)
                     .serve_connection(gate, Requests(exchange.clone()));
-                match connection.without_shutdown().await {
+                // On the heap, so that an idle connection has no room for it.
+                match Box::pin(connection.without_shutdown()).await {
                     Ok(parts) => gate = parts.io,
                     Err(_) => return,
                 }
                 if exchange.is_last() {
-                    return gate.part().await;
+                    return Box::pin(gate.part()).await;
                 }
             }
-            Next::Preface => return http2::serve(gate, exchange).await,
-            Next::Refused(refusal) => return refuse(gate, exchange, refusal).await,
+            Next::Preface => return Box::pin(http2::serve(gate, exchange)).await,
+            Next::Refused(refusal) => return Box::pin(refuse(gate, exchange, refusal)).await,
             Next::End => return,
         }
         next = gate.next(true).await;
@@ -168,6 +169,7 @@ async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Respons
     let open = (version == Version::HTTP_2).then(|| exchange.open());
     let line = exchange.transport.counters.line(&parts, exchange.client);
     let mut report = Report::new(exchange.clone(), open, line);
+    let target = parts.uri.clone();
     let (response, keep_alive) = match request::Request::of(&parts) {
         Ok(_) if !body.is_end_stream() => (Answer::refusal(Refusal::Body).into_response(), false),
         Ok(request) => match exchange.transport.over_rate(exchange.client.ip()) {
@@ -177,6 +179,7 @@ async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Respons
         Err(refusal) => (Answer::refusal(refusal).into_response(), false),
     };
     report.of(response.extensions().get().copied().unwrap_or(Kind::Refused));
+    report.target(target);
     let (mut head, mut body) = response.into_parts();
     let len = body.size_hint().exact();
     if let Some(len) = len

@@ -1,6 +1,8 @@
 //! The server as clients see it, over real sockets.
 
 mod batch;
+mod browser;
+mod chromium;
 mod client;
 mod client_limits;
 mod crowd;
@@ -12,6 +14,7 @@ mod links;
 mod listed;
 mod malformed;
 mod monitoring;
+mod pages;
 mod proxy;
 mod ranges;
 mod secure;
