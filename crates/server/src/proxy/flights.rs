@@ -22,19 +22,29 @@ impl<K, V> Default for Flights<K, V> {
     }
 }
 
-/// Sender of a task's result. The task may go on afterwards, and requests join it until it ends.
+/// Sender of a task's result.
 #[derive(Debug)]
-pub(crate) struct Announcer<V>(watch::Sender<Option<Outcome<V>>>);
-
-impl<V> Announcer<V> {
-    /// Gives all requests their result.
-    pub(crate) fn give(&self, outcome: Outcome<V>) {
-        self.0.send_replace(Some(outcome));
-    }
+pub(crate) struct Announcer<K: Hash + Eq, V> {
+    sender: watch::Sender<Option<Outcome<V>>>,
+    entry: Entry<K, V>,
 }
 
 /// Entry of a running task, removed on drop, so that a panic leaves none.
+#[derive(Debug)]
 struct Entry<K: Hash + Eq, V>(Arc<Flights<K, V>>, K);
+
+impl<K: Hash + Eq, V> Announcer<K, V> {
+    /// Gives all requests their result, and those that come before this is dropped.
+    pub(crate) fn give(&self, outcome: Outcome<V>) {
+        self.sender.send_replace(Some(outcome));
+    }
+
+    /// Gives the requests so far their result. A request that comes later starts a new task.
+    pub(crate) fn finish(self, outcome: Outcome<V>) {
+        drop(self.entry);
+        self.sender.send_replace(Some(outcome));
+    }
+}
 
 impl<K: Hash + Eq, V> Drop for Entry<K, V> {
     fn drop(&mut self) {
@@ -48,7 +58,11 @@ where
     V: Clone + Send + Sync + 'static,
 {
     /// Joins the task for `key`, or starts one, which goes on even if all requests are gone.
-    pub(crate) async fn join<F>(self: &Arc<Self>, key: K, start: impl FnOnce(Announcer<V>) -> F) -> Outcome<V>
+    pub(crate) async fn join<F>(
+        self: &Arc<Self>,
+        key: K,
+        start: impl FnOnce(Announcer<K, V>) -> F,
+    ) -> Outcome<V>
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -59,11 +73,7 @@ where
                 None => {
                     let (sender, receiver) = watch::channel(None);
                     flights.insert(key.clone(), receiver.clone());
-                    let (entry, task) = (Entry(self.clone(), key), start(Announcer(sender)));
-                    tokio::spawn(async move {
-                        task.await;
-                        drop(entry);
-                    });
+                    tokio::spawn(start(Announcer { sender, entry: Entry(self.clone(), key) }));
                     receiver
                 }
             }
@@ -89,7 +99,7 @@ mod tests {
             .map(|_| {
                 let (flights, started) = (flights.clone(), started.clone());
                 tokio::spawn(async move {
-                    let start = |announcer: Announcer<u8>| async move {
+                    let start = |announcer: Announcer<u8, u8>| async move {
                         started.fetch_add(1, Ordering::Relaxed);
                         // All requests are there by then, because there is one thread.
                         tokio::task::yield_now().await;
@@ -109,9 +119,22 @@ mod tests {
     #[tokio::test]
     async fn a_task_without_a_result_is_an_error_and_leaves_nothing() {
         let flights = Arc::<Flights<u8, u8>>::default();
-        let outcome = flights.join(1, |_| async {}).await;
+        let outcome = flights.join(1, |announcer| async move { drop(announcer) }).await;
         assert!(matches!(outcome, Err(Failure::Ended)), "{outcome:?}");
         tokio::task::yield_now().await;
         assert!(flights.0.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_request_after_the_end_of_a_task_starts_another() {
+        let flights = Arc::<Flights<u8, u8>>::default();
+        for number in 0..3 {
+            let start = |announcer: Announcer<u8, u8>| async move {
+                announcer.finish(Ok(number));
+                // The task goes on, and nothing joins it.
+                std::future::pending().await
+            };
+            assert_eq!(flights.join(1, start).await.ok(), Some(number));
+        }
     }
 }

@@ -122,10 +122,11 @@ impl Heads {
     async fn refresh(self: &Arc<Self>, place: &Arc<Place>, path: &str, fresh: bool) -> Result<Kept, Failure> {
         let (heads, flown, key) = (self.clone(), place.clone(), (path.to_owned(), fresh));
         let file = path.to_owned();
-        let start = |announcer: Announcer<Kept>| async move {
+        let start = |announcer: Announcer<_, Kept>| async move {
             let outcome = heads.ask(&flown, &file, fresh).await;
             heads.note(&flown, &file, &outcome);
-            announcer.give(outcome);
+            // A request that comes later may know of a newer file.
+            announcer.finish(outcome);
         };
         place.files.flights.join(key, start).await
     }

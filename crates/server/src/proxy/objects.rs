@@ -109,7 +109,7 @@ impl Objects {
     }
 
     /// Verifies a doubtful object in the cache, or fetches it; stores it after the requests have their answer.
-    async fn fly(&self, place: &Place, query: ObjectQuery, announcer: Announcer<Object>) {
+    async fn fly(&self, place: &Place, query: ObjectQuery, announcer: Announcer<ObjectName, Object>) {
         if let Some(object) = self.verified(query.name).await {
             return announcer.give(Ok(object));
         }
@@ -129,7 +129,7 @@ impl Objects {
                     self.counters.failed.fetch_add(1, Ordering::Relaxed);
                     tracing::warn!("{}: {failure}", place.title());
                 }
-                announcer.give(Err(failure));
+                announcer.finish(Err(failure));
             }
         }
     }
@@ -152,7 +152,7 @@ impl Objects {
 }
 
 /// Hands out verified bytes and stores them. A large object is stored first, because it does not fit into memory.
-fn keep(cache: &DiskCache, name: ObjectName, stored: Stored, announcer: &Announcer<Object>) {
+fn keep(cache: &DiskCache, name: ObjectName, stored: Stored, announcer: &Announcer<ObjectName, Object>) {
     let (is_small, len) = (stored.len() <= MEMORY_MAX, stored.len());
     if is_small {
         let bytes = match stored.into_bytes() {
