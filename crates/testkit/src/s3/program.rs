@@ -15,9 +15,13 @@ use crate::waiting::until;
 /// Time limit for a program to start listening.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Makes the command of a server that listens at a port and keeps its files in a folder.
+type StartProgram = Box<dyn Fn(u16, &Path) -> Command + Send + Sync>;
+
 /// A running server with an empty bucket named [`BUCKET`]. Its key is `key`, with the secret `secret`.
 pub struct S3Program {
     folder: TempDir,
+    command: StartProgram,
     child: Child,
     port: u16,
 }
@@ -26,10 +30,22 @@ impl S3Program {
     /// Starts gofakes3, which keeps buckets in memory; none if it isn't installed.
     pub fn gofakes3() -> Option<Self> {
         let program = installed("bin/gofakes3")?;
-        Some(Self::start(|port, _| {
-            let mut command = Command::new(program);
+        Some(Self::start(move |port, _| {
+            let mut command = Command::new(&program);
             let host = format!("127.0.0.1:{port}");
             command.args(["-backend", "memory", "-quiet", "-initialbucket", BUCKET, "-host", &host]);
+            command
+        }))
+    }
+
+    /// Starts gofakes3, which keeps buckets in a file, also when it is killed; none if it isn't installed.
+    pub fn gofakes3_on_disk() -> Option<Self> {
+        let program = installed("bin/gofakes3")?;
+        Some(Self::start(move |port, folder| {
+            let mut command = Command::new(&program);
+            let host = format!("127.0.0.1:{port}");
+            command.args(["-backend", "bolt", "-quiet", "-initialbucket", BUCKET, "-host", &host]);
+            command.arg("-bolt.db").arg(folder.join("buckets.db"));
             command
         }))
     }
@@ -37,8 +53,8 @@ impl S3Program {
     /// Starts moto, a model of Amazon's services in memory; none if it isn't installed.
     pub fn moto() -> Option<Self> {
         let program = installed("moto/bin/moto_server")?;
-        let server = Self::start(|port, _| {
-            let mut command = Command::new(program);
+        let server = Self::start(move |port, _| {
+            let mut command = Command::new(&program);
             command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
             command
         });
@@ -58,35 +74,47 @@ impl S3Program {
     /// Starts versitygw, which keeps buckets in a folder; none if it isn't installed.
     pub fn versitygw() -> Option<Self> {
         let program = installed("bin/versitygw")?;
-        Some(Self::start(|port, folder| {
+        Some(Self::start(move |port, folder| {
             let buckets = folder.join("buckets");
             fs::create_dir_all(buckets.join(BUCKET)).expect("a folder");
-            let mut command = Command::new(program);
+            let mut command = Command::new(&program);
             command.env("ROOT_ACCESS_KEY", "key").env("ROOT_SECRET_KEY", "secret");
             command.args(["--port", &format!("127.0.0.1:{port}"), "posix", "--nometa"]).arg(buckets);
             command
         }))
     }
 
-    fn start(command: impl FnOnce(u16, &Path) -> Command) -> Self {
+    fn start(command: impl Fn(u16, &Path) -> Command + Send + Sync + 'static) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = free.local_addr().expect("its address").port();
         drop(free);
-        let log = folder.path().join("log");
-        let mut command = command(port, folder.path());
-        command.current_dir(folder.path()).stdin(Stdio::null());
-        command.stdout(File::create(&log).expect("a log")).stderr(File::create(&log).expect("a log"));
-        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let mut server = Self { folder, child, port };
-        // No program reports that it listens.
-        let listens = until(PATIENCE, || {
-            let ended = server.child.try_wait().expect("its state");
-            assert!(ended.is_none(), "{command:?} ended: {ended:?}\n{}", server.log());
-            TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).is_ok()
-        });
-        assert!(listens, "{command:?} does not listen\n{}", server.log());
+        let child = spawn(&command, port, folder.path());
+        let mut server = Self { folder, command: Box::new(command), child, port };
+        server.wait_until_it_listens();
         server
+    }
+
+    /// Kills the program.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a signal");
+        self.child.wait().expect("its end");
+    }
+
+    /// Starts the program again, at the same port and with the same files.
+    pub fn restart(&mut self) {
+        self.child = spawn(&self.command, self.port, self.folder.path());
+        self.wait_until_it_listens();
+    }
+
+    /// No program reports that it listens.
+    fn wait_until_it_listens(&mut self) {
+        let listens = until(PATIENCE, || {
+            let ended = self.child.try_wait().expect("its state");
+            assert!(ended.is_none(), "a server ended: {ended:?}\n{}", self.log());
+            TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).is_ok()
+        });
+        assert!(listens, "a server does not listen\n{}", self.log());
     }
 
     /// Returns the URL of the server.
@@ -97,6 +125,14 @@ impl S3Program {
     fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
+}
+
+fn spawn(command: &dyn Fn(u16, &Path) -> Command, port: u16, folder: &Path) -> Child {
+    let log = folder.join("log");
+    let mut command = command(port, folder);
+    command.current_dir(folder).stdin(Stdio::null());
+    command.stdout(File::create(&log).expect("a log")).stderr(File::create(&log).expect("a log"));
+    command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 impl Drop for S3Program {
