@@ -60,6 +60,7 @@ mod recount;
 mod reflog;
 mod reindex;
 mod remove;
+mod replicate;
 mod report;
 mod repository;
 mod resign;
@@ -120,6 +121,10 @@ pub use progress::{Phase, Progress};
 pub use publish::Publish;
 pub use reindex::Reindexed;
 pub use remove::Removal;
+pub use replicate::{
+    Replica, ReplicaState, Replicate, ReplicateProgress, Replicated, ReplicationPlan, RevisionLimit,
+    SkippedRevision,
+};
 pub use report::{BundleCounts, Report, Seconds};
 pub use repository::Repository;
 pub use resign::{Resign, Resigned};

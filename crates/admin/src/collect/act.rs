@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::history::Tag;
-use esker_format::object::ObjectName;
+use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_store::{FileLock, Sink as _, Swap};
@@ -22,6 +22,7 @@ use crate::error::AdminError;
 use crate::exclusive::exclusively;
 use crate::hash_lists::{HashLists, SortedSet};
 use crate::reflog::KnownReflog;
+use crate::replicate::ReplicaState;
 use crate::repository::{DATABASE_MAX, ReadHead, Repository};
 
 /// Folder below the publisher's state for runs that are sorted.
@@ -57,7 +58,7 @@ impl Collect<'_> {
     pub fn dry_run(&self, repository: &Repository, now: UnixTime) -> Result<CollectPlan, AdminError> {
         let run = self.start(repository, now)?;
         let head = repository.read_head()?;
-        let all = tags(&repository.sink, head.verified.manifest())?;
+        let all = run.tags(&head)?;
         let expired: Vec<String> =
             expired_tags(&all, self.automatic_tags, now).iter().map(|tag| tag.name.clone()).collect();
         let left: Vec<Tag> = all.into_iter().filter(|tag| !expired.contains(&tag.name)).collect();
@@ -110,7 +111,9 @@ impl Collect<'_> {
         let sink = &*repository.sink;
         let lists = HashLists::new(sink, private.clone(), Some(repository.state()));
         let scratch = self.scratch(repository)?;
-        let marker = Marker { collect: self, sink, served, private, lists, scratch };
+        let is_partial = repository.is_replica()
+            && ReplicaState::read(repository.sink.root())?.is_some_and(|replica| replica.is_partial());
+        let marker = Marker { collect: self, sink, served, private, lists, scratch, is_partial };
         Ok(Run { marker, repository, folder: repository.condemned(), log: None, now, _lock: lock })
     }
 
@@ -131,8 +134,27 @@ impl Run<'_> {
     /// Marks for the head that is published now.
     pub(super) fn mark_published(&self) -> Result<Marked, AdminError> {
         let head = self.repository.read_head()?;
-        let tags = tags(&self.repository.sink, head.verified.manifest())?;
+        let tags = self.tags(&head)?;
         self.mark(head, &tags)
+    }
+
+    /// Returns the tags in the history of a head, newest first; of a replica only those whose revisions it has.
+    fn tags(&self, head: &ReadHead) -> Result<Vec<Tag>, AdminError> {
+        let sink = &*self.repository.sink;
+        if !self.repository.is_replica() {
+            return tags(sink, head.verified.manifest());
+        }
+        let all = match tags(sink, head.verified.manifest()) {
+            Err(AdminError::Missing { .. }) => Vec::new(),
+            other => other?,
+        };
+        let mut here = Vec::new();
+        for tag in all {
+            if sink.is_there(&ObjectName::new(tag.root_catalog, ObjectKind::Catalog))? {
+                here.push(tag);
+            }
+        }
+        Ok(here)
     }
 
     fn mark(&self, head: ReadHead, tags: &[Tag]) -> Result<Marked, AdminError> {
@@ -188,6 +210,10 @@ impl Run<'_> {
     /// It is a change of its own, before anything is condemned: at no moment a tag names a revision that goes.
     fn prune_tags(&self) -> Result<Vec<String>, AdminError> {
         let Some(age) = self.marker.collect.automatic_tags else { return Ok(Vec::new()) };
+        // The history of a replica is signed elsewhere.
+        if self.repository.is_replica() {
+            return Ok(Vec::new());
+        }
         let before = UnixTime(self.now.0.saturating_sub(age));
         exclusively(self.repository, &self.marker.collect.stop, |lock| {
             let mut history = lock.history()?;
@@ -207,7 +233,7 @@ impl Run<'_> {
         let mut lock = self.repository.lock_head(&self.marker.collect.stop)?;
         for _ in 0..ATTEMPTS {
             if lock.head().bytes != marked.head.bytes {
-                let tags = tags(&self.repository.sink, lock.head().verified.manifest())?;
+                let tags = self.tags(lock.head())?;
                 *marked = self.mark(lock.head().clone(), &tags)?;
                 plan = self.plan(marked)?;
             }
