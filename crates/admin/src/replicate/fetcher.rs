@@ -1,0 +1,231 @@
+//! Fetches objects, with many requests under way at once, and stores them.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use esker_format::hash::ContentHash;
+use esker_format::object::ObjectName;
+use esker_store::{Callback, Sink as _, StoreError, Stored, Urgency};
+use parking_lot::{Condvar, Mutex};
+
+use super::options::{Replicate, ReplicateProgress};
+use super::origin::{Origin, is_missing};
+use super::replica::Replica;
+use super::space;
+use super::walk::plain_size;
+use crate::error::AdminError;
+use crate::hash_lists::SortedSet;
+
+/// Plain bytes of the objects that are requested or stored at once.
+const BYTES_AT_ONCE: u64 = 128 << 20;
+/// Assumed plain size of an object of unknown size.
+const UNKNOWN_SIZE: u64 = 64 << 10;
+/// Threads that store objects: one makes a batch durable while the others go on.
+const WRITERS: usize = 3;
+/// Stored bytes after which the free space is looked at again.
+const SPACE_EVERY: u64 = 32 << 20;
+/// Objects after which the progress is reported.
+const REPORT_EVERY: u64 = 64;
+/// Stored objects above this size are read into memory one at a time.
+const LARGE: u64 = 32 << 20;
+
+/// Fetches the objects of one replication.
+pub(super) struct Fetcher<'f> {
+    pub(super) options: &'f Replicate<'f>,
+    pub(super) origin: &'f Origin,
+    pub(super) replica: &'f Replica,
+    slots: Mutex<Slots>,
+    freed: Condvar,
+    large: Mutex<()>,
+    failed: AtomicBool,
+    failure: Mutex<Option<AdminError>>,
+    lost: Mutex<HashSet<ObjectName>>,
+    unchecked: AtomicU64,
+    done: AtomicU64,
+    pub(super) total: AtomicU64,
+    pub(super) objects: AtomicU64,
+    pub(super) bytes: AtomicU64,
+    pub(super) present: AtomicU64,
+}
+
+/// What is requested or being stored.
+#[derive(Debug, Default)]
+struct Slots {
+    requests: usize,
+    bytes: u64,
+}
+
+struct Arrived {
+    name: ObjectName,
+    /// Bytes of its slot.
+    counted: u64,
+    outcome: Result<Stored, StoreError>,
+}
+
+impl<'f> Fetcher<'f> {
+    pub(super) fn new(options: &'f Replicate<'f>, origin: &'f Origin, replica: &'f Replica) -> Self {
+        Self {
+            options,
+            origin,
+            replica,
+            slots: Mutex::default(),
+            freed: Condvar::new(),
+            large: Mutex::default(),
+            failed: AtomicBool::new(false),
+            failure: Mutex::default(),
+            lost: Mutex::default(),
+            unchecked: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            objects: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            present: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns true if an object is stored.
+    pub(super) fn is_here(&self, name: &ObjectName) -> Result<bool, AdminError> {
+        let path = self.replica.root.join(name.path());
+        match self.replica.disks.served.facts(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(AdminError::file("looking for", &path)(error)),
+            // Crashes of file systems and full disks leave empty files; only few objects have no byte.
+            Ok(facts) if facts.len == 0 => Ok(ContentHash::of(name.hash.algorithm(), b"") == name.hash),
+            Ok(facts) => Ok(facts.regular),
+        }
+    }
+
+    /// Fetches the objects of a set that are not here. An object that no server has is an error if it is required;
+    /// otherwise it is returned.
+    pub(super) fn fetch(
+        &self,
+        wanted: &SortedSet,
+        required: bool,
+    ) -> Result<HashSet<ObjectName>, AdminError> {
+        space::check(&self.replica.root, 0, self.options.reserve)?;
+        self.total.fetch_add(wanted.len(), Ordering::Relaxed);
+        let (sender, receiver) = unbounded();
+        std::thread::scope(|scope| {
+            for _ in 0..WRITERS {
+                let receiver = receiver.clone();
+                scope.spawn(move || self.store(&receiver, required));
+            }
+            drop(receiver);
+            if let Err(error) = self.request(wanted, &sender) {
+                self.fail(error);
+            }
+            // The writers end with the last response.
+            drop(sender);
+        });
+        if let Some(error) = self.failure.lock().take() {
+            return Err(error);
+        }
+        self.replica.sink.flush()?;
+        Ok(std::mem::take(&mut *self.lost.lock()))
+    }
+
+    fn request(&self, wanted: &SortedSet, sender: &Sender<Arrived>) -> Result<(), AdminError> {
+        for tagged in wanted.iter() {
+            let tagged = tagged?;
+            let Some(name) = tagged.record.name() else { continue };
+            if self.options.stop.load(Ordering::Relaxed) {
+                return Err(AdminError::Interrupted);
+            }
+            if self.failed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            if self.is_here(&name)? {
+                self.present.fetch_add(1, Ordering::Relaxed);
+                self.report();
+                continue;
+            }
+            let size = plain_size(&tagged);
+            let counted = size.unwrap_or(UNKNOWN_SIZE);
+            self.take_slot(counted);
+            // Prefetches share a request, as far as the server has batches.
+            let fetch = self.origin.fetch(&name, size.filter(|size| *size > 0), Urgency::Prefetch);
+            let sender = sender.clone();
+            self.origin.source.fetch(
+                fetch,
+                Callback::new(move |outcome| {
+                    // The writers outlive all requests.
+                    let _ = sender.send(Arrived { name, counted, outcome });
+                }),
+            );
+        }
+        Ok(())
+    }
+
+    fn take_slot(&self, bytes: u64) {
+        let mut slots = self.slots.lock();
+        while slots.requests > 0
+            && (slots.requests >= self.options.requests.max(1)
+                || slots.bytes.saturating_add(bytes) > BYTES_AT_ONCE)
+        {
+            self.freed.wait(&mut slots);
+        }
+        slots.requests += 1;
+        slots.bytes = slots.bytes.saturating_add(bytes);
+    }
+
+    fn store(&self, receiver: &Receiver<Arrived>, required: bool) {
+        while let Ok(Arrived { name, counted, outcome }) = receiver.recv() {
+            if let Err(error) = self.store_one(name, outcome, required) {
+                self.fail(error);
+            }
+            let mut slots = self.slots.lock();
+            slots.requests -= 1;
+            slots.bytes = slots.bytes.saturating_sub(counted);
+            drop(slots);
+            self.freed.notify_one();
+        }
+    }
+
+    fn store_one(
+        &self,
+        name: ObjectName,
+        outcome: Result<Stored, StoreError>,
+        required: bool,
+    ) -> Result<(), AdminError> {
+        let stored = match outcome {
+            _ if self.failed.load(Ordering::Relaxed) => return Ok(()),
+            Ok(stored) => stored,
+            Err(error) if is_missing(&error) && !required => {
+                self.lost.lock().insert(name);
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let len = stored.len();
+        let _alone = (len > LARGE).then(|| self.large.lock());
+        if self.unchecked.fetch_add(len, Ordering::Relaxed).saturating_add(len) >= SPACE_EVERY {
+            self.unchecked.store(0, Ordering::Relaxed);
+            space::check(&self.replica.root, len, self.options.reserve)?;
+        }
+        let path = name.path();
+        let bytes = stored.into_bytes().map_err(AdminError::file("reading back", path.as_ref()))?;
+        // It is not here, or empty.
+        self.replica.sink.put_anew(&name, &bytes)?;
+        self.objects.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(len, Ordering::Relaxed);
+        self.report();
+        Ok(())
+    }
+
+    fn report(&self) {
+        let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        if done.is_multiple_of(REPORT_EVERY) {
+            let (total, bytes) = (self.total.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed));
+            (self.options.progress)(ReplicateProgress::Objects { done, total, bytes });
+        }
+    }
+
+    /// Keeps the first failure; what is requested still arrives and is dropped.
+    fn fail(&self, error: AdminError) {
+        self.failed.store(true, Ordering::Relaxed);
+        self.failure.lock().get_or_insert(error);
+        self.freed.notify_all();
+    }
+}
