@@ -25,4 +25,6 @@ mod walk;
 pub use options::{
     Replicate, ReplicateProgress, Replicated, ReplicationPlan, RevisionLimit, SkippedRevision,
 };
+pub(crate) use walk::is_selected;
+
 pub use replica::{Replica, ReplicaState};

@@ -277,7 +277,7 @@ impl<'w> Walker<'w> {
 }
 
 /// Returns true if a catalog at a path is part of a replica with these paths: above, at or below one of them.
-pub(super) fn is_selected(catalog: &[u8], paths: &[Vec<u8>]) -> bool {
+pub(crate) fn is_selected(catalog: &[u8], paths: &[Vec<u8>]) -> bool {
     paths.is_empty()
         || paths.iter().any(|wanted| path::is_within(catalog, wanted) || path::is_within(wanted, catalog))
 }
