@@ -104,8 +104,8 @@ pub use file_content::file_content;
 pub use filter::{Filter, OwnerMap};
 pub use graft::{Graft, GraftOptions};
 pub use info::{
-    CertificateInfo, InfoContext, ListedRepository, Problem, RepositoryFiles, RepositoryInfo, WhitelistInfo,
-    list_repositories,
+    CertificateInfo, InfoContext, ListedRepository, Problem, ReplicaInfo, RepositoryFiles, RepositoryInfo,
+    WhitelistInfo, list_repositories,
 };
 pub use ingest::{Ingest, Owner};
 pub use key_folder::{Copied, KeyCopy, KeyFile, KeyFolder, PassphraseFor, Passphrases, is_exposed};

@@ -23,6 +23,7 @@ pub(crate) mod mount;
 pub(crate) mod profile;
 pub(crate) mod publish;
 pub(crate) mod replay;
+pub(crate) mod replicate;
 pub(crate) mod repo;
 pub(crate) mod revision;
 pub(crate) mod rollback;

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use esker_format::hash::ContentHash;
@@ -28,6 +29,8 @@ const WRITERS: usize = 3;
 const SPACE_EVERY: u64 = 32 << 20;
 /// Objects after which the progress is reported.
 const REPORT_EVERY: u64 = 64;
+/// Time after which objects are made durable, if there are few.
+const FLUSH_EVERY: Duration = Duration::from_secs(10);
 /// Stored objects above this size are read into memory one at a time.
 const LARGE: u64 = 32 << 20;
 
@@ -43,6 +46,7 @@ pub(super) struct Fetcher<'f> {
     failure: Mutex<Option<AdminError>>,
     lost: Mutex<HashSet<ObjectName>>,
     unchecked: AtomicU64,
+    flushed: Mutex<Instant>,
     done: AtomicU64,
     pub(super) total: AtomicU64,
     pub(super) objects: AtomicU64,
@@ -77,6 +81,7 @@ impl<'f> Fetcher<'f> {
             failure: Mutex::default(),
             lost: Mutex::default(),
             unchecked: AtomicU64::new(0),
+            flushed: Mutex::new(Instant::now()),
             done: AtomicU64::new(0),
             total: AtomicU64::new(0),
             objects: AtomicU64::new(0),
@@ -120,6 +125,8 @@ impl<'f> Fetcher<'f> {
             drop(sender);
         });
         if let Some(error) = self.failure.lock().take() {
+            // The next run need not fetch again what arrived; the error that matters is the first one.
+            let _ = self.replica.sink.flush();
             return Err(error);
         }
         self.replica.sink.flush()?;
@@ -211,6 +218,17 @@ impl<'f> Fetcher<'f> {
         self.objects.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(len, Ordering::Relaxed);
         self.report();
+        self.flush_in_time()
+    }
+
+    /// Makes objects durable from time to time, so that a run that is killed loses little over a slow network.
+    fn flush_in_time(&self) -> Result<(), AdminError> {
+        let Some(mut flushed) = self.flushed.try_lock() else { return Ok(()) };
+        if flushed.elapsed() < FLUSH_EVERY {
+            return Ok(());
+        }
+        self.replica.sink.flush()?;
+        *flushed = Instant::now();
         Ok(())
     }
 

@@ -131,11 +131,9 @@ impl Replicate<'_> {
             if is_same || self.copy(replica, state, &origin, &offer, &mut done, now)? {
                 done.revision = offer.head.revision();
                 done.root = offer.head.root_catalog().hash.to_string();
-                done.before.get_or_insert(done.revision);
                 if is_same {
+                    done.before = Some(done.revision);
                     self.set_status(replica, now)?;
-                } else if !done.changed {
-                    done.before = None;
                 }
                 return Ok(done);
             }

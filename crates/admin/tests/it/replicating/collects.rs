@@ -22,6 +22,11 @@ fn stored(scene: &Scene, content: &str) -> PathBuf {
     scene.root().join(esker_testkit::object::path(&name, ""))
 }
 
+/// A scene without automatic tags, which keep their revisions.
+fn untagged() -> Scene {
+    Scene::of(|new| new.settings.automatic_tags = false)
+}
+
 /// Replicas that have the head only, so that each new head drops the one before.
 fn head_only(replicate: &mut Replicate<'_>) {
     replicate.revisions = RevisionLimit::Newest(0);
@@ -29,7 +34,7 @@ fn head_only(replicate: &mut Replicate<'_>) {
 
 #[test]
 fn a_collect_on_a_replica_keeps_the_signed_head_and_deletes_what_no_kept_revision_needs() {
-    let scene = Scene::new();
+    let scene = untagged();
     scene.with(head_only).unwrap();
     for content in ["one", "two", "three"] {
         change(&scene, content);
@@ -53,7 +58,7 @@ fn a_collect_on_a_replica_keeps_the_signed_head_and_deletes_what_no_kept_revisio
 
 #[test]
 fn condemned_objects_that_a_new_head_needs_again_stay() {
-    let scene = Scene::new();
+    let scene = untagged();
     change(&scene, "returns");
     scene.with(head_only).unwrap();
     change(&scene, "other");
@@ -74,7 +79,7 @@ fn condemned_objects_that_a_new_head_needs_again_stay() {
 /// A sweep that was interrupted has deleted the objects of a condemned catalog, and not yet the catalog.
 #[test]
 fn a_condemned_catalog_is_not_taken_for_complete() {
-    let scene = Scene::new();
+    let scene = untagged();
     change(&scene, "returns");
     scene.with(head_only).unwrap();
     let returning = head(&scene.workshop.root());
@@ -94,7 +99,7 @@ fn a_condemned_catalog_is_not_taken_for_complete() {
 
 #[test]
 fn an_expired_whitelist_does_not_hold_up_a_collect() {
-    let scene = Scene::new();
+    let scene = untagged();
     scene.with(head_only).unwrap();
     change(&scene, "one");
     scene.with(head_only).unwrap();

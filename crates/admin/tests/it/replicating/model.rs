@@ -42,7 +42,7 @@ impl Model {
 
     fn replicate(&mut self) {
         let limit = self.random.below(3) as u64;
-        let stop_at = self.random.below(60) as u64;
+        let stop_at = self.random.below(14) as u64;
         let fails = self.random.below(2) == 0;
         let seen = AtomicU64::new(0);
         let stop = Arc::new(AtomicBool::new(false));
