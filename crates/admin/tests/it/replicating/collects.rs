@@ -100,9 +100,10 @@ fn a_condemned_catalog_is_not_taken_for_complete() {
 #[test]
 fn an_expired_whitelist_does_not_hold_up_a_collect() {
     let scene = untagged();
-    scene.with(head_only).unwrap();
-    change(&scene, "one");
-    scene.with(head_only).unwrap();
+    for content in ["one", "two", "three"] {
+        change(&scene, content);
+        scene.with(head_only).unwrap();
+    }
     let name = RepositoryName::parse(NAME).unwrap();
     let later = UnixTime(now().0 + 400 * 86_400);
     let repository = Repository::open_replica(&scene.root(), &name, later).unwrap();

@@ -42,7 +42,7 @@ impl Model {
 
     fn replicate(&mut self) {
         let limit = self.random.below(3) as u64;
-        let stop_at = self.random.below(14) as u64;
+        let stop_at = self.random.below(8) as u64;
         let fails = self.random.below(2) == 0;
         let seen = AtomicU64::new(0);
         let stop = Arc::new(AtomicBool::new(false));
@@ -134,7 +134,7 @@ fn a_replica_is_a_whole_published_revision_after_every_step() {
             model.judge(step);
         }
         let counts = (model.replicated, model.interrupted, model.collected);
-        assert!(counts.0 > 2 && counts.1 > 1 && counts.2 > 0, "seed {seed}: {counts:?}");
+        assert!(counts.0 > 2 && counts.1 > 0 && counts.2 > 0, "seed {seed}: {counts:?}");
         model.scene.with(|_| ()).unwrap();
         model.judge(STEPS);
         assert_eq!(head(&model.scene.root()).revision, head(&model.scene.workshop.root()).revision);
