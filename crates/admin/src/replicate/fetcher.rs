@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use esker_format::hash::ContentHash;
 use esker_format::object::ObjectName;
 use esker_store::{Callback, Sink as _, StoreError, Stored, Urgency};
@@ -31,6 +31,8 @@ const SPACE_EVERY: u64 = 32 << 20;
 const REPORT_EVERY: u64 = 64;
 /// Time after which objects are made durable, if there are few.
 const FLUSH_EVERY: Duration = Duration::from_secs(10);
+/// Interval at which a waiting thread looks whether to stop: a signal only sets a flag.
+const STOP_EVERY: Duration = Duration::from_millis(100);
 /// Stored objects above this size are read into memory one at a time.
 const LARGE: u64 = 32 << 20;
 
@@ -124,6 +126,9 @@ impl<'f> Fetcher<'f> {
             // The writers end with the last response.
             drop(sender);
         });
+        if self.options.stop.load(Ordering::Relaxed) {
+            self.fail(AdminError::Interrupted);
+        }
         if let Some(error) = self.failure.lock().take() {
             // The next run need not fetch again what arrived; the error that matters is the first one.
             let _ = self.replica.sink.flush();
@@ -150,7 +155,9 @@ impl<'f> Fetcher<'f> {
             }
             let size = plain_size(&tagged);
             let counted = size.unwrap_or(UNKNOWN_SIZE);
-            self.take_slot(counted);
+            if !self.take_slot(counted) {
+                continue;
+            }
             // Prefetches share a request, as far as the server has batches.
             let fetch = self.origin.fetch(&name, size.filter(|size| *size > 0), Urgency::Prefetch);
             let sender = sender.clone();
@@ -165,20 +172,37 @@ impl<'f> Fetcher<'f> {
         Ok(())
     }
 
-    fn take_slot(&self, bytes: u64) {
+    /// Waits until another request may begin; false if none may any more.
+    fn take_slot(&self, bytes: u64) -> bool {
         let mut slots = self.slots.lock();
         while slots.requests > 0
             && (slots.requests >= self.options.requests.max(1)
                 || slots.bytes.saturating_add(bytes) > BYTES_AT_ONCE)
         {
-            self.freed.wait(&mut slots);
+            if self.is_over() {
+                return false;
+            }
+            self.freed.wait_for(&mut slots, STOP_EVERY);
         }
         slots.requests += 1;
         slots.bytes = slots.bytes.saturating_add(bytes);
+        true
+    }
+
+    /// Returns true after a failure, or once the caller wants to stop.
+    fn is_over(&self) -> bool {
+        self.failed.load(Ordering::Relaxed) || self.options.stop.load(Ordering::Relaxed)
     }
 
     fn store(&self, receiver: &Receiver<Arrived>, required: bool) {
-        while let Ok(Arrived { name, counted, outcome }) = receiver.recv() {
+        loop {
+            let Arrived { name, counted, outcome } = match receiver.recv_timeout(STOP_EVERY) {
+                Ok(arrived) => arrived,
+                Err(RecvTimeoutError::Disconnected) => return,
+                // Requests under way are not waited for: over a slow network they take long.
+                Err(RecvTimeoutError::Timeout) if self.is_over() => return,
+                Err(RecvTimeoutError::Timeout) => continue,
+            };
             if let Err(error) = self.store_one(name, outcome, required) {
                 self.fail(error);
             }
@@ -197,7 +221,7 @@ impl<'f> Fetcher<'f> {
         required: bool,
     ) -> Result<(), AdminError> {
         let stored = match outcome {
-            _ if self.failed.load(Ordering::Relaxed) => return Ok(()),
+            _ if self.is_over() => return Ok(()),
             Ok(stored) => stored,
             Err(error) if is_missing(&error) && !required => {
                 self.lost.lock().insert(name);

@@ -163,6 +163,7 @@ impl Replicate<'_> {
         let text = format!("{}\n", status_date(now));
         replica.sink.put_root(IN_PROGRESS, text.as_bytes())?;
         let before = replica.manifest()?;
+        let whitelist_before = replica.root_file(esker_format::whitelist::PATH)?;
         let head = head_of(replica)?;
         done.before = head.as_ref().map(|head| head.revision);
         let folder = replica.condemned();
@@ -182,7 +183,10 @@ impl Replicate<'_> {
         prepared.warnings.extend(history.warning.clone());
         let root = offer.head.root_catalog().hash;
         let mut catalogs: BTreeSet<ContentHash> = BTreeSet::new();
-        catalogs.extend(walker.catalogs_of(&root, &HashSet::new())?.unwrap_or_default());
+        match walker.catalogs_of(&root, &HashSet::new())? {
+            Ok(below) => catalogs.extend(below),
+            Err(what) => return Err(AdminError::Missing { what, object: root.to_string() }),
+        }
         prepared.roots.push(root);
         for tagged in &history.revisions {
             match walker.catalogs_of(&tagged.root, &lost)? {
@@ -232,7 +236,8 @@ impl Replicate<'_> {
             done.skipped.clear();
             return Ok(false);
         }
-        done.changed = prepared.before.as_ref() != Some(&offer.manifest);
+        done.changed = prepared.before.as_ref() != Some(&offer.manifest)
+            || whitelist_before.as_ref() != Some(&offer.whitelist);
         done.warnings = prepared.warnings;
         state.paths = self.path_texts();
         state.revisions = self.revisions.number();

@@ -279,3 +279,29 @@ fn a_full_disk_stops_a_replication_before_damage() {
     scene.replicate();
     scene.assert_equal();
 }
+
+/// Repositories that the reference published, with each of its hash algorithms, chunks, and files that are not compressed.
+#[test]
+fn repositories_of_the_reference_are_replicated_with_all_tagged_revisions() {
+    for fixture in esker_testkit::fixture::ALL {
+        let unpacked = fixture.unpack();
+        let mirror = Mirror::serve(unpacked.document_root());
+        let engine = engine();
+        let source = source(&engine, &[mirror.url(fixture.name())]);
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join(fixture.name());
+        let keys = fs::read(fixture.public_key()).unwrap();
+        let name = RepositoryName::parse(fixture.name()).unwrap();
+        let replicate = Replicate::new(name.clone(), source.describe(), source, keys.clone(), &quiet);
+        let done = Replicate { reserve: 0, ..replicate }.run(&root, now()).unwrap();
+        assert!(done.changed && done.skipped.is_empty() && done.warnings.is_empty(), "{done:?}");
+        assert!(done.revisions >= 2, "{done:?}");
+        let judge = |root: &Path| check(root, fixture.name(), &String::from_utf8(keys.clone()).unwrap());
+        let copied = judge(&root);
+        copied.assert_whole(fixture.name());
+        assert_same_trees(&judge(&unpacked.path()).listing(), &copied.listing());
+        let place = esker_admin::CheckPlace { root, name, keys: None, spool: None };
+        let report = esker_admin::Check::new(&|_| ()).run(&place, now()).unwrap();
+        assert!(report.findings.is_empty(), "{:#?}", report.findings);
+    }
+}
