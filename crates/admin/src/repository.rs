@@ -1,9 +1,8 @@
-//! A repository opened for publishing: its folder, head and signing keys.
+//! A repository opened for publishing: its storage, head and signing keys.
 //!
 //! Any number of processes may have it open at once. They exclude each other only while they replace the head
 //! ([`crate::commit`]), and a publisher of CernVM-FS as long as its spool folder is claimed.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::VerifiedHead;
 use esker_format::write::keys::Publisher;
-use esker_store::{Disk, LocalSink};
+use esker_store::Sink;
 
 use crate::condemned::CondemnedFolder;
 use crate::content_index::ContentIndex;
@@ -28,15 +27,17 @@ use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
 use crate::state;
+use crate::storage::Storage;
 
 /// Largest size of a database, in bytes, so that a damaged one can't exhaust memory.
 pub(crate) const DATABASE_MAX: u64 = 8 << 30;
 
-/// A repository in a local folder, opened by its publisher.
+/// A repository in a folder or in object storage, opened by its publisher.
 pub struct Repository {
     pub(crate) name: RepositoryName,
     pub(crate) disks: Disks,
-    pub(crate) sink: Arc<LocalSink>,
+    pub(crate) storage: Storage,
+    pub(crate) sink: Arc<dyn Sink>,
     /// The keys that sign; none for a replica.
     pub(crate) publisher: Option<Publisher>,
     /// Public keys of a replica; a publisher has them in its keys folder.
@@ -112,20 +113,29 @@ impl Repository {
         keys: KeyFolder,
         now: UnixTime,
     ) -> Result<Self, AdminError> {
-        if !has_manifest(&*disks.served, root)? {
-            return Err(AdminError::NoRepository(root.display().to_string()));
+        Self::open_in(disks, Storage::open_on(disks, root)?, name, keys, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn open_in(
+        disks: &Disks,
+        storage: Storage,
+        name: &RepositoryName,
+        keys: KeyFolder,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        storage.require_head(disks)?;
+        storage.prepare(disks)?;
+        if let Some(replica) = ReplicaState::read(storage.place())? {
+            return Err(AdminError::IsReplica { place: storage.describe(), source_url: replica.servers });
         }
-        if let Some(replica) = ReplicaState::read(root)? {
-            let place = root.display().to_string();
-            return Err(AdminError::IsReplica { place, source_url: replica.servers });
-        }
-        let sink = Arc::new(LocalSink::on(root, disks.served.clone()));
-        sink.prepare()?;
         let publisher = keys.publisher()?;
-        let state = state::make(disks, root)?;
+        let state = state::make(disks, storage.place())?;
+        let sink = storage.sink().clone();
         // Before the head: a later list may have objects on it that this head still names.
-        let collections = CondemnedFolder::new(disks.private.clone(), &state).collections()?;
-        let head = read_head(&sink, name, &keys, &publisher, now)?.verified;
+        let condemned = CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared());
+        let collections = condemned.collections()?;
+        let head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
         let publisher = Some(publisher);
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
         let has_settings = settings.is_some();
@@ -135,6 +145,7 @@ impl Repository {
         Ok(Self {
             name,
             disks,
+            storage,
             sink,
             publisher,
             master: None,
@@ -166,14 +177,17 @@ impl Repository {
         let replica =
             ReplicaState::read(root)?.ok_or_else(|| AdminError::NotReplica(root.display().to_string()))?;
         let master = replica.master_keys()?;
-        let sink = Arc::new(LocalSink::on(root, disks.served.clone()));
-        sink.prepare()?;
+        let storage = Storage::open_on(disks, root)?;
+        storage.prepare(disks)?;
         let state = state::make(disks, root)?;
-        let collections = CondemnedFolder::new(disks.private.clone(), &state).collections()?;
-        let head = read_replica_head(&sink, name, &master, now)?.verified;
+        let sink = storage.sink().clone();
+        let condemned = CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared());
+        let collections = condemned.collections()?;
+        let head = read_replica_head(&*sink, name, &master, now)?.verified;
         Ok(Self {
             name: name.clone(),
             disks: disks.clone(),
+            storage,
             sink,
             publisher: None,
             master: Some(master),
@@ -197,8 +211,9 @@ impl Repository {
 
     /// Returns the keys that sign.
     pub(crate) fn publisher(&self) -> Result<&Publisher, AdminError> {
-        let source_url = || ReplicaState::read(self.sink.root()).ok().flatten().unwrap_or_default().servers;
-        let place = self.sink.root().display().to_string();
+        let source_url =
+            || ReplicaState::read(self.storage.place()).ok().flatten().unwrap_or_default().servers;
+        let place = self.storage.describe();
         self.publisher.as_ref().ok_or_else(|| AdminError::IsReplica { place, source_url: source_url() })
     }
 
@@ -242,15 +257,15 @@ impl Repository {
     /// Reads and verifies the head that is published now.
     pub(crate) fn read_head(&self) -> Result<ReadHead, AdminError> {
         match (&self.publisher, &self.master) {
-            (Some(publisher), _) => read_head(&self.sink, &self.name, &self.keys, publisher, self.opened),
-            (None, Some(master)) => read_replica_head(&self.sink, &self.name, master, self.opened),
-            (None, None) => Err(AdminError::NotReplica(self.sink.root().display().to_string())),
+            (Some(publisher), _) => read_head(&*self.sink, &self.name, &self.keys, publisher, self.opened),
+            (None, Some(master)) => read_replica_head(&*self.sink, &self.name, master, self.opened),
+            (None, None) => Err(AdminError::NotReplica(self.storage.describe())),
         }
     }
 
     /// Returns the place of the list of condemned objects.
     pub(crate) fn condemned(&self) -> CondemnedFolder {
-        CondemnedFolder::new(self.disks.private.clone(), &self.state)
+        CondemnedFolder::new(self.disks.private.clone(), &self.state).shared(self.storage.shared())
     }
 
     /// Returns the settings for publishing.
@@ -281,7 +296,7 @@ impl Repository {
 
 /// Reads and verifies the head, whose publisher must be on the whitelist.
 fn read_head(
-    sink: &LocalSink,
+    sink: &dyn Sink,
     name: &RepositoryName,
     keys: &KeyFolder,
     publisher: &Publisher,
@@ -297,7 +312,7 @@ fn read_head(
 
 /// Reads and verifies the head of a replica. Its whitelist may have expired: a replica has to free space all the same.
 fn read_replica_head(
-    sink: &LocalSink,
+    sink: &dyn Sink,
     name: &RepositoryName,
     master: &MasterKeys,
     now: UnixTime,
@@ -307,13 +322,4 @@ fn read_replica_head(
     let valid = now.min(UnixTime(expires.hour().0.saturating_sub(1)));
     let verified = signed.verify(name, master, valid)?;
     Ok(ReadHead { verified, bytes: signed.manifest })
-}
-
-pub(crate) fn has_manifest(disk: &dyn Disk, root: &Path) -> Result<bool, AdminError> {
-    let path = root.join(manifest::PATH);
-    match disk.facts(&path) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(AdminError::file("looking for", &path)(error)),
-    }
 }

@@ -8,7 +8,7 @@ use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_format::write::reflog::ReflogDraft;
 use esker_format::{manifest, whitelist};
-use esker_store::{Sink as _, Swap};
+use esker_store::Swap;
 
 use super::offer::Offer;
 use super::options::{Replicate, ReplicateProgress};
@@ -61,7 +61,7 @@ impl Replicate<'_> {
     ) -> Result<Switched, AdminError> {
         (self.progress)(ReplicateProgress::Commit);
         let sink = &*replica.sink;
-        let _lock = wait_for_lock(sink, (Some(LOCK_WAIT), |_| {}), &self.stop)?;
+        let _lock = wait_for_lock(&replica.storage, (Some(LOCK_WAIT), |_| {}), &self.stop)?;
         if !keep(replica, prepared)? {
             return Ok(Switched::Again);
         }
@@ -76,7 +76,7 @@ impl Replicate<'_> {
             let name = ObjectName::new(*catalog, ObjectKind::Catalog);
             match replica.staged(catalog)? {
                 Some(stored) => drop(sink.put_anew(&name, &stored)?),
-                None if sink.is_there(&name)? => {}
+                None if sink.len_of(&name)?.is_some() => {}
                 None => {
                     let what = "a staged catalog".to_owned();
                     return Err(AdminError::Missing { what, object: name.to_string() });
@@ -107,7 +107,7 @@ impl Replicate<'_> {
     /// Writes the time of a successful replication.
     pub(super) fn set_status(&self, replica: &Replica, now: UnixTime) -> Result<(), AdminError> {
         let date = status_date(now);
-        set_status(&replica.sink, &[("last_snapshot", &date)])?;
+        set_status(&*replica.sink, &[("last_snapshot", &date)])?;
         Ok(replica.sink.put_root(LAST, format!("{date}\n").as_bytes())?)
     }
 
@@ -153,7 +153,7 @@ fn keep(replica: &Replica, prepared: &Prepared) -> Result<bool, AdminError> {
     for object in &prepared.revived {
         let is_stored_now =
             prepared.catalogs.contains(&object.hash) || prepared.small.iter().any(|(name, _)| name == object);
-        if !is_stored_now && !replica.sink.is_there(object)? {
+        if !is_stored_now && replica.sink.len_of(object)?.is_none() {
             return Ok(false);
         }
     }

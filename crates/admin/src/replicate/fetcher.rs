@@ -1,14 +1,13 @@
 //! Fetches objects, with many requests under way at once, and stores them.
 
 use std::collections::HashSet;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use esker_format::hash::ContentHash;
 use esker_format::object::ObjectName;
-use esker_store::{Callback, Sink as _, StoreError, Stored, Urgency};
+use esker_store::{Callback, StoreError, Stored, Urgency};
 use parking_lot::{Condvar, Mutex};
 
 use super::options::{Replicate, ReplicateProgress};
@@ -17,7 +16,7 @@ use super::replica::Replica;
 use super::space;
 use super::walk::plain_size;
 use crate::error::AdminError;
-use crate::hash_lists::SortedSet;
+use crate::hash_lists::{Owner, Record, SortedSet, Sorter, Tagged, minus};
 
 /// Plain bytes of the objects that are requested or stored at once.
 const BYTES_AT_ONCE: u64 = 128 << 20;
@@ -33,6 +32,8 @@ const REPORT_EVERY: u64 = 64;
 const FLUSH_EVERY: Duration = Duration::from_secs(10);
 /// Interval at which a waiting thread looks whether to stop: a signal only sets a flag.
 const STOP_EVERY: Duration = Duration::from_millis(100);
+/// Number of objects from which object storage is listed rather than asked for each.
+const LISTED_FROM: u64 = 1000;
 /// Stored objects above this size are read into memory one at a time.
 const LARGE: u64 = 32 << 20;
 
@@ -94,14 +95,42 @@ impl<'f> Fetcher<'f> {
 
     /// Returns true if an object is stored.
     pub(super) fn is_here(&self, name: &ObjectName) -> Result<bool, AdminError> {
-        let path = self.replica.root.join(name.path());
-        match self.replica.disks.served.facts(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(AdminError::file("looking for", &path)(error)),
+        Ok(match self.replica.sink.len_of(name)? {
+            None => false,
             // Crashes of file systems and full disks leave empty files; only few objects have no byte.
-            Ok(facts) if facts.len == 0 => Ok(ContentHash::of(name.hash.algorithm(), b"") == name.hash),
-            Ok(facts) => Ok(facts.regular),
+            Some(0) => ContentHash::of(name.hash.algorithm(), b"") == name.hash,
+            Some(_) => true,
+        })
+    }
+
+    /// Fails if a folder has too little space for so many further bytes.
+    fn check_space(&self, more: u64) -> Result<(), AdminError> {
+        match self.replica.sink.folder() {
+            Some(folder) => space::check(folder, more, self.options.reserve),
+            None => Ok(()),
         }
+    }
+
+    /// Returns the objects of a set that object storage does not have, by one pass over its listing if the set is large:
+    /// a request for each object would take longer.
+    fn absent(&self, wanted: &SortedSet) -> Result<Option<SortedSet>, AdminError> {
+        if self.replica.storage.is_folder() || wanted.len() < LISTED_FROM {
+            return Ok(None);
+        }
+        let sorter = || Sorter::new(self.options.disks.private.clone(), &self.replica.scratch(), self.options.buffer);
+        let (mut stored, mut failure) = (sorter(), None);
+        self.replica.sink.list(&mut |name, len| {
+            if len > 0 && failure.is_none() {
+                let tagged = Tagged { record: Record::of(&name), owner: Owner::SHARED };
+                failure = stored.extend([tagged]).err();
+            }
+        })?;
+        failure.map_or(Ok(()), Err)?;
+        let (stored, mut absent) = (stored.finish()?, sorter());
+        for tagged in minus(wanted.iter(), stored.iter()) {
+            absent.extend([tagged?])?;
+        }
+        absent.finish().map(Some)
     }
 
     /// Fetches the objects of a set that are not here. An object that no server has is an error if it is required;
@@ -111,8 +140,10 @@ impl<'f> Fetcher<'f> {
         wanted: &SortedSet,
         required: bool,
     ) -> Result<HashSet<ObjectName>, AdminError> {
-        space::check(&self.replica.root, 0, self.options.reserve)?;
+        self.check_space(0)?;
         self.total.fetch_add(wanted.len(), Ordering::Relaxed);
+        let absent = self.absent(wanted)?;
+        self.present.fetch_add(absent.as_ref().map_or(0, |absent| wanted.len() - absent.len()), Ordering::Relaxed);
         let (sender, receiver) = unbounded();
         std::thread::scope(|scope| {
             for _ in 0..WRITERS {
@@ -120,7 +151,7 @@ impl<'f> Fetcher<'f> {
                 scope.spawn(move || self.store(&receiver, required));
             }
             drop(receiver);
-            if let Err(error) = self.request(wanted, &sender) {
+            if let Err(error) = self.request(absent.as_ref().unwrap_or(wanted), absent.is_some(), &sender) {
                 self.fail(error);
             }
             // The writers end with the last response.
@@ -138,7 +169,13 @@ impl<'f> Fetcher<'f> {
         Ok(std::mem::take(&mut *self.lost.lock()))
     }
 
-    fn request(&self, wanted: &SortedSet, sender: &Sender<Arrived>) -> Result<(), AdminError> {
+    /// Requests objects, of which those that are here are left out unless all are known to be absent.
+    fn request(
+        &self,
+        wanted: &SortedSet,
+        is_absent: bool,
+        sender: &Sender<Arrived>,
+    ) -> Result<(), AdminError> {
         for tagged in wanted.iter() {
             let tagged = tagged?;
             let Some(name) = tagged.record.name() else { continue };
@@ -148,7 +185,7 @@ impl<'f> Fetcher<'f> {
             if self.failed.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            if self.is_here(&name)? {
+            if !is_absent && self.is_here(&name)? {
                 self.present.fetch_add(1, Ordering::Relaxed);
                 self.report();
                 continue;
@@ -233,7 +270,7 @@ impl<'f> Fetcher<'f> {
         let _alone = (len > LARGE).then(|| self.large.lock());
         if self.unchecked.fetch_add(len, Ordering::Relaxed).saturating_add(len) >= SPACE_EVERY {
             self.unchecked.store(0, Ordering::Relaxed);
-            space::check(&self.replica.root, len, self.options.reserve)?;
+            self.check_space(len)?;
         }
         let path = name.path();
         let bytes = stored.into_bytes().map_err(AdminError::file("reading back", path.as_ref()))?;

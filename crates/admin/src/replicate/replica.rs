@@ -7,7 +7,6 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::manifest;
 use esker_format::master_keys::MasterKeys;
 use esker_format::object::ObjectName;
-use esker_store::{Disk, FileLock, LocalSink, Sink as _, make_dirs, persist, read_file, replace};
+use esker_store::{Disk, FileLock, Sink, make_dirs, persist, read_file, replace};
 use serde::{Deserialize, Serialize};
 
 use crate::condemned::CondemnedFolder;
@@ -25,6 +24,7 @@ use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
+use crate::storage::Storage;
 
 const FOLDER: &str = "replica";
 const LOCK: &str = "lock";
@@ -83,7 +83,8 @@ impl ReplicaState {
 /// The folder of a replica, opened for a run.
 pub struct Replica {
     pub(super) root: PathBuf,
-    pub(super) sink: Arc<LocalSink>,
+    pub(super) storage: Storage,
+    pub(super) sink: Arc<dyn Sink>,
     pub(super) disks: Disks,
     /// Folder of the state; none in a dry run of a replica that does not exist yet.
     pub(super) state: Option<PathBuf>,
@@ -95,9 +96,12 @@ impl Replica {
     /// Opens a replica for a run, and makes it if it does not exist.
     pub(super) fn open(root: &Path, disks: &Disks) -> Result<Self, AdminError> {
         let mut replica = Self::look(root, disks)?;
-        if !root.join("data/txn").is_dir() {
-            replica.sink.make_folders()?;
+        // A bucket is asked whether it exists, once.
+        let is_made = if replica.storage.is_folder() { root.join("data/txn").is_dir() } else { replica.state.is_some() };
+        if !is_made {
+            replica.storage.make_folders(disks)?;
         }
+        replica.storage.prepare(disks)?;
         let state = state::make(disks, root)?;
         let folder = state.join(FOLDER);
         let catalogs = folder.join(CATALOGS);
@@ -105,7 +109,6 @@ impl Replica {
         let path = folder.join(LOCK);
         let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
         replica.lock = Some(locking.or_held(AdminError::locked(root.display().to_string()))?);
-        replica.sink.prepare()?;
         // Another run may have ended since the first look.
         replica.remembered = ReplicaState::read_on(&*disks.private, &state)?;
         replica.state = Some(state);
@@ -116,13 +119,16 @@ impl Replica {
     pub(super) fn look(root: &Path, disks: &Disks) -> Result<Self, AdminError> {
         let state = state::folder(root);
         let remembered = ReplicaState::read_on(&*disks.private, &state)?;
-        let is_published = root.join(manifest::PATH).exists() && root.join(MASTER_REPLICA).exists();
-        if remembered.is_none() && is_published {
-            return Err(AdminError::NotReplica(root.display().to_string()));
+        let storage = Storage::open_on(disks, root)?;
+        let sink = storage.sink().clone();
+        let has = |path: &str| Ok::<_, AdminError>(sink.read(path, SMALL_FILE_MAX)?.is_some());
+        if remembered.is_none() && has(manifest::PATH)? && has(MASTER_REPLICA)? {
+            return Err(AdminError::NotReplica(storage.describe()));
         }
         Ok(Self {
             root: root.to_owned(),
-            sink: Arc::new(LocalSink::on(root, disks.served.clone())),
+            storage,
+            sink,
             disks: disks.clone(),
             state: Some(state).filter(|state| state.is_dir()),
             remembered,
@@ -142,13 +148,7 @@ impl Replica {
 
     /// Removes a file in the root of the repository, if it exists.
     pub(super) fn remove_root_file(&self, path: &str) -> Result<(), AdminError> {
-        let path = self.root.join(path);
-        match self.disks.served.remove(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(AdminError::file("removing", &path)(error))
-            }
-            _ => Ok(()),
-        }
+        Ok(self.sink.remove_root(path)?)
     }
 
     /// Returns the stored bytes of an object, verified; none if it is missing or damaged.
@@ -160,7 +160,7 @@ impl Replica {
     /// Returns the list of condemned objects of a collect.
     pub(super) fn condemned(&self) -> Option<CondemnedFolder> {
         let state = self.state.as_ref()?;
-        Some(CondemnedFolder::new(self.disks.private.clone(), state))
+        Some(CondemnedFolder::new(self.disks.private.clone(), state).shared(self.storage.shared()))
     }
 
     /// Returns true if every catalog that is here has its whole subtree, as far as these paths lead to it.

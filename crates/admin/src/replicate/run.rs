@@ -10,7 +10,6 @@ use esker_format::manifest::Manifest;
 use esker_format::master_keys::MasterKeys;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
-use esker_store::Sink as _;
 
 use super::commit::{Prepared, Switched};
 use super::fetcher::Fetcher;

@@ -131,7 +131,7 @@ impl<'w> Walker<'w> {
     /// Returns true if a catalog is here with everything that it leads to.
     fn is_complete(&self, catalog: &ContentHash) -> Result<bool, AdminError> {
         let name = ObjectName::new(*catalog, ObjectKind::Catalog);
-        if !self.trusts || !self.replica.sink.is_there(&name)? {
+        if !self.trusts || self.replica.sink.len_of(&name)?.is_none() {
             return Ok(false);
         }
         Ok(!self.condemned.map_or(Ok(false), |list| list.contains(&name))?)

@@ -20,7 +20,7 @@ use follow::Follower;
 use target::Target;
 use turns::Turns;
 
-/// Copies repositories from servers into a folder of this machine: a Stratum 1.
+/// Copies repositories from servers into a folder or object storage: a Stratum 1.
 ///
 /// Everything is verified. The head is switched only when all that it leads to is here. A run that was interrupted is
 /// continued by the next one. The folder can be served with `esker serve`, and has the status files of CernVM-FS.
@@ -36,9 +36,9 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "sources")]
     all: bool,
 
-    /// Folder of repositories, each below its name, or the folder of this one [default: /srv/cvmfs for root, else
-    /// ~/.local/share/esker/repositories]
-    #[arg(long, value_name = "DIR", alias = "storage")]
+    /// Folder of repositories, each below its name, or the folder of this one; or object storage, like
+    /// s3://BUCKET/PREFIX [default: /srv/cvmfs for root, else ~/.local/share/esker/repositories]
+    #[arg(long, value_name = "DIR|URL", alias = "storage")]
     to: Option<PathBuf>,
 
     /// Master public key or a folder of them [default: those that the replica was made with, else /etc/cvmfs/keys]

@@ -34,6 +34,7 @@ mod machine;
 mod namespaces;
 mod neighbours;
 mod passphrases;
+mod object_storage;
 mod pins;
 mod profiles;
 mod publication;

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_admin::{ReplicaState, Replicate, ReplicateProgress, Repository, RevisionLimit};
+use esker_admin::{ReplicaState, Replicate, ReplicateProgress, RevisionLimit};
 use esker_format::name::RepositoryName;
 use esker_store::{Engine, Servers, Source, connect, without_passwords};
 
 use super::Args;
 use crate::error::{Context as _, Failure, Kind, of_store};
-use crate::publisher::{of_admin, refuse_address};
+use crate::publisher::{PublisherArgs, of_admin};
 use crate::settings::Settings;
 use crate::settings::public_keys::public_keys;
 
@@ -27,12 +27,11 @@ pub(super) struct Target {
 impl Target {
     /// Returns the targets of a command line.
     pub(super) fn all(args: &Args, settings: &Settings) -> Result<Vec<Self>, Failure> {
-        args.to.as_deref().map_or(Ok(()), |folder| refuse_address("--to", folder))?;
-        let folder = settings.storage(args.to.as_deref())?;
-        let sources = if args.all { replicas(&folder)? } else { args.sources.clone() };
+        let to = args.to.as_deref().map_or_else(PublisherArgs::default, |to| PublisherArgs::of(to, Path::new("")));
+        let sources = if args.all { replicas(&to.storage_folder(settings)?)? } else { args.sources.clone() };
         let mut targets: Vec<Self> = Vec::new();
         for source in &sources {
-            let target = Self::new(source, &folder, args, settings)?;
+            let target = Self::new(source, &to, args, settings)?;
             if targets.iter().any(|other| other.root == target.root) {
                 let text = format!("two of the repositories would be copied to {}", target.root.display());
                 return Err(Failure::usage(text).hint("name a folder of repositories with --to DIR"));
@@ -42,14 +41,14 @@ impl Target {
         Ok(targets)
     }
 
-    fn new(source: &str, folder: &Path, args: &Args, settings: &Settings) -> Result<Self, Failure> {
+    fn new(source: &str, to: &PublisherArgs, args: &Args, settings: &Settings) -> Result<Self, Failure> {
         let is_url = source.contains("://");
         let urls: Vec<String> =
             source.split(';').map(|url| url.trim().trim_end_matches('/').to_owned()).collect();
         let last = urls.first().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
         let name =
             RepositoryName::parse(last).context(Kind::Usage, format!("{source} names no repository"))?;
-        let root = Repository::locate(folder, &name);
+        let root = to.root(&name, settings)?;
         let unreadable = |error| of_admin(&format!("{name} was not replicated"), &error);
         let known = ReplicaState::read(&root).map_err(unreadable)?;
         let urls = match (&known, is_url) {
