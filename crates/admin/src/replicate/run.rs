@@ -89,6 +89,12 @@ impl Replicate<'_> {
         state.servers.clone_from(&self.servers);
         state.keys = String::from_utf8_lossy(&self.keys).into_owned();
         state.attempted = now.0;
+        let (paths, revisions) = (self.path_texts(), self.revisions.number());
+        if state.paths != paths || state.revisions != revisions {
+            // For runs after one that fails: what is here may be less than what was asked for.
+            state.complete = None;
+            (state.paths, state.revisions) = (paths, revisions);
+        }
         if replica.remembered.is_none() {
             // From now on, a run that was killed is continued.
             replica.remember(state.clone())?;
@@ -227,8 +233,9 @@ impl Replicate<'_> {
         done.present = fetcher.present.load(Ordering::Relaxed);
         drop(fetcher);
         drop(walker);
-        if !trusts && state.complete.take().is_some() {
+        if !trusts {
             // Catalogs with another selection of paths are about to be stored: if that is interrupted, none is trusted.
+            state.complete = None;
             replica.remember(state.clone())?;
         }
         if self.switch(replica, offer, &prepared, now)? == Switched::Again {
@@ -238,8 +245,6 @@ impl Replicate<'_> {
         done.changed = prepared.before.as_ref() != Some(&offer.manifest)
             || whitelist_before.as_ref() != Some(&offer.whitelist);
         done.warnings = prepared.warnings;
-        state.paths = self.path_texts();
-        state.revisions = self.revisions.number();
         state.complete = Some(fingerprint(&offer.manifest));
         replica.clear_staging();
         Ok(true)

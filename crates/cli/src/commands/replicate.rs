@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::error::{Failure, Kind, of_store, warn};
 use crate::output::{Output, parse_duration, parse_size, size};
 use crate::progress::ProgressMeter;
-use crate::publisher::{Interrupt, now, of_admin};
+use crate::publisher::{BucketArgs, Interrupt, now, of_admin};
 use crate::settings::Settings;
 use follow::Follower;
 use target::Target;
@@ -93,6 +93,9 @@ pub(crate) struct Args {
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
+
+    #[command(flatten)]
+    bucket: BucketArgs,
 
     /// Print each result as a JSON object in a line
     #[arg(long)]

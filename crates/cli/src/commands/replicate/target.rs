@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_admin::{ReplicaState, Replicate, ReplicateProgress, RevisionLimit};
+use esker_admin::{ReplicaState, Replicate, ReplicateProgress, Repository, RevisionLimit};
 use esker_format::name::RepositoryName;
 use esker_store::{Engine, Servers, Source, connect, without_passwords};
 
@@ -48,9 +48,14 @@ impl Target {
         let last = urls.first().and_then(|url| url.rsplit('/').next()).unwrap_or_default();
         let name =
             RepositoryName::parse(last).context(Kind::Usage, format!("{source} names no repository"))?;
-        let root = to.root(&name, settings)?;
         let unreadable = |error| of_admin(&format!("{name} was not replicated"), &error);
-        let known = ReplicaState::read(&root).map_err(unreadable)?;
+        let place = Repository::locate(&to.storage_folder(settings)?, &name);
+        let known = ReplicaState::read(&place).map_err(unreadable)?;
+        let root = match known {
+            Some(_) => to.root(&name, settings)?,
+            None if is_url && !args.dry_run => to.new_place(name.as_str(), &args.bucket, settings)?.0.root,
+            None => place,
+        };
         let urls = match (&known, is_url) {
             (_, true) => urls,
             (Some(known), false) => known.servers.split(';').map(ToOwned::to_owned).collect(),
