@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, RememberedStorage, Report,
+    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, RememberedStorage, ReplicaState, Report,
     Repository, Shrink, TagRequest, remembered_spool,
 };
 use esker_format::manifest;
@@ -38,7 +38,7 @@ pub(crate) use ask::confirm;
 pub(crate) use branch::BranchArgs;
 pub(crate) use collect::collect_progress;
 pub(crate) use hooks::Hooked;
-pub(crate) use interrupt::Interrupt;
+pub(crate) use interrupt::{Interrupt, Woken};
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
 pub(crate) use remote_files::RemoteFiles;
@@ -194,6 +194,24 @@ impl Place {
         let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
         let is_here = self.root.join(manifest::PATH).exists() || RememberedStorage::is_at(&self.root);
         is_here && keys.iter().all(|key| key.exists())
+    }
+
+    /// Opens the repository for a collect, which a replica allows too.
+    pub(crate) fn open_for_collect(
+        &self,
+        lock: LockArgs,
+        interrupt: &Interrupt,
+        quiet: bool,
+    ) -> Result<Repository, Failure> {
+        let failed = |error| of_admin(&format!("can't open {}", self.name), &error);
+        if ReplicaState::read(&self.root).map_err(failed)?.is_none() {
+            return self.open(lock, interrupt, quiet);
+        }
+        let mut repository = Repository::open_replica(&self.root, &self.name, now()).map_err(failed)?;
+        if let Some(limit) = lock.limit() {
+            repository.wait_for_lock(limit, if quiet { |_| {} } else { lock::tell_of_wait });
+        }
+        Ok(repository)
     }
 
     /// Opens the repository for publishing, after waiting for other publishers if that is requested.
@@ -434,6 +452,9 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::Storage(error) => return of_store(what, error),
         AdminError::Interrupted => Kind::Interrupted,
         AdminError::NoRepository(_)
+        | AdminError::NotReplica(_)
+        | AdminError::IsReplica { .. }
+        | AdminError::ReplicaState { .. }
         | AdminError::Exists(_)
         | AdminError::Key { .. }
         | AdminError::NoKey { .. }
@@ -481,6 +502,9 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
     match error {
         AdminError::NoRepository(_) => {
             failure.hint("make one with `esker repo create NAME`, or name its folder with --storage DIR")
+        }
+        AdminError::IsReplica { .. } => {
+            failure.hint("change it where it is published; `esker replicate NAME` then brings the change here")
         }
         AdminError::Exists(_) => {
             failure.hint("publish to it with `esker publish NAME DIR`, or choose another name")

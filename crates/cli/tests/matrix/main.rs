@@ -46,6 +46,7 @@ mod reading;
 mod release_week;
 mod remote_images;
 mod replays;
+mod replicating;
 mod revisions;
 mod running;
 mod serve;
