@@ -14,6 +14,7 @@ mod events;
 mod file;
 mod info;
 mod listing;
+pub mod proxy;
 mod pages;
 mod range;
 mod repositories;

@@ -12,6 +12,7 @@ use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 
+use crate::object_storage::StorageProblem;
 use crate::transport::TlsProblem;
 
 /// Component at fault. Decided where the error is created; fail-over matches on this and nothing else.
@@ -236,6 +237,18 @@ pub enum Cause {
         /// The I/O error.
         source: io::Error,
     },
+    /// A request to a bucket failed.
+    #[error("{doing} `{key}` in {bucket} failed: {problem}")]
+    Bucket {
+        /// The operation that failed.
+        doing: &'static str,
+        /// The file, by its path below the root of the repository.
+        key: String,
+        /// Address of the bucket.
+        bucket: String,
+        /// The failure.
+        problem: StorageProblem,
+    },
     /// The cache folder has another owner, so its content can't be trusted.
     #[error("`{}` {problem}", path.display())]
     NotPrivate {
@@ -352,6 +365,7 @@ impl Cause {
             | Cause::WholeFile
             | Cause::Unauthorized { .. }
             | Cause::Untrusted(_)
+            | Cause::Bucket { .. }
             | Cause::SavedHeadTooOld { .. } => Blame::Host,
             Cause::TooLarge { .. }
             | Cause::Corrupt { .. }
@@ -398,6 +412,7 @@ impl Cause {
             Cause::Untrusted(error) => error.is_older(),
             Cause::Status(status) => matches!(status, 408 | 425 | 429 | 500..=599),
             Cause::Disk { source, .. } => is_full(source),
+            Cause::Bucket { problem, .. } => problem.may_pass(),
             Cause::Remote { may_pass, .. } => *may_pass,
             Cause::Missing { .. }
             | Cause::Insecure { .. }

@@ -23,6 +23,7 @@ mod failover;
 mod file_lock;
 mod head;
 mod memory_budget;
+mod object_storage;
 mod objects;
 mod pool;
 mod priority;
@@ -55,6 +56,9 @@ pub use error::{Blame, Cause, Phase, StoreError, names};
 pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
+pub use object_storage::{
+    Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, public_url,
+};
 pub use objects::Objects;
 pub use objects::handle::{Handle, Mapped, OpenObject};
 pub use objects::object_store::{Holder, ObjectStore, Warmed};
@@ -67,7 +71,7 @@ pub use servers::{
     Authorities, Dns, Family, InfoHeaders, Login, Order, Proxies, Proxy, ProxyError, Servers, ServersError,
     Timings, without_passwords,
 };
-pub use sink::{LocalSink, Put, Sink, Swap};
+pub use sink::{LocalSink, ObjectSink, Put, Sink, Swap, open_storage};
 pub use transport::range_file::RangeFile;
 pub use transport::source::{
     Check, Fetch, FileVersion, MEMORY_MAX, Source, Spool, SpoolAccount, Stored, Validator,

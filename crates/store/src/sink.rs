@@ -4,13 +4,22 @@
 //! whole. [`Sink::put`] collects, [`Sink::flush`] makes durable and visible, and the head is put last, after
 //! everything it refers to was flushed.
 
+mod bucket;
 mod local;
 mod transit;
 
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
 use esker_format::object::ObjectName;
 
+use crate::cache::disk::Disk;
 use crate::error::StoreError;
+use crate::file_lock::Locking;
+use crate::object_storage::{StorageSettings, StorageUrl};
 
+pub use bucket::ObjectSink;
 pub use local::LocalSink;
 
 /// Result of putting an object.
@@ -37,6 +46,19 @@ pub trait Sink: Send + Sync {
     /// Returns the place for messages.
     fn describe(&self) -> String;
 
+    /// Returns the folder of the repository; none if it is in a bucket.
+    fn folder(&self) -> Option<&Path>;
+
+    /// Makes the folders of a new repository; those that exist already are fine. A bucket is asked whether it exists.
+    fn make_folders(&self) -> Result<(), StoreError>;
+
+    /// Prepares the storage for storing objects: removes what processes left that have ended.
+    fn prepare(&self) -> Result<(), StoreError>;
+
+    /// Takes the lock that is needed to replace root files; none if the storage needs no lock, because
+    /// [`Self::replace_root`] compares and replaces in one step.
+    fn lock_root(&self) -> Result<Option<Locking>, StoreError>;
+
     /// Stores an object under its name unless it exists. It is durable and visible after [`Self::flush`].
     fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError>;
 
@@ -47,11 +69,18 @@ pub trait Sink: Send + Sync {
     /// damaged.
     fn has(&self, name: &ObjectName, len: u64) -> Result<bool, StoreError>;
 
+    /// Returns the stored length of an object, whatever its bytes are; none if there is no such object.
+    fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError>;
+
     /// Makes all objects put so far durable, and then visible.
     fn flush(&self) -> Result<(), StoreError>;
 
     /// Reads a file by its path below the root of the repository; none if there is no such file.
     fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Copies a file by its path below the root of the repository, piece by piece; returns its length, none if there is
+    /// no such file.
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError>;
 
     /// Replaces a file in the root of the repository, durably and atomically.
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError>;
@@ -59,10 +88,34 @@ pub trait Sink: Send + Sync {
     /// Replaces a file in the root of the repository if it has the expected content; none if it is to be missing.
     fn replace_root(&self, name: &str, bytes: &[u8], expected: Option<&[u8]>) -> Result<Swap, StoreError>;
 
+    /// Removes a file in the root of the repository; a missing one is no error.
+    fn remove_root(&self, name: &str) -> Result<(), StoreError>;
+
+    /// Returns the names of the files in the root of the repository.
+    fn list_root(&self) -> Result<Vec<String>, StoreError>;
+
     /// Gives a flushed object its alternative name, for repositories whose manifest announces alternative
     /// names.
     fn put_alternative(&self, name: &ObjectName) -> Result<(), StoreError>;
 
     /// Passes the name and stored length of every object to `visit`, in no particular order.
     fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError>;
+
+    /// Removes objects; missing ones are no error.
+    fn delete(&self, names: &[ObjectName]) -> Result<(), StoreError>;
+
+    /// Removes all files of the repository, heads first. Files of others in the same place are removed, too.
+    fn remove_all(&self) -> Result<(), StoreError>;
+}
+
+/// Opens a storage to publish to: a folder on this disk, or a bucket with these settings.
+pub fn open_storage(
+    url: &StorageUrl,
+    settings: &StorageSettings,
+    disk: Arc<dyn Disk>,
+) -> Result<Arc<dyn Sink>, StoreError> {
+    Ok(match url {
+        StorageUrl::Folder(folder) => Arc::new(LocalSink::on(folder, disk)),
+        StorageUrl::Bucket(bucket) => Arc::new(ObjectSink::open(bucket, settings)?),
+    })
 }

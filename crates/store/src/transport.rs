@@ -9,6 +9,7 @@ mod attempt;
 mod awaiting;
 mod batch;
 mod capabilities;
+mod client;
 mod concurrency_window;
 mod connections;
 mod context;
@@ -40,6 +41,7 @@ mod url;
 mod user_share;
 pub(crate) mod verify;
 
+pub(crate) use client::{Client, ClientOptions};
 pub use datagrams::{ComposeDatagram, DatagramTarget, Datagrams};
 pub(crate) use dns::Resolved;
 pub use dns::full_name;

@@ -18,7 +18,8 @@
 //! * [`descriptors`]: raises the limit of open files;
 //! * [`signing`]: heads and whitelists made by a test, signed with the fixtures' keys;
 //! * [`name_server`]: a name server with scripted replies;
-//! * [`mirror`]: a web server for repositories with faults on command.
+//! * [`mirror`]: a web server for repositories with faults on command;
+//! * [`s3`]: a server of buckets with faults on command.
 //!
 //! A failure in here is a broken test, so everything panics with a sentence instead of returning an error.
 #![deny(unsafe_code)]
@@ -40,6 +41,7 @@ pub mod object;
 pub mod promises;
 pub mod raw_tar;
 pub mod revision_builder;
+pub mod s3;
 pub mod signing;
 pub mod skips;
 pub mod soak;

@@ -1,18 +1,19 @@
-//! The storage that is checked: a folder of this machine, or a server.
+//! The storage that is checked: a folder of this machine, object storage, or a server.
 
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use esker_format::object::ObjectName;
-use esker_store::{Cause, LocalSink, Put, Sink, StoreError, Swap};
+use esker_store::{Cause, Locking, Put, Sink, StoreError, Swap};
 
 use super::mirror::Mirror;
 use crate::error::AdminError;
+use crate::storage::Storage;
 
 /// The storage that is checked.
 pub(super) enum Target<'t> {
-    /// A folder, whose objects are listed.
-    Folder(&'t LocalSink),
+    /// A folder or object storage, whose objects are listed.
+    Storage(&'t Storage),
     /// A server, which is asked for each object.
     Server(ServerFiles<'t>),
 }
@@ -21,7 +22,7 @@ impl Target<'_> {
     /// Returns the storage for reading files.
     pub(super) fn sink(&self) -> &dyn Sink {
         match self {
-            Self::Folder(sink) => *sink,
+            Self::Storage(storage) => &**storage.sink(),
             Self::Server(files) => files,
         }
     }
@@ -29,7 +30,10 @@ impl Target<'_> {
     /// Returns true if a file below the root of the repository exists.
     pub(super) fn exists(&self, path: &str) -> Result<bool, AdminError> {
         match self {
-            Self::Folder(sink) => Ok(sink.root().join(path).exists()),
+            Self::Storage(storage) => match storage.sink().folder() {
+                Some(folder) => Ok(folder.join(path).exists()),
+                None => Ok(storage.sink().list_root()?.iter().any(|name| name == path)),
+            },
             Self::Server(files) => files.0.has(path),
         }
     }
@@ -54,6 +58,22 @@ impl Sink for ServerFiles<'_> {
         "the server".to_owned()
     }
 
+    fn folder(&self) -> Option<&Path> {
+        None
+    }
+
+    fn make_folders(&self) -> Result<(), StoreError> {
+        Err(self.refused())
+    }
+
+    fn prepare(&self) -> Result<(), StoreError> {
+        Err(self.refused())
+    }
+
+    fn lock_root(&self) -> Result<Option<Locking>, StoreError> {
+        Err(self.refused())
+    }
+
     fn put(&self, _name: &ObjectName, _stored: &[u8]) -> Result<Put, StoreError> {
         Err(self.refused())
     }
@@ -66,12 +86,20 @@ impl Sink for ServerFiles<'_> {
         self.0.has(&name.path()).map_err(|error| store_error(&name.path(), error))
     }
 
+    fn len_of(&self, _name: &ObjectName) -> Result<Option<u64>, StoreError> {
+        Err(self.refused())
+    }
+
     fn flush(&self) -> Result<(), StoreError> {
         Ok(())
     }
 
     fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
         self.0.read(path, limit).map_err(|error| store_error(path, error))
+    }
+
+    fn read_to(&self, _path: &str, _to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
+        Err(self.refused())
     }
 
     fn put_root(&self, _name: &str, _bytes: &[u8]) -> Result<(), StoreError> {
@@ -82,11 +110,27 @@ impl Sink for ServerFiles<'_> {
         Err(self.refused())
     }
 
+    fn remove_root(&self, _name: &str) -> Result<(), StoreError> {
+        Err(self.refused())
+    }
+
+    fn list_root(&self) -> Result<Vec<String>, StoreError> {
+        Err(self.refused())
+    }
+
     fn put_alternative(&self, _name: &ObjectName) -> Result<(), StoreError> {
         Err(self.refused())
     }
 
     fn list(&self, _visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError> {
+        Err(self.refused())
+    }
+
+    fn delete(&self, _names: &[ObjectName]) -> Result<(), StoreError> {
+        Err(self.refused())
+    }
+
+    fn remove_all(&self) -> Result<(), StoreError> {
         Err(self.refused())
     }
 }

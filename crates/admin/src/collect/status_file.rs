@@ -1,7 +1,7 @@
 //! `.cvmfs_status.json`, which tells monitors when a repository was last collected or checked.
 
 use esker_format::time::UnixTime;
-use esker_store::{LocalSink, Sink as _};
+use esker_store::Sink;
 use serde_json::{Map, Value};
 
 use crate::error::AdminError;
@@ -10,7 +10,7 @@ use crate::signed::SMALL_FILE_MAX;
 const PATH: &str = ".cvmfs_status.json";
 
 /// Sets fields of the file; the others stay, and a file that can't be read is replaced.
-pub(crate) fn set(sink: &LocalSink, fields: &[(&str, &str)]) -> Result<(), AdminError> {
+pub(crate) fn set(sink: &dyn Sink, fields: &[(&str, &str)]) -> Result<(), AdminError> {
     let stored = sink.read(PATH, SMALL_FILE_MAX)?.unwrap_or_default();
     let mut status: Map<String, Value> = serde_json::from_slice(&stored).unwrap_or_default();
     for (name, value) in fields {
@@ -22,7 +22,7 @@ pub(crate) fn set(sink: &LocalSink, fields: &[(&str, &str)]) -> Result<(), Admin
 }
 
 /// Returns the time in a field; none if the file or the field is missing, or is no time that `date --utc` prints.
-pub(crate) fn time(sink: &LocalSink, field: &str) -> Result<Option<UnixTime>, AdminError> {
+pub(crate) fn time(sink: &dyn Sink, field: &str) -> Result<Option<UnixTime>, AdminError> {
     let stored = sink.read(PATH, SMALL_FILE_MAX)?.unwrap_or_default();
     let status: Map<String, Value> = serde_json::from_slice(&stored).unwrap_or_default();
     Ok(status.get(field).and_then(Value::as_str).and_then(UnixTime::parse_date))

@@ -35,6 +35,7 @@ mod machine;
 mod namespaces;
 mod neighbours;
 mod passphrases;
+mod object_storage;
 mod pins;
 mod profiles;
 mod publication;

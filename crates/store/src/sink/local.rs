@@ -12,7 +12,7 @@
 //! files are leftovers once the lock is free, and are removed when it is taken.
 
 use std::collections::{BTreeSet, HashSet};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const BATCH_OBJECTS: usize = 16_384;
 /// Maximum number of files that are synced one by one; for more, syncing the whole file system is cheaper.
 const SYNC_SINGLY: usize = 48;
 const LOCK: &str = "esker.lock";
-/// More than any root file has that is compared before it is replaced.
+/// Size up to which a root file is read to be compared; a larger one is only equal to expected content of its size.
 const ROOT_FILE_MAX: u64 = 1 << 20;
 
 /// A repository in a local folder, to publish to.
@@ -163,6 +163,15 @@ impl LocalSink {
         Ok(pending.transit.insert(transit))
     }
 
+    fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
+        match self.disk.remove(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(self.failed("removing", path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn failed(&self, doing: &'static str, path: &Path, source: io::Error) -> StoreError {
         StoreError::new("the storage", Cause::Disk { doing, path: path.to_owned(), source })
     }
@@ -170,16 +179,6 @@ impl LocalSink {
     /// Returns whether an object has its name, whatever its bytes are.
     pub fn is_there(&self, name: &ObjectName) -> Result<bool, StoreError> {
         Ok(self.len_of(name)?.is_some())
-    }
-
-    /// Returns the length of a named object.
-    fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError> {
-        let path = self.root.join(name.path());
-        match self.disk.facts(&path) {
-            Ok(facts) => Ok(facts.regular.then_some(facts.len)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.failed("looking for", &path, error)),
-        }
     }
 
     /// Returns whether an object is stored with this length and the bytes of its name. An object that this process did
@@ -290,6 +289,22 @@ impl Sink for LocalSink {
         self.root.display().to_string()
     }
 
+    fn folder(&self) -> Option<&Path> {
+        Some(&self.root)
+    }
+
+    fn make_folders(&self) -> Result<(), StoreError> {
+        Self::make_folders(self)
+    }
+
+    fn prepare(&self) -> Result<(), StoreError> {
+        Self::prepare(self)
+    }
+
+    fn lock_root(&self) -> Result<Option<Locking>, StoreError> {
+        self.lock().map(Some)
+    }
+
     fn put(&self, name: &ObjectName, stored: &[u8]) -> Result<Put, StoreError> {
         let len = stored.len() as u64;
         // An object of another length, or with other bytes, is damaged and is replaced.
@@ -340,6 +355,15 @@ impl Sink for LocalSink {
         self.is_whole(name, len)
     }
 
+    fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError> {
+        let path = self.root.join(name.path());
+        match self.disk.facts(&path) {
+            Ok(facts) => Ok(facts.regular.then_some(facts.len)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed("looking for", &path, error)),
+        }
+    }
+
     fn flush(&self) -> Result<(), StoreError> {
         let _flushing = self.flushing.lock();
         self.flush_batch()
@@ -355,6 +379,25 @@ impl Sink for LocalSink {
         })
     }
 
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
+        let full = self.root.join(path);
+        let failed = |source| self.failed("reading", &full, source);
+        let facts = match self.disk.facts(&full) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            facts => facts.map_err(failed)?,
+        };
+        let file = self.disk.open(&full).map_err(failed)?;
+        let mut written = Ok(());
+        read_pieces(&*self.disk, &file, facts.len, |piece| {
+            if written.is_ok() {
+                written = to.write_all(piece);
+            }
+        })
+        .map_err(failed)?;
+        written.map_err(|source| self.failed("copying", &full, source))?;
+        Ok(Some(facts.len))
+    }
+
     fn put_root(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
         let path = self.root.join(name);
         persist(&*self.disk, &path, bytes).map_err(|source| self.failed("writing", &path, source))
@@ -362,11 +405,28 @@ impl Sink for LocalSink {
 
     fn replace_root(&self, name: &str, bytes: &[u8], expected: Option<&[u8]>) -> Result<Swap, StoreError> {
         let path = self.root.join(name);
-        let found = read_file(&*self.disk, &path, ROOT_FILE_MAX);
+        let limit = ROOT_FILE_MAX.max(expected.map_or(0, |content| content.len() as u64));
+        let found = read_file(&*self.disk, &path, limit);
+        if found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::FileTooLarge) {
+            return Ok(Swap::Moved);
+        }
         if found.map_err(|source| self.failed("reading", &path, source))?.as_deref() != expected {
             return Ok(Swap::Moved);
         }
         self.put_root(name, bytes).map(|()| Swap::Replaced)
+    }
+
+    fn remove_root(&self, name: &str) -> Result<(), StoreError> {
+        let path = self.root.join(name);
+        self.remove_file(&path)?;
+        self.disk.sync_dir(&self.root).map_err(|source| self.failed("syncing", &self.root, source))
+    }
+
+    fn list_root(&self) -> Result<Vec<String>, StoreError> {
+        let names = self.disk.list(&self.root);
+        let names = names.map_err(|source| self.failed("listing", &self.root, source))?;
+        let is_file = |name: &String| self.disk.facts(&self.root.join(name)).is_ok_and(|facts| facts.regular);
+        Ok(names.into_iter().filter_map(|name| name.into_string().ok()).filter(is_file).collect())
     }
 
     fn put_alternative(&self, name: &ObjectName) -> Result<(), StoreError> {
@@ -397,6 +457,26 @@ impl Sink for LocalSink {
             }
         }
         Ok(())
+    }
+
+    fn delete(&self, names: &[ObjectName]) -> Result<(), StoreError> {
+        for name in names {
+            self.verified.lock().remove(name);
+            self.remove_file(&self.root.join(name.path()))?;
+        }
+        Ok(())
+    }
+
+    fn remove_all(&self) -> Result<(), StoreError> {
+        for name in self.list_root()?.iter().filter(|name| name.starts_with(".cvmfs")) {
+            self.remove_file(&self.root.join(name))?;
+        }
+        match std::fs::remove_dir_all(&self.root) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(self.failed("removing", &self.root, error))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -2,12 +2,12 @@
 
 mod authorities;
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use esker_format::time::UnixTime;
+use parking_lot::Mutex;
 use rustls::pki_types::{ServerName, UnixTime as TlsTime};
 use rustls::{CertificateError, ClientConfig, Error};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -33,7 +33,7 @@ pub(super) fn speaks_http2<S>(stream: &TlsStream<S>) -> bool {
 #[derive(Default)]
 pub(super) struct Tls {
     /// By trusted authorities and whether HTTP/2 is offered.
-    known: RefCell<HashMap<(Authorities, bool), Known>>,
+    known: Mutex<HashMap<(Authorities, bool), Known>>,
 }
 
 struct Known {
@@ -119,7 +119,7 @@ impl Tls {
 
     async fn config(&self, authorities: &Authorities, http2: bool) -> Result<Arc<ClientConfig>, String> {
         let key = (authorities.clone(), http2);
-        if let Some(known) = self.known.borrow().get(&key)
+        if let Some(known) = self.known.lock().get(&key)
             && known.since.elapsed() < READ_AGAIN
         {
             return Ok(known.config.clone());
@@ -136,7 +136,7 @@ impl Tls {
         config.alpn_protocols = offered.map(<[u8]>::to_vec).collect();
         let config = Arc::new(config);
         let known = Known { config: config.clone(), since: Instant::now() };
-        self.known.borrow_mut().insert(key, known);
+        self.known.lock().insert(key, known);
         Ok(config)
     }
 }

@@ -1,0 +1,90 @@
+//! Carries the requests of `object_store` over the connections of this crate.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http_body_util::BodyExt;
+use object_store::ClientOptions as StoreOptions;
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
+    HttpResponseBody, HttpService,
+};
+
+use crate::error::{Cause, Phase};
+use crate::servers::{Authorities, Dns};
+use crate::transport::{Client, ClientOptions};
+
+/// Timeout for connecting to a server.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Timeouts for the service that gives machines of a cloud their credentials, which other machines don't have.
+const METADATA: Duration = Duration::from_secs(1);
+/// Prefix of the addresses of that service.
+const METADATA_HOSTS: &str = "169.254.";
+/// Keep-alive of idle connections.
+const IDLE: Duration = Duration::from_secs(15);
+
+/// Makes the HTTP client of a bucket.
+#[derive(Clone)]
+pub(super) struct Connector {
+    servers: Arc<Client<HttpRequestBody>>,
+    metadata: Arc<Client<HttpRequestBody>>,
+}
+
+impl Connector {
+    /// Makes a connector that trusts these authorities, and gives up after this time without progress.
+    pub(super) fn new(authorities: Authorities, stall: Duration) -> Self {
+        let options = ClientOptions { authorities, dns: Dns::default(), connect: CONNECT, stall, idle: IDLE };
+        let metadata = ClientOptions { connect: METADATA, stall: METADATA, ..options.clone() };
+        Self { servers: Client::new(options), metadata: Client::new(metadata) }
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connector")
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, _options: &StoreOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.clone()))
+    }
+}
+
+#[async_trait]
+impl HttpService for Connector {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let is_metadata = request.uri().host().is_some_and(|host| host.starts_with(METADATA_HOSTS));
+        let client = if is_metadata { &self.metadata } else { &self.servers };
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let outcome = client.send(request).await;
+        match &outcome {
+            Ok(response) => tracing::debug!(%method, path, status = response.status().as_u16(), "answered"),
+            Err(cause) => tracing::debug!(%method, path, "failed: {cause}"),
+        }
+        let response = outcome.map_err(|cause| HttpError::new(kind(&cause), cause))?;
+        Ok(response.map(|body| {
+            // Interrupted bodies are asked for again.
+            HttpResponseBody::new(body.map_err(|cause| HttpError::new(HttpErrorKind::Interrupted, cause)))
+        }))
+    }
+}
+
+/// Returns whether `object_store` repeats a request after a failure.
+///
+/// A request whose answer is lost is repeated even if it may have been applied: all requests may be applied twice, and
+/// a conditional put is settled by reading what is stored.
+fn kind(cause: &Cause) -> HttpErrorKind {
+    match cause {
+        Cause::Unresolved { .. } | Cause::Unreachable(_) => HttpErrorKind::Connect,
+        Cause::TimedOut { phase: Phase::Resolve | Phase::Connect | Phase::Secure, .. } => {
+            HttpErrorKind::Connect
+        }
+        Cause::TimedOut { .. } => HttpErrorKind::Timeout,
+        Cause::Broken(_) => HttpErrorKind::Request,
+        _ => HttpErrorKind::Unknown,
+    }
+}

@@ -1,0 +1,190 @@
+//! A server of the protocol S3 on the loopback interface, which keeps buckets in memory and misbehaves on command.
+//!
+//! It has what publishers and clients use: `GET` with ranges and conditions, `HEAD`, `PUT` with `If-Match` and
+//! `If-None-Match`, `DELETE`, `DeleteObjects`, `ListObjectsV2`, copies and uploads in parts. Conditional puts are atomic
+//! unless [`Conditions`] says otherwise. A put must be signed, and its body must have the digest that is signed;
+//! signatures themselves are not checked.
+
+mod buckets;
+mod connection;
+mod fault;
+mod message;
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use buckets::Buckets;
+pub use fault::{S3Fault, S3Rule};
+pub use message::S3Request;
+
+/// Name of the bucket that every server has.
+pub const BUCKET: &str = "bucket";
+
+/// How conditional puts work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Conditions {
+    /// Condition and change are one step.
+    #[default]
+    Atomic,
+    /// Of puts that arrive at once, two may win: the condition is checked before the body is stored.
+    Racy,
+    /// Conditions are ignored.
+    Ignored,
+    /// Puts with conditions are refused.
+    Refused,
+}
+
+/// A stored object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct S3Object {
+    /// Content.
+    pub bytes: Vec<u8>,
+    /// Fields that the put named: `content-type`, `cache-control`, `x-amz-storage-class`.
+    pub fields: BTreeMap<String, String>,
+}
+
+/// A running server; stops when dropped.
+#[derive(Debug)]
+pub struct S3Server {
+    state: Arc<State>,
+    address: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// State that connections share.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    buckets: Buckets,
+    rules: fault::Rules,
+    log: Mutex<Vec<S3Request>>,
+    streams: Mutex<BTreeMap<u64, TcpStream>>,
+    stopping: AtomicBool,
+}
+
+impl S3Server {
+    /// Starts a server with an empty bucket named [`BUCKET`].
+    pub fn start() -> Self {
+        let listener =
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("binding to the loopback interface");
+        let address = listener.local_addr().expect("a bound address");
+        let state = Arc::new(State::default());
+        state.buckets.make(BUCKET);
+        let theirs = state.clone();
+        let acceptor = Some(std::thread::spawn(move || accept(&listener, &theirs)));
+        Self { state, address, acceptor }
+    }
+
+    /// Returns the URL of the server.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Makes a bucket.
+    pub fn make_bucket(&self, name: &str) {
+        self.state.buckets.make(name);
+    }
+
+    /// Changes how conditional puts work.
+    pub fn set_conditions(&self, conditions: Conditions) {
+        self.state.buckets.options.lock().unwrap().conditions = conditions;
+    }
+
+    /// Makes the server refuse requests that delete several objects, as some servers do.
+    pub fn refuse_batches(&self) {
+        self.state.buckets.options.lock().unwrap().has_batches = false;
+    }
+
+    /// Sets the number of keys on a page of a listing.
+    pub fn set_page(&self, keys: usize) {
+        self.state.buckets.options.lock().unwrap().page = keys;
+    }
+
+    /// Applies a fault to each request that the predicate picks.
+    pub fn fault(
+        &self,
+        picks: impl Fn(&S3Request) -> bool + Send + Sync + 'static,
+        fault: S3Fault,
+    ) -> S3Rule {
+        self.state.rules.add(Box::new(picks), fault, 0..u64::MAX)
+    }
+
+    /// Applies a fault to some of the requests that the predicate picks, by their number from 0.
+    pub fn fault_at(
+        &self,
+        numbers: std::ops::Range<u64>,
+        picks: impl Fn(&S3Request) -> bool + Send + Sync + 'static,
+        fault: S3Fault,
+    ) -> S3Rule {
+        self.state.rules.add(Box::new(picks), fault, numbers)
+    }
+
+    /// Returns all objects of a bucket by key.
+    pub fn objects(&self, bucket: &str) -> BTreeMap<String, S3Object> {
+        self.state.buckets.all(bucket)
+    }
+
+    /// Returns an object of a bucket.
+    pub fn object(&self, bucket: &str, key: &str) -> Option<S3Object> {
+        self.state.buckets.get(bucket, key)
+    }
+
+    /// Stores an object, past all faults.
+    pub fn put(&self, bucket: &str, key: &str, bytes: impl Into<Vec<u8>>) {
+        self.state.buckets.set(bucket, key, S3Object { bytes: bytes.into(), fields: BTreeMap::new() });
+    }
+
+    /// Removes an object, past all faults.
+    pub fn remove(&self, bucket: &str, key: &str) {
+        self.state.buckets.remove(bucket, key);
+    }
+
+    /// Returns the number of uploads in parts that are neither complete nor aborted.
+    pub fn uploads(&self) -> usize {
+        self.state.buckets.uploads()
+    }
+
+    /// Returns all requests so far, in the order of arrival.
+    pub fn requests(&self) -> Vec<S3Request> {
+        self.state.log.lock().unwrap().clone()
+    }
+
+    /// Forgets the requests so far; returns their number.
+    pub fn forget(&self) -> usize {
+        std::mem::take(&mut *self.state.log.lock().unwrap()).len()
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        self.state.stopping.store(true, Ordering::SeqCst);
+        // Wakes the acceptor.
+        let _ = TcpStream::connect(self.address);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        for stream in self.state.streams.lock().unwrap().values() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn accept(listener: &TcpListener, state: &Arc<State>) {
+    for (number, stream) in (0..).zip(listener.incoming()) {
+        if state.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok(stream) = stream else { continue };
+        if let Ok(copy) = stream.try_clone() {
+            state.streams.lock().unwrap().insert(number, copy);
+        }
+        let state = state.clone();
+        std::thread::spawn(move || {
+            // A client that leaves is no failure of the server.
+            let _ = connection::serve(stream, &state);
+            state.streams.lock().unwrap().remove(&number);
+        });
+    }
+}
