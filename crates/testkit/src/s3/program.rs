@@ -20,14 +20,15 @@ pub struct S3Program {
     folder: TempDir,
     child: Child,
     port: u16,
+    command: Box<dyn Fn(u16, &Path) -> Command + Send + Sync>,
 }
 
 impl S3Program {
     /// Starts gofakes3, which keeps buckets in memory; none if it isn't installed.
     pub fn gofakes3() -> Option<Self> {
         let program = installed("bin/gofakes3")?;
-        Some(Self::start(|port, _| {
-            let mut command = Command::new(program);
+        Some(Self::start(move |port, _| {
+            let mut command = Command::new(&program);
             let host = format!("127.0.0.1:{port}");
             command.args(["-backend", "memory", "-quiet", "-initialbucket", BUCKET, "-host", &host]);
             command
@@ -37,8 +38,8 @@ impl S3Program {
     /// Starts moto, a model of Amazon's services in memory; none if it isn't installed.
     pub fn moto() -> Option<Self> {
         let program = installed("moto/bin/moto_server")?;
-        let server = Self::start(|port, _| {
-            let mut command = Command::new(program);
+        let server = Self::start(move |port, _| {
+            let mut command = Command::new(&program);
             command.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
             command
         });
@@ -58,35 +59,48 @@ impl S3Program {
     /// Starts versitygw, which keeps buckets in a folder; none if it isn't installed.
     pub fn versitygw() -> Option<Self> {
         let program = installed("bin/versitygw")?;
-        Some(Self::start(|port, folder| {
-            let buckets = folder.join("buckets");
-            fs::create_dir_all(buckets.join(BUCKET)).expect("a folder");
-            let mut command = Command::new(program);
+        Some(Self::start(move |port, folder| {
+            let (buckets, notes) = (folder.join("buckets"), folder.join("notes"));
+            for made in [&buckets.join(BUCKET), &notes] {
+                fs::create_dir_all(made).expect("a folder");
+            }
+            let mut command = Command::new(&program);
             command.env("ROOT_ACCESS_KEY", "key").env("ROOT_SECRET_KEY", "secret");
-            command.args(["--port", &format!("127.0.0.1:{port}"), "posix", "--nometa"]).arg(buckets);
+            command
+                .args(["--port", &format!("127.0.0.1:{port}"), "posix", "--sidecar"])
+                .arg(notes)
+                .arg(buckets);
             command
         }))
     }
 
-    fn start(command: impl FnOnce(u16, &Path) -> Command) -> Self {
+    fn start(command: impl Fn(u16, &Path) -> Command + Send + Sync + 'static) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = free.local_addr().expect("its address").port();
         drop(free);
-        let log = folder.path().join("log");
-        let mut command = command(port, folder.path());
-        command.current_dir(folder.path()).stdin(Stdio::null());
-        command.stdout(File::create(&log).expect("a log")).stderr(File::create(&log).expect("a log"));
-        let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let mut server = Self { folder, child, port };
-        // No program reports that it listens.
-        let listens = until(PATIENCE, || {
-            let ended = server.child.try_wait().expect("its state");
-            assert!(ended.is_none(), "{command:?} ended: {ended:?}\n{}", server.log());
-            TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).is_ok()
-        });
-        assert!(listens, "{command:?} does not listen\n{}", server.log());
+        let child = run(command(port, folder.path()), folder.path());
+        let mut server = Self { folder, child, port, command: Box::new(command) };
+        server.wait();
         server
+    }
+
+    /// Kills the server, and starts it again with what it has on disk.
+    pub fn kill_and_restart(&mut self) {
+        self.child.kill().expect("killing the server");
+        self.child.wait().expect("its end");
+        self.child = run((self.command)(self.port, self.folder.path()), self.folder.path());
+        self.wait();
+    }
+
+    /// Waits until the server accepts a connection: no program reports that it listens.
+    fn wait(&mut self) {
+        let listens = until(PATIENCE, || {
+            let ended = self.child.try_wait().expect("its state");
+            assert!(ended.is_none(), "the server ended: {ended:?}\n{}", self.log());
+            TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).is_ok()
+        });
+        assert!(listens, "the server does not listen\n{}", self.log());
     }
 
     /// Returns the URL of the server.
@@ -97,6 +111,12 @@ impl S3Program {
     fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
+}
+
+fn run(mut command: Command, folder: &Path) -> Child {
+    let log = || File::create(folder.join("log")).expect("a log");
+    command.current_dir(folder).stdin(Stdio::null()).stdout(log()).stderr(log());
+    command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 impl Drop for S3Program {
