@@ -12,7 +12,6 @@ use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::write::bundle::BundleDraft;
 use esker_format::write::catalog::Entry;
-use esker_store::Sink as _;
 
 use crate::changes::{Changes, NewTree};
 use crate::clusters::clusters;

@@ -30,7 +30,7 @@ pub struct ListedCatalog {
 
 impl Revisions {
     /// Visits the catalogs at and below a path in the revision with this root catalog, parents before their children.
-    /// Stops at the first error of the visitor.
+    /// Stops at the first error of the visitor; a path that the revision does not have is an error.
     pub fn visit_catalogs<E: From<AdminError>>(
         &self,
         root: ContentHash,
@@ -40,6 +40,9 @@ impl Revisions {
         let objects = self.objects();
         let published = Published::of_root(objects.clone(), (root, None));
         let below = path::normalise(below)?;
+        if published.entry(&below)?.is_none() {
+            return Err(AdminError::NoPath(path::shown(&below)).into());
+        }
         let top = NestedCatalog { path: Vec::new(), hash: Some(root), size: None, bind: false };
         let mut waiting = vec![(top, 0)];
         while let Some((next, depth)) = waiting.pop() {

@@ -131,7 +131,7 @@ impl<'c> Collect<'c> {
         if !repository.head.manifest().garbage_collectable {
             return Ok(false);
         }
-        let last = status_file::time(&repository.sink, "last_gc")?;
+        let last = status_file::time(&*repository.sink, "last_gc")?;
         Ok(last.is_none_or(|last| last.0 < now.0.saturating_sub(i64::from(every))))
     }
 

@@ -8,6 +8,9 @@
 //!
 //! The lock is held for a short time: what is large is stored before. If another publisher replaced the head meanwhile,
 //! the catalogs that the changes touch are written once more under the lock, so no publisher waits for ever.
+//!
+//! Object storage has no lock. There the head is replaced only if its bytes are still those that were read, and otherwise
+//! everything after the preparation is done again, after a random pause.
 
 mod branch;
 mod kept_history;
@@ -85,7 +88,7 @@ pub(crate) fn commit(
     }
     let mut lock = repository.lock_head(&options.stop)?;
     let locked = context.seconds();
-    for _ in 0..ATTEMPTS {
+    loop {
         let collected = lock.may_miss_objects_of(&context.base);
         if collected || !lock.is_of(&prepared.head) {
             prepared = Prepared::new(context, changes, lock.head().clone(), options)?;
@@ -109,7 +112,6 @@ pub(crate) fn commit(
         tracing::debug!("another publisher replaced the head; the catalogs are written again");
         lock.read_again()?;
     }
-    Err(AdminError::Moving)
 }
 
 /// A stored revision that is not published.

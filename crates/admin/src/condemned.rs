@@ -15,6 +15,13 @@
 //! worked.
 //!
 //! All functions that write need the commit lock; reading needs none.
+//!
+//! Object storage has no such lock, and publishers on several machines. There the record of [`shared`] replaces progress,
+//! revived objects and the number; it changes by compare-and-swap, and the list is an object beside it, of which each
+//! publisher keeps a copy. Once the record says that objects are being deleted, none of them can be taken off the list
+//! any more: a publisher waits for the end of the list, and stores the object again.
+
+mod shared;
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -25,11 +32,14 @@ use std::sync::Arc;
 use esker_format::hash::{ContentHash, HashAlgorithm, Hasher};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
-use esker_store::{Disk, make_dirs, persist, persist_with, read_file};
+use esker_store::{Disk, Sink, make_dirs, persist, persist_with, read_file};
 use serde::{Deserialize, Serialize};
 
 use crate::error::AdminError;
 use crate::state;
+
+pub(crate) use shared::LEASE;
+use shared::SharedRecord;
 
 const MAGIC: &[u8; 16] = b"esker-condemn-1\n";
 /// Magic, time and count.
@@ -63,6 +73,8 @@ pub(crate) enum State {
 pub(crate) struct CondemnedFolder {
     disk: Arc<dyn Disk>,
     state: PathBuf,
+    /// Record in object storage; none if the files of the folder count.
+    shared: Option<SharedRecord>,
 }
 
 /// The list of a repository.
@@ -101,7 +113,12 @@ pub(crate) struct Batch {
 impl CondemnedFolder {
     /// Creates the place in a publisher's state folder, without reading it.
     pub(crate) fn new(disk: Arc<dyn Disk>, state: &Path) -> Self {
-        Self { disk, state: state.to_owned() }
+        Self { disk, state: state.to_owned(), shared: None }
+    }
+
+    /// Keeps the lists in object storage too, for publishers without a common lock.
+    pub(crate) fn shared(self, sink: Option<Arc<dyn Sink>>) -> Self {
+        Self { shared: sink.map(SharedRecord::new), ..self }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -110,6 +127,9 @@ impl CondemnedFolder {
 
     /// Returns how many lists were begun, and how many of them were ended.
     pub(crate) fn collections(&self) -> Result<u64, AdminError> {
+        if let Some(shared) = &self.shared {
+            return Ok(shared.read()?.collections);
+        }
         let path = self.state.join(COLLECTIONS);
         let text = read_file(&*self.disk, &path, SMALL_MAX).map_err(AdminError::file("reading", &path))?;
         let Some(text) = text else { return Ok(0) };
@@ -125,6 +145,13 @@ impl CondemnedFolder {
 
     /// Reads the list; none if there is none. Its objects stay on the disk.
     pub(crate) fn read(&self) -> Result<Option<Condemned>, AdminError> {
+        match &self.shared {
+            Some(shared) => self.read_shared(shared),
+            None => self.read_folder(),
+        }
+    }
+
+    fn read_folder(&self) -> Result<Option<Condemned>, AdminError> {
         let path = self.path(LIST);
         let failed = || AdminError::file("reading", &path);
         let file = match self.disk.open(&path) {
@@ -166,11 +193,14 @@ impl CondemnedFolder {
     ) -> Result<(), AdminError> {
         let folder = self.state.join(FOLDER);
         make_dirs(&*self.disk, &folder).map_err(AdminError::file("making folder", &folder))?;
-        let _lock = state::lock(&self.state)?;
+        let lock = state::lock(&self.state)?;
         // Counted first: a publisher that sees the old number has begun before the list.
-        self.count()?;
+        if self.shared.is_none() {
+            self.count()?;
+        }
         let path = self.path(LIST);
         let mut failed = None;
+        let mut id = String::new();
         let written = persist_with(&*self.disk, &path, |write| {
             let mut digest = Hasher::new(HashAlgorithm::Sha1);
             let mut put = |bytes: &[u8]| {
@@ -207,12 +237,17 @@ impl CondemnedFolder {
             }
             put(&room)?;
             let digest = digest.finish();
+            id = digest.hex();
             write(digest.digest())
         });
         match failed {
-            Some(error) => Err(error),
-            None => written.map_err(AdminError::file("writing", &path)),
+            Some(error) => return Err(error),
+            None => written.map_err(AdminError::file("writing", &path))?,
         }
+        let Some(shared) = &self.shared else { return Ok(()) };
+        let bytes = read_file(&*self.disk, &path, REVIVED_MAX).map_err(AdminError::file("reading", &path))?;
+        drop(lock);
+        shared.begin(&id, &bytes.ok_or_else(|| unreadable(&path))?)
     }
 
     fn note<T: for<'a> Deserialize<'a>>(&self, name: &str) -> Result<Option<T>, AdminError> {
@@ -278,12 +313,21 @@ impl Condemned {
         if self.revived.len() == before {
             return Ok(());
         }
+        if let Some(shared) = &self.folder.shared {
+            return shared.revive(&self.id, &self.revived);
+        }
         let objects = self.revived.iter().map(ToString::to_string).collect();
         self.folder.write_note(REVIVED, &Revived { list: self.id.clone(), objects })
     }
 
     /// Notes durably that deletion begins.
     pub(crate) fn begin_deleting(&mut self) -> Result<(), AdminError> {
+        if let Some(shared) = &self.folder.shared {
+            let owner = state::id(&*self.folder.disk, &self.folder.state)?;
+            self.revived = shared.begin_deleting(&self.id, &owner)?;
+            self.progress.state = State::Deleting;
+            return Ok(());
+        }
         self.set_progress(State::Deleting, self.progress.done)
     }
 
@@ -299,14 +343,25 @@ impl Condemned {
 
     /// Notes durably that a batch is deleted.
     pub(crate) fn advance(&mut self, batch: &Batch) -> Result<(), AdminError> {
+        if let Some(shared) = &self.folder.shared {
+            let owner = state::id(&*self.folder.disk, &self.folder.state)?;
+            shared.advance(&self.id, &owner, batch.done)?;
+            self.progress.done = batch.done;
+            return Ok(());
+        }
         self.set_progress(State::Deleting, batch.done)
     }
 
     /// Removes the list once everything on it is deleted, or when the collect is given up.
     pub(crate) fn remove(self) -> Result<(), AdminError> {
+        if let Some(shared) = &self.folder.shared {
+            shared.end(&self.id)?;
+        }
         let _lock = state::lock(&self.folder.state)?;
         // A publisher that began while there was a list has to notice that it ended.
-        self.folder.count()?;
+        if self.folder.shared.is_none() {
+            self.folder.count()?;
+        }
         let folder = self.folder.state.join(FOLDER);
         // The list goes first: without it the notes mean nothing.
         for name in [LIST, PROGRESS, REVIVED] {

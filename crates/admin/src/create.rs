@@ -15,16 +15,17 @@ use esker_format::write::head::{sign_manifest, sign_whitelist};
 use esker_format::write::keys::Publisher;
 use esker_format::write::reflog::ReflogDraft;
 use esker_format::write::signer::Signer;
-use esker_store::{LocalSink, Sink};
+use esker_store::{Sink, Swap};
 
 use crate::disks::Disks;
 use crate::encode::Encoder;
 use crate::entry;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
-use crate::repository::has_manifest;
 use crate::settings::Settings;
+use crate::signed::SMALL_FILE_MAX;
 use crate::state;
+use crate::storage::Storage;
 
 /// Properties of a repository to create.
 #[derive(Clone, Debug)]
@@ -79,24 +80,41 @@ impl NewRepository {
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<(), AdminError> {
-        if has_manifest(&*disks.served, root)? {
-            return Err(AdminError::Exists(root.display().to_string()));
+        self.create_in(disks, &Storage::open_on(disks, root)?, keys, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn create_in(
+        &self,
+        disks: &Disks,
+        storage: &Storage,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<(), AdminError> {
+        // Read before anything else, so that only one of two creators at once replaces it.
+        let whitelist = storage.sink().read(whitelist::PATH, SMALL_FILE_MAX)?;
+        if storage.has_head(disks)? {
+            return Err(AdminError::Exists(storage.describe()));
         }
-        let sink = LocalSink::on(root, disks.served.clone());
-        sink.make_folders()?;
-        let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
+        storage.make_folders(disks)?;
+        let _lock = storage.lock()?;
         let (master, publisher) = keys.complete(disks, now, CERTIFICATE_DAYS)?;
-        self.settings.write(&*disks.private, &Settings::path(&state::make(disks, root)?))?;
-        self.put_first_revision(&sink, &*master, &publisher, now)
+        let state = state::make(disks, storage.place())?;
+        self.settings.write(&*disks.private, &Settings::path(&state))?;
+        let sink = &**storage.sink();
+        match self.put_first_revision(sink, (&*master, &publisher), whitelist.as_deref(), now)? {
+            Swap::Replaced => Ok(()),
+            Swap::Moved => Err(AdminError::Exists(storage.describe())),
+        }
     }
 
     fn put_first_revision(
         &self,
         sink: &dyn Sink,
-        master: &dyn Signer,
-        publisher: &Publisher,
+        (master, publisher): (&dyn Signer, &Publisher),
+        whitelist_before: Option<&[u8]>,
         now: UnixTime,
-    ) -> Result<(), AdminError> {
+    ) -> Result<Swap, AdminError> {
         let mut encoder = Encoder::for_metadata();
         let mut room = Vec::new();
         let mut put = |plain: &[u8], kind| -> Result<ObjectName, AdminError> {
@@ -113,7 +131,6 @@ impl NewRepository {
         let mut reflog = ReflogDraft::new(self.name.clone());
         [root, certificate, metainfo].into_iter().for_each(|object| reflog.add(object, now));
         let reflog = reflog.finish();
-        sink.put_root(reflog::PATH, &reflog)?;
         let whitelist = Whitelist {
             created: Some(now),
             expires: UnixTime(now.0.saturating_add(i64::from(self.whitelist_days) * DAY)),
@@ -123,7 +140,10 @@ impl NewRepository {
             fingerprints: vec![publisher.certificate().fingerprint(self.algorithm)],
         };
         let whitelist = sign_whitelist(&whitelist, self.algorithm, master).map_err(AdminError::Signing)?;
-        sink.put_root(whitelist::PATH, &whitelist)?;
+        if sink.replace_root(whitelist::PATH, &whitelist, whitelist_before)? == Swap::Moved {
+            return Ok(Swap::Moved);
+        }
+        sink.put_root(reflog::PATH, &reflog)?;
         sink.put_root(MASTER_REPLICA, b"This repository may be replicated.\n")?;
         let manifest = Manifest {
             root_catalog: root.hash,
@@ -142,7 +162,7 @@ impl NewRepository {
             reflog: Some(ContentHash::of(self.algorithm, &reflog)),
         };
         let manifest = sign_manifest(&manifest, publisher.key()).map_err(AdminError::Signing)?;
-        Ok(sink.put_root(manifest::PATH, &manifest)?)
+        Ok(sink.replace_root(manifest::PATH, &manifest, None)?)
     }
 
     fn empty_catalog(&self, now: UnixTime) -> Vec<u8> {

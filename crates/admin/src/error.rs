@@ -63,6 +63,32 @@ pub enum AdminError {
         /// Number of objects.
         objects: u64,
     },
+    /// Objects that the change needs are being deleted, and can't be kept any more.
+    #[error("{objects} objects that this change needs are being deleted by a collect")]
+    BeingDeleted {
+        /// Number of objects.
+        objects: u64,
+    },
+    /// A collect stopped, because publishers could take it for ended.
+    #[error("deleting objects in {storage} takes too long; the rest is deleted by the next collect")]
+    Slow {
+        /// Address of the storage.
+        storage: String,
+    },
+    /// Other publishers replaced the head before each attempt to replace it.
+    #[error("other publishers replaced the head {attempts} times while this one tried to")]
+    Contended {
+        /// Number of attempts.
+        attempts: u32,
+    },
+    /// Object storage does not have what is asked for.
+    #[error("{what} is for repositories in folders, and this one is in {storage}")]
+    NotInStorage {
+        /// What is asked for.
+        what: &'static str,
+        /// Address of the storage.
+        storage: String,
+    },
     /// The change removes most of the repository and was not confirmed.
     #[error(
         "this removes {} of the repository's {} entries, which is more than half of them",
@@ -246,6 +272,9 @@ pub enum AdminError {
     /// Neither of the compared revisions has this path.
     #[error("neither revision has `{0}`")]
     NoSuchPath(String),
+    /// A revision does not have this path.
+    #[error("the revision has no `{0}`")]
+    NoPath(String),
     /// A revision can't be found.
     #[error("there is no revision `{name}`: {reason}")]
     NoRevision {

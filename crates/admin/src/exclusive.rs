@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use esker_store::Swap;
 
-use crate::commit::{ATTEMPTS, HeadLock, Next};
+use crate::commit::{HeadLock, Next};
 use crate::error::AdminError;
 use crate::repository::Repository;
 
@@ -16,7 +16,7 @@ pub(crate) fn exclusively<T>(
     mut change: impl FnMut(&mut HeadLock<'_>) -> Result<(Option<Next>, T), AdminError>,
 ) -> Result<T, AdminError> {
     let mut lock = repository.lock_head(stop)?;
-    for _ in 0..ATTEMPTS {
+    loop {
         let (next, outcome) = change(&mut lock)?;
         let Some(next) = next else { return Ok(outcome) };
         if lock.publish(next)? == Swap::Replaced {
@@ -24,5 +24,4 @@ pub(crate) fn exclusively<T>(
         }
         lock.read_again()?;
     }
-    Err(AdminError::Moving)
 }

@@ -18,11 +18,11 @@ use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
-use esker_store::LocalSink;
 
 use crate::create::{DAY, MASTER_REPLICA};
 use crate::error::AdminError;
 use crate::signed::{SMALL_FILE_MAX, SignedFiles, decoded_object, is_of};
+use crate::storage::Storage;
 
 pub use list::{ListedRepository, list_repositories};
 pub use report::{CertificateInfo, Problem, RepositoryInfo, WhitelistInfo};
@@ -38,9 +38,9 @@ pub trait RepositoryFiles {
     fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, String>;
 }
 
-impl RepositoryFiles for LocalSink {
+impl RepositoryFiles for Storage {
     fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, String> {
-        esker_store::Sink::read(self, path, limit).map_err(|error| causes(&error))
+        self.sink().read(path, limit).map_err(|error| causes(&error))
     }
 }
 

@@ -10,6 +10,7 @@
 //! written last, so that whatever happens before, readers have the last revision, whole.
 #![deny(unsafe_code)]
 
+mod back_off;
 mod balance;
 mod base;
 mod bundles;
@@ -77,6 +78,7 @@ mod source;
 mod spool;
 mod staged;
 mod state;
+mod storage;
 mod tags;
 mod takeover;
 mod tree_diff;
@@ -133,6 +135,7 @@ pub use settings::{
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
 pub use staged::Staged;
+pub use storage::{RememberedStorage, Storage};
 pub use tags::{BranchInfo, TagChange, TagInfo, TagReport};
 pub use takeover::{
     ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, remembered_spool,

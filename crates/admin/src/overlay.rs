@@ -27,7 +27,7 @@ use std::time::Instant;
 use esker_format::catalog::XattrList;
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
-use esker_store::{LocalSink, Sink};
+use esker_store::Sink;
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, utimensat,
 };
@@ -51,6 +51,7 @@ use crate::revision::{Context, Empty, PublishOptions};
 use crate::settings::Settings;
 use crate::snapshots;
 use crate::source::Source;
+use crate::storage::Storage;
 
 use access::Access;
 use walk::{Walk, Walked};
@@ -134,7 +135,7 @@ impl Upper {
 
     fn open_base(&self, repository: &Path) -> Result<Lower, AdminError> {
         let disks = Disks::default();
-        let sink: Arc<dyn Sink> = Arc::new(LocalSink::on(repository, disks.served.clone()));
+        let sink = Storage::open_on(&disks, repository)?.sink().clone();
         let published = Published::with_root(sink.clone(), self.base.root, self.base.size);
         let settings = Settings::read_of(&disks, repository)?.unwrap_or_default();
         Ok(Lower { sink, published, settings })

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use esker_format::hash::ContentHash;
 use esker_format::history::{DEFAULT_BRANCH, Tag};
 use esker_format::time::UnixTime;
-use esker_store::{Sink as _, Swap};
+use esker_store::Swap;
 
 use crate::catalogs::{Built, CatalogBuilder, outline_all};
 use crate::changes::{Changes, NewTree};

@@ -1,4 +1,4 @@
-//! Removes a repository from this machine: its storage, and its keys.
+//! Removes a repository: its storage, and its keys on this machine.
 //!
 //! The head goes first, so that clients see a repository that is gone rather than one that is damaged; the state folder
 //! goes last, so that an interrupted removal is recognised and can be repeated.
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 use esker_format::whitelist;
-use esker_store::{Disk as _, LocalSink, RealDisk, Sink as _};
+use esker_store::{Disk as _, RealDisk};
 use serde::Serialize;
 
 use crate::disks::Disks;
@@ -19,14 +19,18 @@ use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
+use crate::storage::Storage;
 
 /// Files and folders that a removal deletes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Removal {
     /// Name of the repository.
     pub repository: String,
-    /// Folder of its storage.
+    /// Folder of its storage, or of the publisher's state if that is in object storage.
     pub storage: PathBuf,
+    /// Address of the object storage whose files go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objects: Option<String>,
     /// Published revision, if its head can be read.
     pub revision: Option<u64>,
     /// Entries of the storage folder that go, in the order of their removal.
@@ -50,6 +54,8 @@ impl Removal {
     ) -> Result<Self, AdminError> {
         let revision = check(root, name)?;
         let (mut entries, mut foreign) = (Vec::new(), Vec::new());
+        let opened = Storage::open(root)?;
+        let objects = (with_storage && !opened.is_folder()).then(|| opened.describe());
         if with_storage {
             let mut names = RealDisk::SERVED.list(root).map_err(AdminError::file("listing", root))?;
             names.sort();
@@ -70,18 +76,21 @@ impl Removal {
         let keys = keys.map(KeyFolder::inventory).unwrap_or_default();
         let keys = keys.into_iter().filter(|key| key.present).map(|key| key.path).collect();
         let (repository, storage) = (name.to_string(), root.to_owned());
-        Ok(Self { repository, storage, revision, entries, foreign, keys })
+        Ok(Self { repository, storage, objects, revision, entries, foreign, keys })
     }
 
     /// Removes what was planned. Links are removed, and never followed.
     pub fn run(&self, stop: &AtomicBool) -> Result<(), AdminError> {
         let disks = Disks::default();
-        let sink = LocalSink::on(&self.storage, disks.served.clone());
+        let storage = Storage::open(&self.storage)?;
         // Without a data folder no publisher can be at work: a removal was interrupted.
-        let lock = match !self.entries.is_empty() && self.storage.join("data").is_dir() {
-            true => Some(sink.lock()?.or_held(AdminError::locked(sink.describe()))?),
-            false => None,
-        };
+        let is_in_use = !storage.is_folder() || self.storage.join("data").is_dir();
+        let lock = if self.entries.is_empty() || !is_in_use { None } else { storage.lock()? };
+        if self.objects.is_some() {
+            // Publishers that are at work can't replace a head that is gone.
+            [manifest::PATH, whitelist::PATH].iter().try_for_each(|path| storage.sink().remove_root(path))?;
+            storage.sink().remove_all()?;
+        }
         if !self.entries.is_empty() {
             state::make(&disks, &self.storage)?;
         }
@@ -128,8 +137,7 @@ fn check(root: &Path, name: &RepositoryName) -> Result<Option<u64>, AdminError> 
     if facts.is_symlink() {
         return Err(refused("it is a link, which a removal does not follow"));
     }
-    let sink = LocalSink::open(root);
-    match sink.read(manifest::PATH, SMALL_FILE_MAX)? {
+    match Storage::open(root)?.sink().read(manifest::PATH, SMALL_FILE_MAX)? {
         Some(bytes) => {
             let head = Manifest::parse(&bytes).ok();
             let claimed = head.as_ref().and_then(|head| head.name.clone()).unwrap_or_default();

@@ -1,9 +1,8 @@
-//! A repository opened for publishing: its folder, head and signing keys.
+//! A repository opened for publishing: its storage, head and signing keys.
 //!
 //! Any number of processes may have it open at once. They exclude each other only while they replace the head
 //! ([`crate::commit`]), and a publisher of CernVM-FS as long as its spool folder is claimed.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::VerifiedHead;
 use esker_format::write::keys::Publisher;
-use esker_store::{Disk, LocalSink};
+use esker_store::Sink;
 
 use crate::condemned::CondemnedFolder;
 use crate::content_index::ContentIndex;
@@ -26,15 +25,17 @@ use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
 use crate::state;
+use crate::storage::Storage;
 
 /// Largest size of a database, in bytes, so that a damaged one can't exhaust memory.
 pub(crate) const DATABASE_MAX: u64 = 8 << 30;
 
-/// A repository in a local folder, opened by its publisher.
+/// A repository in a folder or in object storage, opened by its publisher.
 pub struct Repository {
     pub(crate) name: RepositoryName,
     pub(crate) disks: Disks,
-    pub(crate) sink: Arc<LocalSink>,
+    pub(crate) storage: Storage,
+    pub(crate) sink: Arc<dyn Sink>,
     pub(crate) publisher: Publisher,
     pub(crate) settings: Settings,
     /// False if the folder has no settings, since another program made the repository.
@@ -107,16 +108,26 @@ impl Repository {
         keys: KeyFolder,
         now: UnixTime,
     ) -> Result<Self, AdminError> {
-        if !has_manifest(&*disks.served, root)? {
-            return Err(AdminError::NoRepository(root.display().to_string()));
-        }
-        let sink = Arc::new(LocalSink::on(root, disks.served.clone()));
-        sink.prepare()?;
+        Self::open_in(disks, Storage::open_on(disks, root)?, name, keys, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn open_in(
+        disks: &Disks,
+        storage: Storage,
+        name: &RepositoryName,
+        keys: KeyFolder,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        storage.require_head(disks)?;
+        storage.prepare(disks)?;
         let publisher = keys.publisher()?;
-        let state = state::make(disks, root)?;
+        let state = state::make(disks, storage.place())?;
+        let sink = storage.sink().clone();
         // Before the head: a later list may have objects on it that this head still names.
-        let collections = CondemnedFolder::new(disks.private.clone(), &state).collections()?;
-        let head = read_head(&sink, name, &keys, &publisher, now)?.verified;
+        let condemned = CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared());
+        let collections = condemned.collections()?;
+        let head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
         let has_settings = settings.is_some();
         let settings = settings.unwrap_or_default();
@@ -125,6 +136,7 @@ impl Repository {
         Ok(Self {
             name,
             disks,
+            storage,
             sink,
             publisher,
             settings,
@@ -179,12 +191,12 @@ impl Repository {
 
     /// Reads and verifies the head that is published now.
     pub(crate) fn read_head(&self) -> Result<ReadHead, AdminError> {
-        read_head(&self.sink, &self.name, &self.keys, &self.publisher, self.opened)
+        read_head(&*self.sink, &self.name, &self.keys, &self.publisher, self.opened)
     }
 
     /// Returns the place of the list of condemned objects.
     pub(crate) fn condemned(&self) -> CondemnedFolder {
-        CondemnedFolder::new(self.disks.private.clone(), &self.state)
+        CondemnedFolder::new(self.disks.private.clone(), &self.state).shared(self.storage.shared())
     }
 
     /// Returns the settings for publishing.
@@ -215,7 +227,7 @@ impl Repository {
 
 /// Reads and verifies the head, whose publisher must be on the whitelist.
 fn read_head(
-    sink: &LocalSink,
+    sink: &dyn Sink,
     name: &RepositoryName,
     keys: &KeyFolder,
     publisher: &Publisher,
@@ -227,13 +239,4 @@ fn read_head(
         return Err(AdminError::NotListed(keys.certificate_file()));
     }
     Ok(ReadHead { verified, bytes: signed.manifest })
-}
-
-pub(crate) fn has_manifest(disk: &dyn Disk, root: &Path) -> Result<bool, AdminError> {
-    let path = root.join(manifest::PATH);
-    match disk.facts(&path) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(AdminError::file("looking for", &path)(error)),
-    }
 }

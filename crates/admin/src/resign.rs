@@ -11,15 +11,15 @@ use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
 use esker_format::write::head::sign_whitelist;
-use esker_store::{LocalSink, Sink as _};
+use esker_store::{Sink, Swap};
 use serde::Serialize;
 
 use crate::create::DAY;
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
-use crate::repository::has_manifest;
 use crate::signed::{SignedFiles, is_of};
+use crate::storage::Storage;
 
 /// Options for a new signature of the whitelist.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub(crate) struct Draft {
 }
 
 impl Resign {
-    /// Signs the whitelist of the repository in a folder.
+    /// Signs the whitelist of the repository at a place.
     pub fn run(
         &self,
         root: &Path,
@@ -81,11 +81,14 @@ impl Resign {
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<Resigned, AdminError> {
-        let sink = open(disks, root)?;
-        let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
-        let (bytes, resigned) = self.plan(&sink, name, keys, now)?;
-        sink.put_root(whitelist::PATH, &bytes)?;
-        Ok(resigned)
+        let storage = open(disks, root)?;
+        let sink = &**storage.sink();
+        let _lock = storage.lock()?;
+        let (bytes, before, resigned) = self.plan(sink, name, keys, now)?;
+        match sink.replace_root(whitelist::PATH, &bytes, Some(&before))? {
+            Swap::Replaced => Ok(resigned),
+            Swap::Moved => Err(AdminError::Moving),
+        }
     }
 
     /// Returns the whitelist that would be signed; writes nothing.
@@ -96,31 +99,31 @@ impl Resign {
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<Resigned, AdminError> {
-        let sink = open(&Disks::default(), root)?;
-        self.draft(&sink, name, keys, now).map(|draft| draft.told)
+        let storage = open(&Disks::default(), root)?;
+        self.draft(&**storage.sink(), name, keys, now).map(|draft| draft.told)
     }
 
     fn plan(
         &self,
-        sink: &LocalSink,
+        sink: &dyn Sink,
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
-    ) -> Result<(Vec<u8>, Resigned), AdminError> {
+    ) -> Result<(Vec<u8>, Vec<u8>, Resigned), AdminError> {
         let Draft { before, whitelist, algorithm, told } = self.draft(sink, name, keys, now)?;
         let master = keys.master(self.master.as_deref())?;
         let bytes = sign_whitelist(&whitelist, algorithm, &*master).map_err(AdminError::Signing)?;
-        let after = SignedFiles { whitelist: bytes, ..before };
+        let (old, after) = (before.whitelist.clone(), SignedFiles { whitelist: bytes, ..before });
         let file = self.master.clone().unwrap_or_else(|| keys.master_key_file());
         // A whitelist that no client would accept is not written.
         after.verify(name, &keys.public()?, now).map_err(|error| explain(error, &file, keys))?;
-        Ok((after.whitelist, told))
+        Ok((after.whitelist, old, told))
     }
 
     /// Returns the whitelist to sign.
     pub(crate) fn draft(
         &self,
-        sink: &LocalSink,
+        sink: &dyn Sink,
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
@@ -181,9 +184,9 @@ pub(crate) fn explain(error: AdminError, master: &Path, keys: &KeyFolder) -> Adm
     }
 }
 
-pub(crate) fn open(disks: &Disks, root: &Path) -> Result<LocalSink, AdminError> {
-    if !has_manifest(&*disks.served, root)? {
-        return Err(AdminError::NoRepository(root.display().to_string()));
-    }
-    Ok(LocalSink::on(root, disks.served.clone()))
+/// Opens the storage of a repository that exists.
+pub(crate) fn open(disks: &Disks, root: &Path) -> Result<Storage, AdminError> {
+    let storage = Storage::open_on(disks, root)?;
+    storage.require_head(disks)?;
+    Ok(storage)
 }

@@ -11,16 +11,18 @@ use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_format::trust::VerifiedHead;
 use esker_format::write::history::{TRUNK, TRUNK_PREVIOUS};
-use esker_store::{LocalSink, RealDisk, Sink};
+use esker_store::Sink;
 use serde::{Serialize, Serializer};
 
+use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
 use crate::object_source::{ObjectSource, StoredObjects, WantedObject};
 use crate::published::{OldCatalog, Published};
 use crate::recent_objects::RecentObjects;
-use crate::repository::{DATABASE_MAX, Repository, has_manifest};
+use crate::repository::{DATABASE_MAX, Repository};
 use crate::signed::SignedFiles;
+use crate::storage::Storage;
 
 /// Least length of a hash as text.
 const HASH_LEN: usize = 40;
@@ -69,19 +71,27 @@ pub struct Revisions {
 }
 
 impl Revisions {
-    /// Opens a repository in a local folder with the public key of its publisher.
+    /// Opens a repository of this machine with the public key of its publisher.
     pub fn open(
         root: &Path,
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<Self, AdminError> {
-        if !has_manifest(&RealDisk::SERVED, root)? {
-            return Err(AdminError::NoRepository(root.display().to_string()));
-        }
-        let sink = LocalSink::open(root);
-        let head = SignedFiles::read(&sink, name)?.verify(name, &keys.public()?, now)?;
-        Self::stored(Arc::new(sink), head)
+        Self::open_in(&Storage::open(root)?, name, keys, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn open_in(
+        storage: &Storage,
+        name: &RepositoryName,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        storage.require_head(&Disks::default())?;
+        let sink = storage.sink().clone();
+        let head = SignedFiles::read(&*sink, name)?.verify(name, &keys.public()?, now)?;
+        Self::stored(sink, head)
     }
 
     /// Reads a repository that is open for publishing, at a given head.

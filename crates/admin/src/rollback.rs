@@ -152,12 +152,8 @@ fn existing_objects(
     report: &RollbackReport,
 ) -> Result<BTreeSet<ObjectName>, AdminError> {
     let objects = returning_objects(&**revisions.objects(), report.before.root, report.target.root)?;
-    let mut missing = Vec::new();
-    for object in &objects {
-        if !repository.sink.is_there(object)? {
-            missing.push(object.to_string());
-        }
-    }
+    let missing = repository.storage.missing(&objects)?;
+    let mut missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
     if missing.is_empty() {
         return Ok(objects);
     }

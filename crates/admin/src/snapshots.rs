@@ -16,7 +16,6 @@ use esker_format::time::UnixTime;
 use esker_format::trust::VerifiedHead;
 use esker_format::write::catalog::Entry;
 use esker_format::write::history::{HistoryDraft, is_reserved};
-use esker_store::Sink as _;
 
 use crate::catalogs::{CatalogBuilder, outline_all};
 use crate::changes::{Changes, NewTree};

@@ -3,10 +3,11 @@
 //! Any number of processes publish at once, so each file in the folder is replaced in one step under the lock, which is
 //! held for that step only. A process that holds the lock may remove unfinished files.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use esker_store::{FileLock, Locking, remove_unfinished};
+use esker_store::{Disk, FileLock, Locking, persist, read_file, remove_unfinished};
 
 use crate::condemned;
 use crate::content_index;
@@ -17,6 +18,8 @@ use crate::profiles;
 use crate::settings::STATE;
 
 const LOCK: &str = "lock";
+const ID: &str = "id";
+const ID_MAX: u64 = 1 << 10;
 
 /// Returns the folder of a repository, which may not exist.
 pub(crate) fn folder(root: &Path) -> PathBuf {
@@ -44,6 +47,20 @@ pub(crate) fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
         }
     }
     Ok(state)
+}
+
+/// Returns the name of this state folder among those of other machines; it is made once.
+pub(crate) fn id(disk: &dyn Disk, state: &Path) -> Result<String, AdminError> {
+    let path = state.join(ID);
+    let known = read_file(disk, &path, ID_MAX).map_err(AdminError::file("reading", &path))?;
+    if let Some(known) = known.and_then(|text| String::from_utf8(text).ok()) {
+        return Ok(known);
+    }
+    let _lock = lock(state)?;
+    let random = || RandomState::new().build_hasher().finish();
+    let made = format!("{:016x}{:016x}", random(), random());
+    persist(disk, &path, made.as_bytes()).map_err(AdminError::file("writing", &path))?;
+    Ok(made)
 }
 
 /// Takes the lock for writing a file in the folder; other processes hold it for one file only.

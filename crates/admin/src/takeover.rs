@@ -11,6 +11,7 @@ mod server_conf;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest::Manifest;
@@ -24,11 +25,12 @@ use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::info::causes;
 use crate::key_folder::KeyFolder;
-use crate::repository::{DATABASE_MAX, has_manifest};
+use crate::repository::DATABASE_MAX;
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::REFLOG_CHECKSUM;
 use crate::state;
+use crate::storage::Storage;
 
 pub use export::ExportedConfig;
 pub use parameters::{Outcome, ParameterRow};
@@ -68,11 +70,9 @@ impl Takeover {
     ) -> Result<Self, AdminError> {
         conf.check(name)?;
         let disks = Disks::default();
-        if !has_manifest(&*disks.served, root)? {
-            return Err(AdminError::NoRepository(root.display().to_string()));
-        }
-        let sink = LocalSink::on(root, disks.served.clone());
-        let signed = SignedFiles::read(&sink, name)?;
+        let sink = Arc::new(LocalSink::on(root, disks.served.clone()));
+        Storage::new(root, sink.clone()).require_head(&disks)?;
+        let signed = SignedFiles::read(&*sink, name)?;
         let mut warnings = Vec::new();
         let head = match signed.verify(name, &keys.public()?, now) {
             Ok(head) => head.manifest().clone(),

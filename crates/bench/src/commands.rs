@@ -19,6 +19,7 @@ pub(crate) mod record_list;
 pub(crate) mod route;
 pub(crate) mod scale;
 pub(crate) mod startup;
+pub(crate) mod storage;
 pub(crate) mod waits;
 
 pub(crate) fn write_json(path: Option<&Path>, report: &impl Serialize) -> Result<()> {

@@ -3,6 +3,7 @@
 //! * [`startup`]: a command from several roots, cold, warm and hot, side by side;
 //! * [`pynamic`]: a tree with many shared libraries, to start from;
 //! * [`publish`]: a tree into a repository, beside `tar | pigz`;
+//! * [`storage`]: a tree into object storage, beside a folder;
 //! * [`publisher`]: the publisher's side, beside the reference implementation;
 //! * [`lookup`]: paths in large catalogs, from several threads;
 //! * [`clients`]: many clients behind one proxy;
@@ -40,6 +41,7 @@ pub mod serve;
 pub mod squid;
 pub mod startup;
 pub mod statistics;
+pub mod storage;
 mod sys;
 pub mod table;
 pub mod waits;

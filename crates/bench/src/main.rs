@@ -12,7 +12,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
     backing, clients, fetch, link, lookup, nodes, prepare, publish, publisher, pynamic, record_list, route,
-    scale, startup, waits,
+    scale, startup, storage, waits,
 };
 
 /// Measures Esker and other methods for comparison.
@@ -28,6 +28,7 @@ enum Scenario {
     Startup(Box<startup::Args>),
     Publish(publish::Args),
     Publisher(publisher::Args),
+    Storage(storage::Args),
     Lookup(lookup::Args),
     Scale(scale::Args),
     Fetch(fetch::Args),
@@ -47,6 +48,7 @@ fn main() -> Result<()> {
         Scenario::Startup(args) => startup::run(*args),
         Scenario::Publish(args) => publish::run(args),
         Scenario::Publisher(args) => publisher::run(args),
+        Scenario::Storage(args) => storage::run(args),
         Scenario::Lookup(args) => lookup::run(args),
         Scenario::Scale(args) => scale::run(args),
         Scenario::Fetch(args) => fetch::run(args),
@@ -93,6 +95,7 @@ mod tests {
                 Scenario::Startup(_) => "startup",
                 Scenario::Publish(_) => "publish",
                 Scenario::Publisher(_) => "publisher",
+                Scenario::Storage(_) => "storage",
                 Scenario::Lookup(_) => "lookup",
                 Scenario::Scale(_) => "scale",
                 Scenario::Fetch(_) => "fetch",

@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, Report, Repository, Shrink,
-    TagRequest, remembered_spool,
+    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, RememberedStorage, Report,
+    Repository, Shrink, TagRequest, remembered_spool,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
@@ -43,14 +43,15 @@ pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
 pub(crate) use remote_files::RemoteFiles;
 pub(crate) use report::list_changes;
-pub(crate) use storage::refuse_address;
+pub(crate) use storage::{BucketArgs, readable_url, refuse_address, storage_of};
+use storage::{NamedStorage, attach};
 
 /// Options for the storage and the keys of a repository.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct PublisherArgs {
-    /// Folder of repositories, each below its name, or the folder of this one [default: /srv/cvmfs for root, else
-    /// ~/.local/share/esker/repositories]
-    #[arg(long, value_name = "DIR")]
+    /// Folder of repositories, each below its name, or the folder of this one; or a bucket, like s3://BUCKET/PREFIX, which
+    /// is remembered [default: $ESKER_STORAGE, or /srv/cvmfs for root, else ~/.local/share/esker/repositories]
+    #[arg(long, value_name = "DIR|URL")]
     storage: Option<PathBuf>,
 
     /// Folder of the keys NAME.key, NAME.crt, NAME.pub and NAME.masterkey [default: /etc/cvmfs/keys for root, else
@@ -89,10 +90,61 @@ impl PublisherArgs {
         self.storage.is_some()
     }
 
-    /// Returns the folder of repositories.
+    fn named_storage(&self) -> Result<Option<NamedStorage>, Failure> {
+        self.storage.as_deref().map(|storage| NamedStorage::parse("--storage", storage)).transpose()
+    }
+
+    /// True if object storage is named.
+    pub(crate) fn is_bucket_given(&self) -> Result<bool, Failure> {
+        Ok(matches!(self.named_storage()?, Some(NamedStorage::Bucket(_))))
+    }
+
+    /// Returns the folder of repositories, or of the publisher's states of those in object storage.
     pub(crate) fn storage_folder(&self, settings: &Settings) -> Result<PathBuf, Failure> {
-        self.storage.as_deref().map_or(Ok(()), |storage| refuse_address("--storage", storage))?;
-        settings.storage(self.storage.as_deref())
+        match self.named_storage()? {
+            Some(NamedStorage::Folder(folder)) => settings.storage(Some(&folder)),
+            Some(NamedStorage::Bucket(_)) | None => settings.storage(None),
+        }
+    }
+
+    /// Returns the folder of a repository, or of its publisher's state if it is in object storage.
+    pub(crate) fn root(&self, name: &RepositoryName, settings: &Settings) -> Result<PathBuf, Failure> {
+        self.root_for(name, None, settings)
+    }
+
+    fn root_for(
+        &self,
+        name: &RepositoryName,
+        new: Option<&BucketArgs>,
+        settings: &Settings,
+    ) -> Result<PathBuf, Failure> {
+        let root = Repository::locate(&self.storage_folder(settings)?, name);
+        if let Some(NamedStorage::Bucket(url)) = self.named_storage()? {
+            attach(&url, name, &root, new)?;
+        }
+        Ok(root)
+    }
+
+    /// Returns the place of a new repository, whose bucket has these options, and whether a bucket is remembered there now
+    /// that was not before.
+    pub(crate) fn new_place(
+        &self,
+        name: &str,
+        bucket: &BucketArgs,
+        settings: &Settings,
+    ) -> Result<(Place, bool), Failure> {
+        if let Some(option) = bucket.given().filter(|_| !matches!(self.is_bucket_given(), Ok(true))) {
+            return Err(Failure::usage(format!("{option} is for repositories in object storage"))
+                .hint("name the bucket with --storage s3://BUCKET/PREFIX"));
+        }
+        let parsed = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
+        let root = Repository::locate(&self.storage_folder(settings)?, &parsed);
+        let is_known = RememberedStorage::is_at(&root);
+        let root = self.root_for(&parsed, Some(bucket), settings)?;
+        let is_new = !is_known && RememberedStorage::is_at(&root);
+        let place = self.place_at(name, &root, settings)?;
+        place.keys.exposed().iter().for_each(|key| warn_of_key(key));
+        Ok((place, is_new))
     }
 
     /// Returns the keys of a repository.
@@ -116,7 +168,7 @@ impl PublisherArgs {
 
     pub(crate) fn place(&self, name: &str, settings: &Settings) -> Result<Place, Failure> {
         let parsed = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
-        let root = Repository::locate(&self.storage_folder(settings)?, &parsed);
+        let root = self.root(&parsed, settings)?;
         let place = self.place_at(name, &root, settings)?;
         place.keys.exposed().iter().for_each(|key| warn_of_key(key));
         Ok(place)
@@ -140,7 +192,8 @@ impl Place {
     /// Returns true if the repository exists and this user has its publisher's certificate and public key.
     pub(crate) fn is_ours(&self) -> bool {
         let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
-        self.root.join(manifest::PATH).exists() && keys.iter().all(|key| key.exists())
+        let is_here = self.root.join(manifest::PATH).exists() || RememberedStorage::is_at(&self.root);
+        is_here && keys.iter().all(|key| key.exists())
     }
 
     /// Opens the repository for publishing, after waiting for other publishers if that is requested.
@@ -406,11 +459,13 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::NotOnWhitelist(_)
         | AdminError::Profile { .. }
         | AdminError::NoProfile(_)
+        | AdminError::NoPath(_)
         | AdminError::NoSuchPath(_)
         | AdminError::NoRevision { .. }
         | AdminError::Tag(_)
         | AdminError::NoTag(_)
         | AdminError::NotCollectable(_)
+        | AdminError::NotInStorage { .. }
         | AdminError::MessageWithoutTag
         | AdminError::Dirtab { .. } => Kind::Usage,
         AdminError::Untrusted { .. }
@@ -451,6 +506,12 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
             "repeat this to compare with revision {head}, and to replace what it changed there; --dry-run lists the \
              paths"
         )),
+        AdminError::Contended { .. } => {
+            failure.hint("repeat this, or let it try for longer with --wait (at most ten minutes: --wait=10m)")
+        }
+        AdminError::BeingDeleted { .. } => {
+            failure.hint("repeat this when the collect has ended; if it was interrupted, `esker collect NAME` ends it")
+        }
         AdminError::Collected { .. } => failure.hint("repeat this: the objects are then stored again"),
         AdminError::Shrinks(_) => {
             failure.hint("if that is meant, repeat this with --allow-shrink; --dry-run lists the paths")

@@ -19,6 +19,8 @@ pub enum NameAnswer {
     Nowhere,
     /// The server does not reply.
     Silence,
+    /// The server replies to queries for IPv6 addresses alone.
+    SilenceOfV4,
 }
 
 /// A running name server. Its thread ends with the process.
@@ -129,10 +131,11 @@ impl State {
         }
         let addresses: Vec<Vec<u8>> = match &known {
             NameAnswer::Silence => return None,
+            NameAnswer::SilenceOfV4 if is_v4 => return None,
             NameAnswer::At(addresses) | NameAnswer::Alias(_, addresses) if is_v4 => {
                 addresses.iter().map(|it| it.octets().to_vec()).collect()
             }
-            NameAnswer::At(_) | NameAnswer::Alias(..) => {
+            NameAnswer::At(_) | NameAnswer::Alias(..) | NameAnswer::SilenceOfV4 => {
                 self.v6.as_ref()?.iter().map(|it| it.octets().to_vec()).collect()
             }
             NameAnswer::Nowhere => Vec::new(),

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use esker_format::hash::Hasher;
 use esker_format::manifest::Manifest;
 use esker_format::object::ObjectName;
-use esker_store::LocalSink;
 use serde::{Deserialize, Serialize};
 
 use super::finding::{Finding, FindingKind, Findings};
+use super::mirror::MirrorStorage;
 use super::options::{Check, CheckProgress, DataCheck};
 use super::reading::{Folder, Pace};
 use super::remote::{Reader, missing_object};
@@ -35,7 +35,7 @@ pub(super) struct Read {
 
 /// The storage whose objects are read.
 enum Storage<'s> {
-    Folder(&'s LocalSink, Pace),
+    Folder(&'s Path, Pace),
     Server(Reader<'s>),
 }
 
@@ -69,15 +69,22 @@ pub(super) fn check(
     let root = head.root_catalog.to_string();
     let mut resume = options.resume.as_deref().and_then(read_resume).filter(|resume| resume.root == root);
     let mut so_far = resume.take().unwrap_or_else(|| Resume { root, ..Resume::default() });
+    let stored;
     let mut storage = match target {
-        Target::Folder(sink) => Storage::Folder(sink, Pace::new(options.rate)),
+        Target::Storage(storage) => match storage.sink().folder() {
+            Some(folder) => Storage::Folder(folder, Pace::new(options.rate)),
+            None => {
+                stored = MirrorStorage(storage.sink().clone());
+                Storage::Server(Reader::new(check, &stored, named, options.rate))
+            }
+        },
         Target::Server(server) => Storage::Server(Reader::new(check, server.0, named, options.rate)),
     };
     for folder in so_far.folders.min(256)..256 {
         let (bytes, folders) = (so_far.bytes, folder as u64);
         (check.progress)(CheckProgress::Data { bytes, folders });
         let found = match &mut storage {
-            Storage::Folder(sink, pace) => read_folder(check, sink, folder, pace)?,
+            Storage::Folder(root, pace) => read_folder(check, root, folder, pace)?,
             Storage::Server(reader) => reader.folder(folder)?,
         };
         so_far.folders = folder + 1;
@@ -117,14 +124,9 @@ fn write_resume(path: &Path, resume: &Resume) -> Result<(), AdminError> {
 }
 
 /// Reads the objects of a folder in the order of their inodes, which is about that of the disk.
-fn read_folder(
-    check: &Check<'_>,
-    sink: &LocalSink,
-    folder: usize,
-    pace: &Pace,
-) -> Result<Folder, AdminError> {
+fn read_folder(check: &Check<'_>, root: &Path, folder: usize, pace: &Pace) -> Result<Folder, AdminError> {
     let digits = format!("{folder:02x}");
-    let path = sink.root().join("data").join(&digits);
+    let path = root.join("data").join(&digits);
     let failed = |error| AdminError::file("listing", &path)(error);
     let entries = match fs::read_dir(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Folder::default()),

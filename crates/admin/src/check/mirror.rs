@@ -5,10 +5,10 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use esker_format::hash::ContentHash;
+use esker_format::hash::{ContentHash, Hasher};
 use esker_format::object::ObjectName;
 use esker_store::{
-    Callback, Cause, Engine, EngineOptions, Fetch, RealDisk, Servers, Source, Spool, connect, read_file,
+    Callback, Cause, Engine, EngineOptions, Fetch, RealDisk, Servers, Sink, Source, Spool, connect, read_file,
 };
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
@@ -67,6 +67,47 @@ impl Mirror for MirrorFolder {
             true => Verdict::Good(bytes.len() as u64),
             false => Verdict::Bad("its bytes have another hash than its name says".to_owned()),
         })
+    }
+}
+
+/// A mirror in object storage.
+pub(super) struct MirrorStorage(pub(super) Arc<dyn Sink>);
+
+impl Mirror for MirrorStorage {
+    fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError> {
+        Ok(self.0.read(path, limit)?)
+    }
+
+    fn presence(&self, path: &str) -> Result<Verdict, AdminError> {
+        let name = path.strip_prefix("data/").and_then(|path| ObjectName::parse(&path.replacen('/', "", 1)));
+        let len = match name {
+            Some(name) => self.0.len_of(&name)?,
+            None => self.0.list_root()?.iter().any(|name| name == path).then_some(0),
+        };
+        Ok(len.map_or(Verdict::Missing, Verdict::Good))
+    }
+
+    fn verify(&self, name: &ObjectName) -> Result<Verdict, AdminError> {
+        let mut hashing = Hashing(Hasher::new(name.hash.algorithm()));
+        let Some(len) = self.0.read_to(&name.path(), &mut hashing)? else { return Ok(Verdict::Missing) };
+        Ok(match hashing.0.finish() == name.hash {
+            true => Verdict::Good(len),
+            false => Verdict::Bad(format!("its {len} bytes have another hash than its name says")),
+        })
+    }
+}
+
+/// Hashes what is written to it.
+struct Hashing(Hasher);
+
+impl io::Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -15,7 +15,7 @@ use esker_format::whitelist;
 use esker_format::write::head::sign_manifest;
 use esker_format::write::keys::Publisher;
 use esker_format::write::reflog::ReflogDraft;
-use esker_store::{LocalSink, RealDisk, Sink as _, persist};
+use esker_store::{RealDisk, Sink, Swap, persist};
 use serde::Serialize;
 
 use super::finding::{Finding, FindingKind, Findings, Fix};
@@ -30,6 +30,7 @@ use crate::recount::Miscounted;
 use crate::repository::{DATABASE_MAX, LOCK_WAIT, Repository};
 use crate::signed::{SMALL_FILE_MAX, SignedFiles, decoded_object};
 use crate::spool::REFLOG_CHECKSUM;
+use crate::storage::Storage;
 
 /// Catalogs that are nested deeper than this are not repaired in one run: each round finds the next level.
 const ROUNDS_MAX: usize = 256;
@@ -60,9 +61,20 @@ pub struct Repaired {
 impl Repair<'_> {
     /// Checks a repository and repairs what can be repaired, until nothing more can.
     pub fn run(&self, check: &Check<'_>, place: &CheckPlace, now: UnixTime) -> Result<Repaired, AdminError> {
-        let sink = LocalSink::open(&place.root);
+        self.run_in(&Storage::open(&place.root)?, check, place, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn run_in(
+        &self,
+        storage: &Storage,
+        check: &Check<'_>,
+        place: &CheckPlace,
+        now: UnixTime,
+    ) -> Result<Repaired, AdminError> {
+        let sink = storage.sink();
         let mut repaired = Repaired::default();
-        let mut report = check.run(place, now)?;
+        let mut report = check.run_in(storage, place, now)?;
         let (read_objects, read_bytes) = (report.read_objects, report.read_bytes);
         // Faults that only a check of all bytes finds are found once.
         let quick = Check {
@@ -77,11 +89,11 @@ impl Repair<'_> {
         for _ in 0..ROUNDS_MAX {
             let before = repaired.steps();
             for finding in &report.findings {
-                self.object(&sink, finding, &mut tried, &mut repaired)?;
+                self.object(&**sink, finding, &mut tried, &mut repaired)?;
             }
             sink.flush()?;
-            self.signed_files(&sink, check, place, &report, now, &mut repaired)?;
-            self.reflog(&sink, check, place, &report, now, &mut repaired)?;
+            self.signed_files(storage, check, place, &report, now, &mut repaired)?;
+            self.reflog(storage, check, place, &report, now, &mut repaired)?;
             self.counters(check, &report, now, &mut repaired)?;
             let is_damaged = |finding: &&Finding| {
                 finding.object.as_ref().is_some_and(|object| !repaired.objects.contains(object))
@@ -91,7 +103,7 @@ impl Repair<'_> {
             if repaired.steps() == before {
                 break;
             }
-            report = quick.run(place, now)?;
+            report = quick.run_in(storage, place, now)?;
         }
         for finding in unread {
             if !report
@@ -110,7 +122,7 @@ impl Repair<'_> {
     /// Fetches the object of a finding.
     fn object(
         &self,
-        sink: &LocalSink,
+        sink: &dyn Sink,
         finding: &Finding,
         tried: &mut HashSet<ObjectName>,
         repaired: &mut Repaired,
@@ -168,7 +180,7 @@ impl Repair<'_> {
     /// Takes signed files from the mirror if they verify.
     fn signed_files(
         &self,
-        sink: &LocalSink,
+        storage: &Storage,
         check: &Check<'_>,
         place: &CheckPlace,
         report: &CheckReport,
@@ -179,9 +191,10 @@ impl Repair<'_> {
         if signed_files_are_bad(&report.findings) == (false, false) {
             return Ok(());
         }
-        let _lock = wait_for_lock(sink, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
+        let sink = &**storage.sink();
+        let _lock = wait_for_lock(storage, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
         let mut findings = Findings::default();
-        head::check(&Target::Folder(sink), place, now, &mut findings, &mut Vec::new())?;
+        head::check(&Target::Storage(storage), place, now, &mut findings, &mut Vec::new())?;
         let (manifest_is_bad, whitelist_is_bad) = signed_files_are_bad(&findings.finish().0);
         if !manifest_is_bad && !whitelist_is_bad {
             return Ok(());
@@ -214,8 +227,10 @@ impl Repair<'_> {
             repaired.files.push(whitelist::PATH.to_owned());
         }
         if manifest_is_bad {
-            sink.put_root(manifest::PATH, &files.manifest)?;
-            repaired.files.push(manifest::PATH.to_owned());
+            let bad = sink.read(manifest::PATH, SMALL_FILE_MAX)?;
+            if sink.replace_root(manifest::PATH, &files.manifest, bad.as_deref())? == Swap::Replaced {
+                repaired.files.push(manifest::PATH.to_owned());
+            }
         }
         Ok(())
     }
@@ -223,7 +238,7 @@ impl Repair<'_> {
     /// Rebuilds or completes the reflog, and updates its checksums.
     fn reflog(
         &self,
-        sink: &LocalSink,
+        storage: &Storage,
         check: &Check<'_>,
         place: &CheckPlace,
         report: &CheckReport,
@@ -236,6 +251,7 @@ impl Repair<'_> {
         {
             return Ok(());
         }
+        let sink = &**storage.sink();
         // Reads all revisions that are left, so the lock is taken after it.
         let mut rebuilt = None;
         let bytes = sink.read(manifest::PATH, SMALL_FILE_MAX)?;
@@ -246,11 +262,11 @@ impl Repair<'_> {
             let lists = HashLists::new(sink, disk, None);
             rebuilt = Some(crate::reflog::rebuild(sink, &lists, &place.name, &head, now)?.finish());
         }
-        let _lock = wait_for_lock(sink, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
+        let lock = wait_for_lock(storage, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
         let Some(head) = sink.read(manifest::PATH, SMALL_FILE_MAX)? else { return Ok(()) };
         let Ok(head) = Manifest::parse(&head) else { return Ok(()) };
         let mut findings = Findings::default();
-        super::reflog::check(&Target::Folder(sink), place, &head, &mut findings)?;
+        super::reflog::check(&Target::Storage(storage), place, &head, &mut findings)?;
         let faults = ReflogFaults::of(&findings.finish().0);
         let ReflogFaults { is_lost, is_incomplete, .. } = faults;
         if faults.is_none() {
@@ -264,7 +280,7 @@ impl Repair<'_> {
                 complete(&mut draft, &known, &head, now);
                 draft.finish()
             }
-            Some(_) => stored.unwrap_or_default(),
+            Some(_) => stored.clone().unwrap_or_default(),
             None => {
                 // It was found after the lock was taken, and the next round makes it.
                 let Some(bytes) = rebuilt else { return Ok(()) };
@@ -275,7 +291,12 @@ impl Repair<'_> {
                 draft.finish()
             }
         };
-        sink.put_root(reflog::PATH, &bytes)?;
+        if lock.is_some() {
+            sink.put_root(reflog::PATH, &bytes)?;
+        } else if sink.replace_root(reflog::PATH, &bytes, stored.as_deref())? == Swap::Moved {
+            // A publisher replaced it; the next round finds out.
+            return Ok(());
+        }
         repaired.files.push(reflog::PATH.to_owned());
         let hash = ContentHash::of(head.root_catalog.algorithm(), &bytes);
         if let Some(spool) = place.spool.as_ref().filter(|spool| spool.is_dir()) {
@@ -290,7 +311,7 @@ impl Repair<'_> {
     /// Signs a head that names the reflog, if the publisher is known and the head is what it signed before.
     fn sign(
         &self,
-        sink: &LocalSink,
+        sink: &dyn Sink,
         place: &CheckPlace,
         head: Manifest,
         reflog: ContentHash,
@@ -306,10 +327,11 @@ impl Repair<'_> {
         let head = Manifest { reflog: Some(reflog), timestamp, ..head };
         let signed = sign_manifest(&head, publisher.key()).map_err(AdminError::Signing)?;
         let before = SignedFiles::read(sink, &place.name)?;
-        let after = SignedFiles { manifest: signed, ..before };
+        let (published, after) = (before.manifest.clone(), SignedFiles { manifest: signed, ..before });
         // A publisher whose certificate is not the head's can't sign it.
-        if after.verify(&place.name, keys, now).is_ok() {
-            sink.put_root(manifest::PATH, &after.manifest)?;
+        if after.verify(&place.name, keys, now).is_ok()
+            && sink.replace_root(manifest::PATH, &after.manifest, Some(&published))? == Swap::Replaced
+        {
             repaired.files.push(manifest::PATH.to_owned());
         }
         Ok(())

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_format::manifest;
 use esker_format::time::UnixTime;
-use esker_store::{LocalSink, RealDisk};
+use esker_store::RealDisk;
 
 use super::catalogs::Catalogs;
 use super::finding::Findings;
@@ -16,18 +17,29 @@ use super::{data, head, history, paths, reflog, remote, storage};
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
 use crate::state;
+use crate::storage::Storage;
 
 impl Check<'_> {
-    /// Checks a repository in a folder.
+    /// Checks a repository in a folder or in object storage.
     pub fn run(&self, place: &CheckPlace, now: UnixTime) -> Result<CheckReport, AdminError> {
-        let sink = LocalSink::open(&place.root);
-        let target = Target::Folder(&sink);
+        self.run_in(&Storage::open(&place.root)?, place, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn run_in(
+        &self,
+        storage: &Storage,
+        place: &CheckPlace,
+        now: UnixTime,
+    ) -> Result<CheckReport, AdminError> {
+        let target = Target::Storage(storage);
         let state = Some(state::folder(&place.root)).filter(|state| state.is_dir());
         let scratch = tempfile_folder(state.as_deref());
         self.run_on(&target, place, (state.as_deref(), &scratch), now)
     }
 
-    /// Checks a repository on a server. What is noted meanwhile is kept in a folder of the caller.
+    /// Checks a repository on a server; a server that can't be reached is an error. Notes are kept in a folder of the
+    /// caller.
     pub fn run_remote(
         &self,
         server: &dyn Mirror,
@@ -35,6 +47,7 @@ impl Check<'_> {
         scratch: &Path,
         now: UnixTime,
     ) -> Result<CheckReport, AdminError> {
+        server.presence(manifest::PATH)?;
         let target = Target::Server(ServerFiles(server));
         self.run_on(&target, place, (Some(scratch), scratch), now)
     }
@@ -59,10 +72,13 @@ impl Check<'_> {
             report.revisions = catalogs.roots.len() as u64;
             report.catalogs = catalogs.known.len() as u64;
             report.entries = catalogs.entries;
-            let named = catalogs.objects(self, sink, &lists, (disk, scratch))?;
+            let named = catalogs.objects(self, sink, &lists, (disk.clone(), scratch))?;
             report.objects = named.len();
             let mut bad = match (target, &self.data) {
-                (Target::Folder(sink), _) => storage::missing(self, sink, &named)?,
+                (Target::Storage(storage), _) => match storage.sink().folder() {
+                    Some(folder) => storage::missing(self, folder, &named)?,
+                    None => storage::missing_listed(self, sink, &named, (disk, scratch))?,
+                },
                 (Target::Server(server), None) => remote::missing(self, server.0, &named)?,
                 // Each object is read.
                 (Target::Server(_), Some(_)) => BadObjects::new(),

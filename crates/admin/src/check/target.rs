@@ -1,18 +1,19 @@
-//! The storage that is checked: a folder of this machine, or a server.
+//! The storage that is checked: a folder of this machine, object storage, or a server.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use esker_format::object::ObjectName;
-use esker_store::{Cause, LocalSink, Locking, Put, Sink, StoreError, Swap};
+use esker_store::{Cause, Locking, Put, Sink, StoreError, Swap};
 
 use super::mirror::Mirror;
 use crate::error::AdminError;
+use crate::storage::Storage;
 
 /// The storage that is checked.
 pub(super) enum Target<'t> {
-    /// A folder, whose objects are listed.
-    Folder(&'t LocalSink),
+    /// A folder or object storage, whose objects are listed.
+    Storage(&'t Storage),
     /// A server, which is asked for each object.
     Server(ServerFiles<'t>),
 }
@@ -21,7 +22,7 @@ impl Target<'_> {
     /// Returns the storage for reading files.
     pub(super) fn sink(&self) -> &dyn Sink {
         match self {
-            Self::Folder(sink) => *sink,
+            Self::Storage(storage) => &**storage.sink(),
             Self::Server(files) => files,
         }
     }
@@ -29,7 +30,10 @@ impl Target<'_> {
     /// Returns true if a file below the root of the repository exists.
     pub(super) fn exists(&self, path: &str) -> Result<bool, AdminError> {
         match self {
-            Self::Folder(sink) => Ok(sink.root().join(path).exists()),
+            Self::Storage(storage) => match storage.sink().folder() {
+                Some(folder) => Ok(folder.join(path).exists()),
+                None => Ok(storage.sink().list_root()?.iter().any(|name| name == path)),
+            },
             Self::Server(files) => files.0.has(path),
         }
     }

@@ -8,7 +8,7 @@ use esker_format::history::Tag;
 use esker_format::object::ObjectName;
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
-use esker_store::{FileLock, Sink as _, Swap};
+use esker_store::{FileLock, Swap};
 
 use super::deletion_log::DeletionLog;
 use super::largest::{extent, largest};
@@ -16,7 +16,7 @@ use super::marks::{Kept, Marker, shared_record, tags};
 use super::revisions::{Revisions, expired_tags};
 use super::sweep::{Deleted, sweep};
 use super::{Collect, CollectPlan, Collected, Waiting, orphans, status_file};
-use crate::commit::{ATTEMPTS, HeadLock, Next};
+use crate::commit::{HeadLock, Next};
 use crate::condemned::{Condemned, CondemnedFolder, State};
 use crate::error::AdminError;
 use crate::exclusive::exclusively;
@@ -36,7 +36,7 @@ pub(super) struct Run<'r> {
     pub(super) folder: CondemnedFolder,
     /// Log of deleted objects; none in a dry run.
     pub(super) log: Option<DeletionLog>,
-    now: UnixTime,
+    pub(super) now: UnixTime,
     _lock: FileLock,
 }
 
@@ -57,7 +57,7 @@ impl Collect<'_> {
     pub fn dry_run(&self, repository: &Repository, now: UnixTime) -> Result<CollectPlan, AdminError> {
         let run = self.start(repository, now)?;
         let head = repository.read_head()?;
-        let all = tags(&repository.sink, head.verified.manifest())?;
+        let all = tags(&*repository.sink, head.verified.manifest())?;
         let expired: Vec<String> =
             expired_tags(&all, self.automatic_tags, now).iter().map(|tag| tag.name.clone()).collect();
         let left: Vec<Tag> = all.into_iter().filter(|tag| !expired.contains(&tag.name)).collect();
@@ -95,7 +95,7 @@ impl Collect<'_> {
         collected.plan.tags_removed = tags_removed;
         run.marker.lists.retain(&marked.kept.catalogs);
         let _lock = repository.lock_head(&self.stop)?;
-        status_file::set(&repository.sink, &[("last_gc", &status_file::date(now))])?;
+        status_file::set(&*repository.sink, &[("last_gc", &status_file::date(now))])?;
         Ok(collected)
     }
 
@@ -107,10 +107,22 @@ impl Collect<'_> {
         let lock = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
         let lock = lock.or_held(AdminError::locked(path.display().to_string()))?;
         let (served, private) = (repository.disks.served.clone(), repository.disks.private.clone());
-        let sink = &*repository.sink;
-        let lists = HashLists::new(sink, private.clone(), Some(repository.state()));
+        if self.orphans.is_some() && !repository.storage.is_folder() {
+            let what = "a collect of objects without a revision";
+            return Err(AdminError::NotInStorage { what, storage: repository.storage.describe() });
+        }
+        let lists = HashLists::new(&*repository.sink, private.clone(), Some(repository.state()));
         let scratch = self.scratch(repository)?;
-        let marker = Marker { collect: self, sink, served, private, lists, scratch };
+        let has_alternative_paths = repository.head.alternative_paths();
+        let marker = Marker {
+            collect: self,
+            storage: &repository.storage,
+            has_alternative_paths,
+            served,
+            private,
+            lists,
+            scratch,
+        };
         Ok(Run { marker, repository, folder: repository.condemned(), log: None, now, _lock: lock })
     }
 
@@ -130,8 +142,12 @@ impl Collect<'_> {
 impl Run<'_> {
     /// Marks for the head that is published now.
     pub(super) fn mark_published(&self) -> Result<Marked, AdminError> {
-        let head = self.repository.read_head()?;
-        let tags = tags(&self.repository.sink, head.verified.manifest())?;
+        self.mark_head(self.repository.read_head()?)
+    }
+
+    /// Marks for a head.
+    pub(super) fn mark_head(&self, head: ReadHead) -> Result<Marked, AdminError> {
+        let tags = tags(&*self.repository.sink, head.verified.manifest())?;
         self.mark(head, &tags)
     }
 
@@ -205,10 +221,9 @@ impl Run<'_> {
     fn condemn(&self, marked: &mut Marked) -> Result<(CollectPlan, Option<Waiting>), AdminError> {
         let mut plan = self.plan(marked)?;
         let mut lock = self.repository.lock_head(&self.marker.collect.stop)?;
-        for _ in 0..ATTEMPTS {
+        loop {
             if lock.head().bytes != marked.head.bytes {
-                let tags = tags(&self.repository.sink, lock.head().verified.manifest())?;
-                *marked = self.mark(lock.head().clone(), &tags)?;
+                *marked = self.mark_head(lock.head().clone())?;
                 plan = self.plan(marked)?;
             }
             let mut waiting = None;
@@ -233,7 +248,6 @@ impl Run<'_> {
             }
             lock.read_again()?;
         }
-        Err(AdminError::Moving)
     }
 
     /// Replaces a missing or damaged reflog with a rebuilt one.

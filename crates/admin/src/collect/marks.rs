@@ -10,7 +10,7 @@ use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::Reflog;
 use esker_format::time::UnixTime;
-use esker_store::{Disk, LocalSink};
+use esker_store::{Disk, Sink};
 
 use super::revisions::{KeptRoot, Revisions};
 use super::{Collect, CollectProgress};
@@ -20,12 +20,18 @@ use crate::hash_lists::{
 };
 use crate::repository::DATABASE_MAX;
 use crate::signed::read_object;
+use crate::storage::Storage;
+
+/// Requests to object storage at once.
+const REQUESTS: usize = 16;
 
 /// What marking reads and where it sorts.
 pub(crate) struct Marker<'m> {
     pub(crate) collect: &'m Collect<'m>,
-    pub(crate) sink: &'m LocalSink,
-    /// Disk of the storage.
+    pub(crate) storage: &'m Storage,
+    /// Whether catalogs and the like have a second name.
+    pub(crate) has_alternative_paths: bool,
+    /// Disk of the storage, if that is a folder.
     pub(crate) served: Arc<dyn Disk>,
     /// Disk of the runs that are sorted.
     pub(crate) private: Arc<dyn Disk>,
@@ -43,7 +49,7 @@ pub(crate) struct Kept {
 }
 
 /// Returns the tags in the history of a head, newest first.
-pub(crate) fn tags(sink: &LocalSink, head: &Manifest) -> Result<Vec<Tag>, AdminError> {
+pub(crate) fn tags(sink: &dyn Sink, head: &Manifest) -> Result<Vec<Tag>, AdminError> {
     let Some(hash) = head.history else { return Ok(Vec::new()) };
     let object = ObjectName::new(hash, ObjectKind::History);
     let bytes = read_object(sink, &object, None, DATABASE_MAX, "the history")?;
@@ -146,7 +152,9 @@ impl Marker<'_> {
         items: &[T],
         work: impl Fn(&T) -> Result<R, AdminError> + Sync,
     ) -> Result<Vec<R>, AdminError> {
-        parallel::map(self.collect.threads, &self.collect.stop, items, work)
+        let is_folder = self.storage.is_folder();
+        let threads = if is_folder { self.collect.threads } else { self.collect.threads.max(REQUESTS) };
+        parallel::map(threads, &self.collect.stop, items, work)
     }
 
     /// Returns true if the storage has an object.
@@ -156,12 +164,7 @@ impl Marker<'_> {
 
     /// Returns the stored size of an object; none if the storage does not have it.
     pub(crate) fn size(&self, name: &ObjectName) -> Result<Option<u64>, AdminError> {
-        let path = self.sink.root().join(name.path());
-        match self.served.facts(&path) {
-            Ok(facts) => Ok(Some(facts.len)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(AdminError::file("looking for", &path)(error)),
-        }
+        Ok(self.storage.sink().len_of(name)?)
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) fn find(
 /// Returns the objects of a folder that were last written before `limit`, sorted.
 fn list(marker: &Marker<'_>, folder: u8, limit: SystemTime) -> Result<Vec<Record>, AdminError> {
     let digits = format!("{folder:02x}");
-    let path = marker.sink.root().join("data").join(&digits);
+    let path = marker.storage.place().join("data").join(&digits);
     let names = match marker.served.list(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(AdminError::file("listing", &path))?,

@@ -1,4 +1,4 @@
-//! The exclusive right to replace the head.
+//! The exclusive right to replace the head, or in object storage the attempt to do so.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,60 +7,71 @@ use std::time::{Duration, Instant};
 use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::write::history::HistoryDraft;
-use esker_store::{FileLock, LocalSink, Locking, Sink as _};
+use esker_store::{FileLock, Locking};
 
+use crate::back_off::BackOff;
 use crate::condemned::Condemned;
 use crate::error::AdminError;
 use crate::repository::{Base, ReadHead, Repository};
+use crate::storage::Storage;
 
 use super::kept_history::read_history;
 use super::publication::Next;
 
-/// Attempts to replace the head. Another one is only needed if a program replaces it without the lock.
+/// Attempts to replace the head under the lock. Another one is only needed if a program replaces it without the lock.
+/// Without a lock there are more, until the longest wait for it is over.
 pub(crate) const ATTEMPTS: u32 = 5;
 /// First pause between two attempts to take the lock, and the longest one.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// The lock of the head, and the head that was read under it.
+/// The lock of the head, and the head that was read under it. Object storage has no lock; there the head is the one that
+/// the next head may replace.
 pub(crate) struct HeadLock<'r> {
     pub(super) repository: &'r Repository,
     head: ReadHead,
     condemned: Option<Condemned>,
     collections: u64,
-    _lock: FileLock,
+    attempts: u32,
+    back_off: BackOff,
+    begun: Instant,
+    stop: &'r AtomicBool,
+    lock: Option<FileLock>,
 }
 
 impl Repository {
     /// Takes the lock of the head, after waiting for other publishers, and reads the head.
-    pub(crate) fn lock_head(&self, stop: &AtomicBool) -> Result<HeadLock<'_>, AdminError> {
-        let lock = wait(&self.sink, (self.lock_wait, self.on_lock_wait), stop)?;
+    pub(crate) fn lock_head<'r>(&'r self, stop: &'r AtomicBool) -> Result<HeadLock<'r>, AdminError> {
+        let lock = wait(&self.storage, (self.lock_wait, self.on_lock_wait), stop)?;
+        // The list after the head: a collector lists objects first, and replaces the head then.
         let head = self.read_head()?;
         let condemned = self.condemned().read()?;
         let collections = self.condemned().collections()?;
-        Ok(HeadLock { repository: self, head, condemned, collections, _lock: lock })
+        let (attempts, back_off, begun) = (0, BackOff::default(), Instant::now());
+        Ok(HeadLock { repository: self, head, condemned, collections, attempts, back_off, begun, stop, lock })
     }
 }
 
-/// Takes the lock of the head, after waiting for other publishers.
+/// Takes the lock of the head, after waiting for other publishers; none for object storage, which has no lock.
 pub(crate) fn wait(
-    sink: &LocalSink,
+    storage: &Storage,
     (limit, begins): (Option<Duration>, fn(&AdminError)),
     stop: &AtomicBool,
-) -> Result<FileLock, AdminError> {
+) -> Result<Option<FileLock>, AdminError> {
     let mut waits = false;
     let begun = Instant::now();
     let mut pause = PAUSE;
     loop {
-        match sink.lock()? {
-            Locking::Taken(lock) => return Ok(lock),
+        let Some(locking) = storage.sink().lock_root()? else { return Ok(None) };
+        match locking {
+            Locking::Taken(lock) => return Ok(Some(lock)),
             Locking::Held(holder) if limit.is_some_and(|limit| begun.elapsed() >= limit) => {
-                return Err(AdminError::locked(sink.describe())(holder));
+                return Err(AdminError::locked(storage.describe())(holder));
             }
             Locking::Held(_) if stop.load(Ordering::Relaxed) => return Err(AdminError::Interrupted),
             Locking::Held(holder) => {
                 if !std::mem::replace(&mut waits, true) {
-                    begins(&AdminError::locked(sink.describe())(holder));
+                    begins(&AdminError::locked(storage.describe())(holder));
                 }
                 // A blocking lock would neither end at the time limit nor at Ctrl-C.
                 std::thread::sleep(pause);
@@ -86,9 +97,45 @@ impl HeadLock<'_> {
         self.condemned.is_some() || self.collections != base.collections
     }
 
-    /// Reads the head again, after a program replaced it without the lock.
+    /// Returns true if no other publisher can replace the head as long as this exists.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.lock.is_some()
+    }
+
+    /// Reads the head again, after another publisher replaced it without the lock. Fails after too many attempts.
     pub(crate) fn read_again(&mut self) -> Result<(), AdminError> {
+        self.attempts += 1;
+        if self.attempts >= ATTEMPTS && self.is_exclusive() {
+            return Err(AdminError::Moving);
+        }
+        if !self.is_exclusive() {
+            let is_over = self.repository.lock_wait.is_some_and(|limit| self.begun.elapsed() >= limit);
+            if is_over && self.attempts >= ATTEMPTS {
+                return Err(AdminError::Contended { attempts: self.attempts });
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(AdminError::Interrupted);
+            }
+            self.back_off.pause();
+        }
         self.head = self.repository.read_head()?;
+        self.condemned = self.repository.condemned().read()?;
+        self.collections = self.repository.condemned().collections()?;
+        Ok(())
+    }
+
+    /// Waits until a collect has deleted the objects of its list.
+    fn wait_for_deletion(&mut self) -> Result<(), AdminError> {
+        while self.condemned.is_some() {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(AdminError::Interrupted);
+            }
+            if self.repository.lock_wait.is_some_and(|limit| self.begun.elapsed() >= limit) {
+                return Ok(());
+            }
+            self.back_off.pause();
+            self.condemned = self.repository.condemned().read()?;
+        }
         Ok(())
     }
 
@@ -100,12 +147,18 @@ impl HeadLock<'_> {
     /// Takes the objects of a new revision off the list of condemned ones, and fails if one is deleted already.
     pub(crate) fn keep(&mut self, objects: &BTreeSet<ObjectName>) -> Result<(), AdminError> {
         if let Some(condemned) = &mut self.condemned {
-            condemned.revive(&objects.iter().copied().collect::<Vec<_>>())?;
+            match condemned.revive(&objects.iter().copied().collect::<Vec<_>>()) {
+                Err(AdminError::BeingDeleted { objects }) => {
+                    self.wait_for_deletion()?;
+                    return match self.condemned {
+                        Some(_) => Err(AdminError::BeingDeleted { objects }),
+                        None => Err(AdminError::Collected { objects }),
+                    };
+                }
+                outcome => outcome?,
+            }
         }
-        let mut missing = 0;
-        for object in objects {
-            missing += u64::from(!self.repository.sink.is_there(object)?);
-        }
+        let missing = self.repository.storage.missing(objects)?.len() as u64;
         if missing > 0 { Err(AdminError::Collected { objects: missing }) } else { Ok(()) }
     }
 

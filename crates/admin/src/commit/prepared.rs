@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
-use esker_store::Sink as _;
 
 use crate::balance;
 use crate::catalogs::{Built, CatalogBuilder};

@@ -1,4 +1,8 @@
-//! Writes history, reflog, and last of all the signed head.
+//! Writes history, reflog, and the signed head.
+//!
+//! Under the lock the reflog goes before the head. Without one it goes after it: several publishers may be about to
+//! replace the head, and only the one that does may write the reflog that its head names. Each reflog lists the objects
+//! of the head before, so the publisher of the next head adds what one that was killed in between left out.
 
 use std::collections::HashSet;
 
@@ -10,14 +14,19 @@ use esker_format::time::UnixTime;
 use esker_format::write::head::sign_manifest;
 use esker_format::write::history::HistoryDraft;
 use esker_format::write::reflog::ReflogDraft;
-use esker_store::{Sink as _, Swap};
+use esker_store::Swap;
 
+use crate::back_off::BackOff;
 use crate::encode::Encoder;
 use crate::error::AdminError;
 use crate::kept;
 use crate::repository::DATABASE_MAX;
+use crate::signed::SMALL_FILE_MAX;
 
 use super::lock::HeadLock;
+
+/// Attempts to store the reflog while earlier publishers store theirs.
+const REFLOG_ATTEMPTS: u32 = 20;
 
 /// What the next head says.
 pub(crate) struct Next {
@@ -77,9 +86,11 @@ impl HeadLock<'_> {
         if head.alternative_paths() {
             objects.iter().try_for_each(|object| sink.put_alternative(object))?;
         }
-        let reflog = self.reflog(&objects, &next.forgotten, next.timestamp)?;
-        sink.put_root(reflog::PATH, &reflog)?;
-        let reflog = ContentHash::of(algorithm, &reflog);
+        let listed = self.reflog(&objects, &next.forgotten, next.timestamp)?;
+        if self.is_exclusive() {
+            sink.put_root(reflog::PATH, &listed)?;
+        }
+        let reflog = ContentHash::of(algorithm, &listed);
         if let Some(spool) = &repository.spool {
             spool.remember_reflog(&reflog)?;
         }
@@ -98,7 +109,44 @@ impl HeadLock<'_> {
         };
         change(&mut manifest);
         let signed = sign_manifest(&manifest, repository.publisher.key()).map_err(AdminError::Signing)?;
-        Ok(sink.replace_root(manifest::PATH, &signed, Some(&self.head().bytes))?)
+        if sink.replace_root(manifest::PATH, &signed, Some(&self.head().bytes))? == Swap::Moved {
+            return Ok(Swap::Moved);
+        }
+        if !self.is_exclusive()
+            && let Err(error) = self.follow_with_reflog(&listed, &signed)
+        {
+            // The revision is public all the same, and the next publisher completes the reflog.
+            tracing::warn!(%error, "the reflog was not written; the next publish does that");
+        }
+        Ok(Swap::Replaced)
+    }
+
+    /// Replaces the head with one of the same revision, so that every publisher that read the head before has to read it
+    /// again. Returns false if another publisher was faster.
+    pub(crate) fn fence(&self, now: UnixTime) -> Result<bool, AdminError> {
+        let same = self.same_revision(now);
+        // Equal bytes would be no other head.
+        let timestamp = same.timestamp.max(UnixTime(self.head().verified.timestamp().0.saturating_add(1)));
+        Ok(self.publish_changed(Next { timestamp, ..same }, &|_| ())? == Swap::Replaced)
+    }
+
+    /// Stores the reflog of a head that is public already, unless a later publisher has replaced that head: its reflog
+    /// lists everything that this one does.
+    fn follow_with_reflog(&self, reflog: &[u8], head: &[u8]) -> Result<(), AdminError> {
+        let sink = &*self.repository.sink;
+        let mut back_off = BackOff::default();
+        for _ in 0..REFLOG_ATTEMPTS {
+            let stored = sink.read(reflog::PATH, DATABASE_MAX)?;
+            let is_public = sink.read(manifest::PATH, SMALL_FILE_MAX)?.as_deref() == Some(head);
+            if !is_public || stored.as_deref() == Some(reflog) {
+                return Ok(());
+            }
+            if sink.replace_root(reflog::PATH, reflog, stored.as_deref())? == Swap::Replaced {
+                return Ok(());
+            }
+            back_off.pause();
+        }
+        Err(AdminError::Contended { attempts: REFLOG_ATTEMPTS })
     }
 
     fn reflog(
@@ -113,6 +161,16 @@ impl HeadLock<'_> {
             None => ReflogDraft::new(repository.name.clone()),
         };
         draft.remove(forgotten);
+        if !self.is_exclusive() {
+            let before = &self.head().verified;
+            let named =
+                [Some(before.root_catalog()), before.certificate(), before.history(), before.metainfo()];
+            for object in named.into_iter().flatten() {
+                if !draft.lists(&object.hash) {
+                    draft.add(object, before.timestamp());
+                }
+            }
+        }
         for object in objects {
             draft.add(*object, time);
         }

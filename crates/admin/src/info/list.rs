@@ -1,5 +1,6 @@
 //! Lists the repositories in a folder.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use esker_format::manifest::{self, Manifest};
@@ -11,14 +12,20 @@ use serde::Serialize;
 
 use crate::error::AdminError;
 use crate::signed::SMALL_FILE_MAX;
+use crate::storage::Storage;
+
+use super::causes;
 
 /// A repository in a folder of repositories.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ListedRepository {
     /// Name.
     pub name: String,
-    /// Folder of the repository.
+    /// Folder of the repository, or of the publisher's state if it is in object storage.
     pub folder: PathBuf,
+    /// Address of the object storage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
     /// Number of the published revision.
     pub revision: Option<u64>,
     /// Time of the head's signature, in seconds since 1970.
@@ -47,17 +54,32 @@ pub fn list_repositories(storage: &Path, now: UnixTime) -> Result<Vec<ListedRepo
     Ok(all)
 }
 
-/// Describes a repository; none if the folder has no head.
+/// Describes a repository; none if there is no head.
 fn describe(storage: &Path, name: &RepositoryName, now: UnixTime) -> Option<ListedRepository> {
     let folder = storage.join(name.as_str());
     let mut problems = Vec::new();
-    let mut read = |path: &str| match read_file(&RealDisk::SERVED, &folder.join(path), SMALL_FILE_MAX) {
-        Ok(found) => found,
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTDIR.raw_os_error()) => None,
+    let is_no_folder = |error: &io::Error| error.kind() == io::ErrorKind::NotADirectory;
+    let stored = match Storage::open(&folder) {
+        Ok(storage) => Some(storage).filter(|storage| !storage.is_folder()),
+        Err(AdminError::File { source, .. }) if is_no_folder(&source) => return None,
         Err(error) => {
-            problems.push(format!("`{path}`: {error}"));
+            problems.push(causes(&error));
             None
         }
+    };
+    let address = stored.as_ref().map(Storage::describe);
+    let mut read = |path: &str| {
+        let found = match &stored {
+            Some(storage) => storage.sink().read(path, SMALL_FILE_MAX).map_err(|error| causes(&error)),
+            None => match read_file(&RealDisk::SERVED, &folder.join(path), SMALL_FILE_MAX) {
+                Err(error) if is_no_folder(&error) => Ok(None),
+                other => other.map_err(|error| error.to_string()),
+            },
+        };
+        found.unwrap_or_else(|error| {
+            problems.push(format!("`{path}`: {error}"));
+            None
+        })
     };
     let head = read(manifest::PATH);
     let list = head.is_some().then(|| read(whitelist::PATH)).flatten();
@@ -75,6 +97,7 @@ fn describe(storage: &Path, name: &RepositoryName, now: UnixTime) -> Option<List
     Some(ListedRepository {
         name: name.to_string(),
         folder,
+        address,
         revision: head.as_ref().map(|head| head.revision),
         published: head.map(|head| head.timestamp.0),
         whitelist_expires: list.as_ref().map(|list| list.expires.0),

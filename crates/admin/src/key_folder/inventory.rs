@@ -11,7 +11,8 @@ use super::{CERTIFICATE, KeyFolder, MASTER, PRIVATE, PUBLIC, is_exposed};
 /// A file that belongs to the keys of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KeyFile {
-    /// Role: `master key`, `public key`, `publisher key`, `certificate`, or a signer in place of a key.
+    /// Role: `master key`, `public key`, `publisher key`, `certificate`, a signer in place of a key, or a file of a
+    /// rotation.
     pub role: &'static str,
     /// Path.
     pub path: PathBuf,
@@ -25,28 +26,36 @@ pub struct KeyFile {
     pub exposed: bool,
 }
 
-const ROLES: [(&str, &str); 8] = [
+/// Roles of key files and the ends of their names: the usual ones, and those of signers and rotations.
+const USUAL: [(&str, &str); 4] = [
     ("master key", MASTER),
     ("public key", PUBLIC),
     ("publisher key", PRIVATE),
     ("certificate", CERTIFICATE),
+];
+const OTHERS: [(&str, &str); 8] = [
     ("signer of the master key", "masterkey.signer"),
     ("signer of the publisher key", "key.signer"),
+    ("next publisher key", "next.key"),
+    ("next certificate", "next.crt"),
     ("signer of the next publisher key", "next.key.signer"),
+    ("publisher key before", "old.key"),
+    ("certificate before", "old.crt"),
     ("signer of the publisher key before", "old.key.signer"),
 ];
 
 impl KeyFolder {
     /// Lists the key files; the four usual ones also if they are missing.
     pub fn inventory(&self) -> Vec<KeyFile> {
-        let all = ROLES.map(|(role, extension)| self.describe(role, extension));
-        all.into_iter().filter(|file| file.present || !file.role.starts_with("signer")).collect()
+        let describe = |(role, extension)| self.describe(role, extension);
+        let others = OTHERS.into_iter().map(describe).filter(|file| file.present);
+        USUAL.into_iter().map(describe).chain(others).collect()
     }
 
     fn describe(&self, role: &'static str, extension: &str) -> KeyFile {
         let path = self.file(extension);
         let facts = fs::metadata(&path).ok();
-        let private = extension == MASTER || extension == PRIVATE;
+        let private = extension == MASTER || extension.ends_with(PRIVATE);
         let text = facts.as_ref().filter(|_| private).and_then(|facts| {
             let small = facts.is_file() && facts.size() < 1 << 16;
             small.then(|| fs::read_to_string(&path).ok()).flatten()

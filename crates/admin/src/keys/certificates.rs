@@ -5,12 +5,12 @@ use std::path::Path;
 use esker_format::certificate::Certificate;
 use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
-use esker_store::LocalSink;
 use serde::Serialize;
 
 use crate::error::AdminError;
 use crate::key_folder::{KeyFolder, NEXT_CERTIFICATE};
 use crate::signed::{SignedFiles, is_of};
+use crate::storage::Storage;
 
 /// A certificate that the whitelist, the keys folder or the head has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -38,7 +38,7 @@ pub fn list_certificates(
     name: &RepositoryName,
     keys: &KeyFolder,
 ) -> Result<Vec<ListedCertificate>, AdminError> {
-    let signed = SignedFiles::read(&LocalSink::open(root), name)?;
+    let signed = SignedFiles::read(&**Storage::open(root)?.sink(), name)?;
     let whitelist = signed.whitelist(name)?;
     let head = Certificate::parse(&signed.certificate).ok();
     let is_listed =

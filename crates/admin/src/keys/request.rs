@@ -22,7 +22,7 @@ use esker_format::time::UnixTime;
 use esker_format::whitelist::{self, Whitelist};
 use esker_format::write::head::{signed_whitelist, whitelist_text};
 use esker_format::write::signer::Purpose;
-use esker_store::Sink as _;
+use esker_store::Swap;
 
 use crate::disks::Disks;
 use crate::error::AdminError;
@@ -61,8 +61,8 @@ impl SignRequest {
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<(Self, Resigned), AdminError> {
-        let sink = open(&Disks::default(), root)?;
-        let Draft { whitelist, algorithm, told, .. } = resign.draft(&sink, name, keys, now)?;
+        let storage = open(&Disks::default(), root)?;
+        let Draft { whitelist, algorithm, told, .. } = resign.draft(&**storage.sink(), name, keys, now)?;
         Ok((Self { name: name.clone(), algorithm, whitelist }, told))
     }
 
@@ -206,19 +206,23 @@ impl SignAnswer {
         now: UnixTime,
     ) -> Result<(), AdminError> {
         let disks = Disks::default();
-        let sink = open(&disks, root)?;
-        let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
+        let storage = open(&disks, root)?;
+        let sink = &**storage.sink();
+        let _lock = storage.lock()?;
         let (request, public) = (&self.request, keys.public()?);
-        let before = SignedFiles::read(&sink, name)?;
+        let before = SignedFiles::read(sink, name)?;
         let old = before.whitelist(name)?;
         if request.whitelist.created < old.created {
             return Err(refused("a newer whitelist is published already, and clients refuse an older one"));
         }
         let text = whitelist_text(&request.whitelist);
         let whitelist = signed_whitelist(&text, request.algorithm, &self.signature);
-        let after = SignedFiles { whitelist, ..before };
+        let (published, after) = (before.whitelist.clone(), SignedFiles { whitelist, ..before });
         after.verify(name, &public, now).map_err(|error| explain(error, &keys.master_key_file(), keys))?;
-        Ok(sink.put_root(whitelist::PATH, &after.whitelist)?)
+        match sink.replace_root(whitelist::PATH, &after.whitelist, Some(&published))? {
+            Swap::Replaced => Ok(()),
+            Swap::Moved => Err(AdminError::Moving),
+        }
     }
 }
 

@@ -18,7 +18,6 @@ use esker_format::hash::ContentHash;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::write::keys::self_signed;
-use esker_store::{LocalSink, Sink as _};
 use serde::Serialize;
 
 use super::token::{TokenKey, rename};
@@ -29,6 +28,7 @@ use crate::repository::Repository;
 use crate::resign::{Resign, Resigned};
 use crate::settings::sign_head;
 use crate::signed::{SignedFiles, is_of};
+use crate::storage::Storage;
 
 /// Replacement of the publisher's key.
 #[derive(Clone, Debug)]
@@ -87,7 +87,7 @@ impl Rotate {
             let text = "the one before is not finished; publish, and then finish it";
             return Err(AdminError::Rotation(text.to_owned()));
         }
-        let signed = SignedFiles::read(&LocalSink::on(root, disks.served.clone()), name)?;
+        let signed = SignedFiles::read(&**Storage::open_on(disks, root)?.sink(), name)?;
         let algorithm = signed.whitelist(name)?.fingerprints.first().map(ContentHash::algorithm);
         let algorithm = algorithm.unwrap_or(esker_format::hash::HashAlgorithm::Sha1);
         let next = match (next, &self.token) {
@@ -114,8 +114,7 @@ impl Rotate {
             }
         }
         // A publish must not begin with the one key and end with the other.
-        let sink = LocalSink::on(root, disks.served.clone());
-        let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
+        let _lock = Storage::open_on(disks, root)?.lock()?;
         keys.switch_to_next(disks)?;
         Ok(told)
     }
@@ -136,8 +135,7 @@ impl Rotate {
         };
         let own = keys.publisher_certificate()?;
         let disks = Disks::default();
-        let sink = LocalSink::on(root, disks.served.clone());
-        let signed = SignedFiles::read(&sink, name)?;
+        let signed = SignedFiles::read(&**Storage::open_on(&disks, root)?.sink(), name)?;
         let signed_head = Certificate::parse(&signed.certificate).ok().as_ref() == Some(&old);
         if signed_head {
             sign_head(&open()?, now, |_| ())?;

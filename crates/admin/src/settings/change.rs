@@ -4,7 +4,6 @@ use std::path::Path;
 
 use esker_format::time::UnixTime;
 use esker_format::trust::ClaimedHead;
-use esker_store::{LocalSink, Sink as _};
 use serde::Serialize;
 
 use super::named::{NAMED, NamedSetting, Place, SettingValue, closest, current};
@@ -13,9 +12,10 @@ use super::{Settings, sign_head};
 use crate::create::TTL;
 use crate::disks::Disks;
 use crate::error::AdminError;
-use crate::repository::{Repository, has_manifest};
+use crate::repository::Repository;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
+use crate::storage::Storage;
 
 /// Settings to change, by name.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +62,7 @@ impl SettingsChange {
     /// Returns the settings of the repository in a folder.
     pub fn list(root: &Path) -> Result<Vec<SettingValue>, AdminError> {
         let disks = Disks::default();
-        let terms = terms(&LocalSink::on(root, disks.served.clone()), root)?;
+        let terms = terms(&Storage::open(root)?)?;
         let settings = Settings::read(&*disks.private, &Settings::path(&state::folder(root)))?;
         Ok(current(&settings.unwrap_or_default(), Some((terms.ttl, terms.garbage_collectable))))
     }
@@ -70,8 +70,7 @@ impl SettingsChange {
     /// Returns what would change in the repository in a folder, and changes nothing.
     pub fn dry_run(&self, root: &Path) -> Result<SettingsChanged, AdminError> {
         let disks = Disks::default();
-        let sink = LocalSink::on(root, disks.served.clone());
-        Ok(self.plan(&disks, root, terms(&sink, root)?)?.told)
+        Ok(self.plan(&disks, root, terms(&Storage::open(root)?)?)?.told)
     }
 
     /// Changes the settings of a repository that has no change of its head to sign, or of an open one.
@@ -92,12 +91,12 @@ impl SettingsChange {
         open: impl FnOnce() -> Result<Repository, AdminError>,
         now: UnixTime,
     ) -> Result<SettingsChanged, AdminError> {
-        let sink = LocalSink::on(root, disks.served.clone());
-        let told = self.plan(disks, root, terms(&sink, root)?)?.told;
+        let storage = Storage::open_on(disks, root)?;
+        let told = self.plan(disks, root, terms(&storage)?)?.told;
         if !told.signs_head {
-            let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
+            let _lock = storage.lock()?;
             // Another process may have changed them before the lock was taken.
-            let plan = self.plan(disks, root, terms(&sink, root)?)?;
+            let plan = self.plan(disks, root, terms(&storage)?)?;
             if !plan.told.changed.is_empty() {
                 write(disks, &plan.settings, &state::make(disks, root)?)?;
             }
@@ -170,17 +169,11 @@ fn find(name: &str) -> Result<&'static NamedSetting, AdminError> {
 }
 
 /// Reads the terms of the published head, whose signature matters only when it is signed again.
-fn terms(sink: &LocalSink, root: &Path) -> Result<Terms, AdminError> {
-    let disks = Disks::default();
-    if !has_manifest(&*disks.served, root)? {
-        return Err(AdminError::NoRepository(root.display().to_string()));
-    }
-    let missing = || AdminError::NoRepository(root.display().to_string());
-    let bytes = sink.read(esker_format::manifest::PATH, SMALL_FILE_MAX)?.ok_or_else(missing)?;
-    let claimed = ClaimedHead::parse(&bytes).map_err(|source| AdminError::Untrusted {
-        name: root.display().to_string(),
-        source: Box::new(source),
-    })?;
+fn terms(storage: &Storage) -> Result<Terms, AdminError> {
+    let missing = || AdminError::NoRepository(storage.describe());
+    let bytes = storage.sink().read(esker_format::manifest::PATH, SMALL_FILE_MAX)?.ok_or_else(missing)?;
+    let claimed = ClaimedHead::parse(&bytes)
+        .map_err(|source| AdminError::Untrusted { name: storage.describe(), source: Box::new(source) })?;
     let manifest = claimed.manifest();
     Ok(Terms { ttl: manifest.ttl, garbage_collectable: manifest.garbage_collectable })
 }

@@ -6,7 +6,6 @@ use esker_format::manifest::Manifest;
 use esker_format::time::UnixTime;
 use esker_store::Swap;
 
-use crate::commit::ATTEMPTS;
 use crate::error::AdminError;
 use crate::repository::Repository;
 
@@ -16,12 +15,12 @@ pub(crate) fn sign_head(
     now: UnixTime,
     change: impl Fn(&mut Manifest),
 ) -> Result<(), AdminError> {
-    let mut lock = repository.lock_head(&AtomicBool::new(false))?;
-    for _ in 0..ATTEMPTS {
+    let stop = AtomicBool::new(false);
+    let mut lock = repository.lock_head(&stop)?;
+    loop {
         if lock.publish_changed(lock.same_revision(now), &change)? == Swap::Replaced {
             return Ok(());
         }
         lock.read_again()?;
     }
-    Err(AdminError::Moving)
 }

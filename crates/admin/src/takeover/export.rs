@@ -8,7 +8,7 @@ use esker_format::hash::ContentHash;
 use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
 use esker_format::reflog;
-use esker_store::{LocalSink, RealDisk, Sink as _, make_dirs, persist};
+use esker_store::{RealDisk, make_dirs, persist};
 use serde::Serialize;
 
 use crate::disks::Disks;
@@ -17,6 +17,7 @@ use crate::repository::DATABASE_MAX;
 use crate::settings::{AutomaticCollect, Limits, Settings, SpecialFiles};
 use crate::signed::SMALL_FILE_MAX;
 use crate::spool::REFLOG_CHECKSUM;
+use crate::storage::Storage;
 
 /// Configuration files of `cvmfs_server` for a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -44,7 +45,14 @@ impl ExportedConfig {
     ) -> Result<Self, AdminError> {
         let disks = Disks::default();
         let missing = || AdminError::NoRepository(root.display().to_string());
-        let sink = LocalSink::on(root, disks.served.clone());
+        let storage = Storage::open_on(&disks, root)?;
+        if !storage.is_folder() {
+            return Err(AdminError::NotInStorage {
+                what: "a configuration of `cvmfs_server`",
+                storage: storage.describe(),
+            });
+        }
+        let sink = storage.sink();
         let bytes = sink.read(manifest::PATH, SMALL_FILE_MAX)?;
         let head = Manifest::parse(&bytes.ok_or_else(missing)?).map_err(|error| AdminError::Untrusted {
             name: name.to_string(),

@@ -27,10 +27,9 @@ fn catalogs_are_listed_with_sizes_and_entries() {
             all.push(catalog);
             Ok(())
         };
-        revisions.visit_catalogs(root, below.as_bytes(), add).unwrap();
-        all
+        revisions.visit_catalogs(root, below.as_bytes(), add).map(|()| all)
     };
-    let all = list("/");
+    let all = list("/").unwrap();
     let short = |catalog: &ListedCatalog| {
         (catalog.path.clone(), catalog.depth, catalog.entries, catalog.entries_below, catalog.nested)
     };
@@ -51,8 +50,11 @@ fn catalogs_are_listed_with_sizes_and_entries() {
         );
         assert!(catalog.size > 0 && catalog.hash.len() == 40);
     }
-    let paths = |below: &str| list(below).into_iter().map(|catalog| catalog.path).collect::<Vec<_>>();
+    let paths =
+        |below: &str| list(below).unwrap().into_iter().map(|catalog| catalog.path).collect::<Vec<_>>();
     assert_eq!(paths("/a"), ["/a/nested", "/a/nested/deeper"]);
     assert_eq!(paths("/a/nested/deeper/"), ["/a/nested/deeper"]);
     assert_eq!(paths("/a/nested/file"), [""; 0]);
+    let absent = list("/a/other").unwrap_err();
+    assert!(matches!(&absent, AdminError::NoPath(path) if path == "/a/other"), "{absent}");
 }

@@ -2,10 +2,9 @@
 
 use std::fs;
 
-use esker_admin::{InfoContext, RepositoryInfo, list_repositories};
+use esker_admin::{InfoContext, RepositoryInfo, Storage, list_repositories};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_store::LocalSink;
 
 use crate::workshop::{NAME, Workshop, now};
 
@@ -17,7 +16,7 @@ fn describe_at(workshop: &Workshop, now: UnixTime) -> RepositoryInfo {
         own: None,
         now,
     };
-    let mut info = RepositoryInfo::read(&LocalSink::open(workshop.root()), &context);
+    let mut info = RepositoryInfo::read(&Storage::open(&workshop.root()).unwrap(), &context);
     info.add_publisher(&workshop.root(), Some(&workshop.keys()));
     info
 }

@@ -94,7 +94,7 @@ impl Owner {
             own: None,
             now: now(),
         };
-        let files = esker_store::LocalSink::open(&root);
+        let files = esker_admin::Storage::open(&root).unwrap();
         esker_admin::RepositoryInfo::read(&files, &context).signatures_verified == Some(true)
     }
 

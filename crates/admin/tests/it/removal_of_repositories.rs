@@ -22,6 +22,9 @@ fn own_keys(workshop: &Workshop) -> KeyFolder {
         fs::copy(key.path(), folder.join(key.file_name())).unwrap();
     }
     fs::write(folder.join("other.test.key"), "of another repository").unwrap();
+    for kept in ["old.key", "old.crt"] {
+        fs::write(folder.join(format!("{NAME}.{kept}")), "from before a rotation").unwrap();
+    }
     KeyFolder::new(folder, &name())
 }
 
@@ -30,7 +33,7 @@ fn a_removed_repository_leaves_nothing_behind() {
     let workshop = Workshop::new();
     let keys = own_keys(&workshop);
     let plan = Removal::plan(&workshop.root(), &name(), Some(&keys), true).unwrap();
-    assert_eq!((plan.revision, plan.keys.len(), plan.foreign.len()), (Some(0), 4, 0));
+    assert_eq!((plan.revision, plan.keys.len(), plan.foreign.len()), (Some(0), 6, 0));
     assert!(workshop.root().join(".cvmfspublished").exists(), "a plan changes nothing");
     plan.run(&AtomicBool::new(false)).unwrap();
     assert!(!workshop.root().exists());

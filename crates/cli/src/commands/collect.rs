@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use esker_admin::{AdminError, Collect, CollectPlan, Collected, Keep};
+use esker_admin::{AdminError, Collect, CollectPlan, Collected, Keep, RememberedStorage};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use serde_json::json;
@@ -119,7 +119,7 @@ fn all(args: &Args, settings: &Settings, interrupt: &Interrupt, mut out: Output)
 }
 
 fn is_repository(folder: &Path) -> bool {
-    folder.join(esker_format::manifest::PATH).exists()
+    folder.join(esker_format::manifest::PATH).exists() || RememberedStorage::is_at(folder)
 }
 
 fn one(

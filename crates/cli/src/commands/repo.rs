@@ -12,7 +12,7 @@ mod timer;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use esker_admin::{NewRepository, Reindexed, Settings as PublishSettings};
+use esker_admin::{NewRepository, Reindexed, RememberedStorage, Settings as PublishSettings};
 use esker_format::chunker::ChunkSizes;
 use esker_format::compress::Compression;
 use esker_format::hash::HashAlgorithm;
@@ -20,7 +20,9 @@ use serde_json::json;
 
 use crate::error::Failure;
 use crate::output::{Output, parse_size};
-use crate::publisher::{DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_admin};
+use crate::publisher::{
+    BucketArgs, DeflateArg, Interrupt, LockArgs, PublisherArgs, now, of_admin, storage_of,
+};
 use crate::settings::Settings;
 
 /// Creates, lists, describes, configures and removes repositories, and renews their whitelists.
@@ -123,6 +125,9 @@ struct CreateArgs {
     #[arg(long)]
     keep_all: bool,
 
+    #[command(flatten)]
+    bucket: BucketArgs,
+
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -195,7 +200,7 @@ fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
-    let mut place = args.place.place(&args.name, settings)?;
+    let (mut place, is_new) = args.place.new_place(&args.name, &args.bucket, settings)?;
     if let Some(folder) = &args.master_key {
         place.keys = place.keys.with_master_in(folder);
     }
@@ -214,18 +219,23 @@ fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
     new.ttl = args.ttl;
     new.whitelist_days = args.whitelist_days;
     new.garbage_collectable = !args.keep_all;
-    new.create(&place.root, &place.keys, now())
-        .map_err(|error| of_admin(&format!("{} was not created", place.name), &error))?;
+    if let Err(error) = new.create(&place.root, &place.keys, now()) {
+        if is_new {
+            RememberedStorage::forget(&place.root);
+        }
+        return Err(of_admin(&format!("{} was not created", place.name), &error));
+    }
     let mut out = Output::new();
     if args.json {
         out.json(&json!({
             "repository": place.name.as_str(),
             "folder": place.root,
+            "storage": storage_of(&place.root),
             "public_key": place.keys.public_key_file(),
             "master_key": place.keys.master_key_file(),
         }))?;
     } else {
-        out.line(format!("{} is in {}", place.name, place.root.display()))?;
+        out.line(format!("{} is in {}", place.name, storage_of(&place.root)))?;
         out.line(format!("  clients need {}", place.keys.public_key_file().display()))?;
         if args.master_key.is_some() {
             let key = place.keys.master_key_file();

@@ -1,15 +1,49 @@
-//! Folder of repositories on this machine, as opposed to a remote address.
+//! Storage of repositories as the command line names it: a folder of this machine, or object storage.
+
+mod bucket;
 
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use esker_store::StorageUrl;
 
 use crate::error::Failure;
+
+pub(crate) use bucket::{BucketArgs, attach, readable_url, shown as storage_of};
 
 /// URL schemes that mark an argument as an address even without slashes.
 const SCHEMES: [&str; 27] = [
     "s3", "s3a", "s3n", "gs", "gcs", "az", "azure", "abfs", "abfss", "wasb", "wasbs", "b2", "r2", "swift",
     "hdfs", "http", "https", "ftp", "ftps", "sftp", "ssh", "rsync", "dav", "davs", "webdav", "root", "file",
 ];
+
+/// Storage that is named on the command line.
+pub(crate) enum NamedStorage {
+    /// A folder of repositories, or of one.
+    Folder(PathBuf),
+    /// A bucket with a prefix, of repositories or of one.
+    Bucket(StorageUrl),
+}
+
+impl NamedStorage {
+    /// Parses the value of an option.
+    pub(crate) fn parse(option: &str, named: &Path) -> Result<Self, Failure> {
+        let address = named.to_str().filter(|text| {
+            let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+            scheme.is_some_and(|scheme| ["s3", "gs", "az", "file"].contains(&scheme))
+        });
+        let Some(address) = address else {
+            refuse_address(option, named)?;
+            return Ok(Self::Folder(named.to_owned()));
+        };
+        let url = StorageUrl::parse(address)
+            .map_err(|error| Failure::usage(format!("{option}: {}", crate::error::chain(&error))))?;
+        Ok(match url.folder() {
+            Some(folder) => Self::Folder(folder.to_owned()),
+            None => Self::Bucket(url),
+        })
+    }
+}
 
 /// Refuses an argument that looks like the address of remote storage instead of a folder.
 pub(crate) fn refuse_address(option: &str, folder: &Path) -> Result<(), Failure> {
@@ -22,7 +56,7 @@ pub(crate) fn refuse_address(option: &str, folder: &Path) -> Result<(), Failure>
             failure.hint(format!("leave out `{scheme}://`; a folder that is really called so is ./{shown}"))
         );
     }
-    Err(Failure::usage(format!("{option} {shown}: storage at `{scheme}:` addresses is not supported"))
+    Err(Failure::usage(format!("{option} {shown}: storage at `{scheme}:` addresses is not supported here"))
         .hint(format!("name a folder of this machine; one that is really called so is ./{shown}")))
 }
 
@@ -68,6 +102,25 @@ mod tests {
         }
         let file = refuse_address("--storage", Path::new("file:///srv/cvmfs")).expect_err("a URL");
         assert!(file.hint.expect("a hint").contains("leave out `file://`"));
+    }
+
+    #[test]
+    fn buckets_and_folders_are_storage() {
+        for (text, is_bucket) in [
+            ("s3://bucket/cvmfs", true),
+            ("gs://bucket", true),
+            ("az://container/path", true),
+            ("/srv/cvmfs", false),
+            ("./s3://bucket", false),
+        ] {
+            let named = NamedStorage::parse("--storage", Path::new(text)).expect(text);
+            assert_eq!(matches!(named, NamedStorage::Bucket(_)), is_bucket, "{text}");
+        }
+        let folder = NamedStorage::parse("--storage", Path::new("file:///srv/cvmfs")).expect("a folder");
+        assert!(matches!(folder, NamedStorage::Folder(path) if path == Path::new("/srv/cvmfs")));
+        for text in ["s3://", "s3:bucket", "http://server/cvmfs", "file://host/x", "S3://bucket"] {
+            assert!(NamedStorage::parse("--storage", Path::new(text)).is_err(), "{text}");
+        }
     }
 
     #[test]

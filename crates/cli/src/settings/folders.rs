@@ -49,6 +49,8 @@ const PASSPHRASE_CREDENTIAL: &str = "esker-key-passphrase";
 pub(crate) const BROKER_SOCKET: &str = "/run/esker-broker/socket";
 /// Environment variable that names the cache folder.
 const CACHE: &str = "ESKER_CACHE";
+/// Environment variable that names the folder of published repositories.
+const STORAGE: &str = "ESKER_STORAGE";
 /// Name of a cache in memory, in place of a folder.
 pub(crate) const MEMORY: &str = "ram";
 /// Minimum free bytes of a disk for a new cache, if another folder is available.
@@ -109,6 +111,7 @@ impl Settings {
                 home("XDG_CONFIG_HOME", ".config").map(|base| base.join("esker/keys")),
             )
         };
+        let storage = folder(STORAGE).or(storage);
         let config_root = folder("ESKER_CONFIG_ROOT").unwrap_or_else(|| PathBuf::from("/"));
         let own_config = (!root && config_root == Path::new("/"))
             .then(|| home("XDG_CONFIG_HOME", ".config").map(|base| base.join("esker")))

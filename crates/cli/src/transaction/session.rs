@@ -15,6 +15,7 @@ use crate::error::{Context as _, Failure, Kind, chain};
 use crate::mounting::open::{session_options, view_options};
 use crate::mounting::run_mounted::{MountedRun, ToMount};
 use crate::process::limits::OpenFiles;
+use crate::publisher::readable_url;
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
 use crate::settings::repository::ResolvedRepository;
@@ -39,7 +40,7 @@ impl Session<'_> {
         let name = RepositoryName::parse(&record.repository).context(Kind::Damaged, "can't use this name")?;
         let keys = KeyFolder::new(record.keys.clone(), &name);
         let repository = repository_args(&keys, &record.repository)?;
-        let url = format!("file://{}", record.storage.display());
+        let url = readable_url(&record.storage)?;
         let checked = ResolvedRepository::new(&url, &repository, self.settings)?;
         let push = checked.push(None);
         let directory =

@@ -10,6 +10,7 @@ use esker_view::{Pin, View, ViewOptions};
 use crate::error::Failure;
 use crate::mounting::open::{open, view_options};
 use crate::output::lossy;
+use crate::publisher::readable_url;
 use crate::settings::Settings;
 use crate::settings::address::is_name;
 use crate::settings::args::{Located, PlaceArgs};
@@ -106,7 +107,7 @@ fn published_here(
     if repository.public_key.is_empty() {
         repository.public_key.push(found.keys.public_key_file());
     }
-    let url = format!("file://{}", found.root.display());
+    let url = readable_url(&found.root)?;
     ResolvedRepository::new(&url, &repository, settings).map(Some)
 }
 

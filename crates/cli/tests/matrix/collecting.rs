@@ -133,6 +133,9 @@ fn a_repository_on_a_server_is_checked() {
         let (code, missing) = check(more);
         assert_eq!((code, &missing["findings"][0]["kind"]), (Some(4), &"object-missing".into()), "{missing}");
     }
+    drop(server);
+    let away = workshop.world.esker(&["check", &url, "--public-key", &key]).output().expect("esker");
+    assert_eq!(away.status.code(), Some(3), "{}", words(&away));
     let refused = workshop.world.esker(&["check", &url, "--repair", "/nowhere"]).output().expect("esker");
     assert_eq!(refused.status.code(), Some(2), "{}", words(&refused));
 }

@@ -35,6 +35,11 @@ impl ReflogDraft {
         self.references.push(Reference { object, timestamp });
     }
 
+    /// Returns whether a root object is listed.
+    pub fn lists(&self, hash: &ContentHash) -> bool {
+        self.references.iter().any(|known| known.object.hash == *hash)
+    }
+
     /// Removes root objects.
     pub fn remove(&mut self, hashes: &HashSet<ContentHash>) {
         self.references.retain(|known| !hashes.contains(&known.object.hash));

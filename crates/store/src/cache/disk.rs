@@ -238,7 +238,7 @@ pub fn persist_with(
     path: &Path,
     content: impl FnOnce(&mut WritePiece<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let folder = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let folder = folder_of(path).ok_or(io::ErrorKind::InvalidInput)?;
     put_in_place(disk, path, content, true)?;
     disk.sync_dir(folder).map_err(|error| {
         let text = format!("{error}; the new content is there, but may not outlast a loss of power");
@@ -274,13 +274,14 @@ fn put_in_place(
     written
 }
 
+/// Returns the folder of a file, which is the current one for a name alone; none for the root.
+fn folder_of(path: &Path) -> Option<&Path> {
+    path.parent().map(|parent| if parent.as_os_str().is_empty() { Path::new(".") } else { parent })
+}
+
 /// Makes a folder, and those above it that are missing, durably; one that exists already is fine.
 pub fn make_dirs(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    let parent = match path.parent() {
-        None => return Ok(()),
-        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
-        Some(parent) => parent,
-    };
+    let Some(parent) = folder_of(path) else { return Ok(()) };
     match disk.make_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             make_dirs(disk, parent)?;
@@ -341,4 +342,18 @@ fn temporary_name(path: &Path) -> io::Result<PathBuf> {
     temporary.push(format!("{}-{number}-", std::process::id()));
     temporary.push(name);
     Ok(path.with_file_name(temporary))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_of_a_name_alone_is_the_current_one() {
+        let of = |path: &'static str| folder_of(Path::new(path));
+        assert_eq!(of("file"), Some(Path::new(".")));
+        assert_eq!(of("a/file"), Some(Path::new("a")));
+        assert_eq!(of("/file"), Some(Path::new("/")));
+        assert_eq!(of("/"), None);
+    }
 }

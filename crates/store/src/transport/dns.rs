@@ -107,6 +107,10 @@ impl Names {
             None => vec![asked.await],
             Some(other) => self.ask_both(asked, self.ask(host, dns, other)).await,
         };
+        // A family whose answer was lost or late may have addresses too: the name is resolved again soon.
+        let is_partial = answers.len() < 1 + usize::from(other.is_some())
+            || answers.iter().any(|answer| answer.as_ref().is_err_and(|error| !error.is_negative));
+        let soon = is_partial.then(|| Instant::now() + dns.least_ttl);
         let mut addresses = Vec::new();
         let mut until = None;
         let mut failure = None;
@@ -115,9 +119,9 @@ impl Names {
                 Ok(found) => {
                     addresses.extend(found.iter());
                     let valid = clamped(found.valid_until(), dns);
-                    until = Some(until.map_or(valid, |until: Instant| until.min(valid)));
+                    until = until.into_iter().chain([valid]).chain(soon).min();
                 }
-                Err(reason) => failure = failure.or(Some(reason)),
+                Err(error) => failure = failure.or(Some(error.reason)),
             }
         }
         match until {
@@ -156,11 +160,11 @@ impl Names {
     }
 
     async fn ask(&self, host: &str, dns: &Dns, kind: Kind) -> Answer {
-        let resolver = self.resolver(dns, kind)?;
-        match resolver.lookup_ip(host).await {
-            Ok(found) => Ok(found),
-            Err(error) => Err(error.to_string()),
-        }
+        let resolver = self.resolver(dns, kind).map_err(|reason| NoAnswer { reason, is_negative: false })?;
+        resolver.lookup_ip(host).await.map_err(|error| NoAnswer {
+            reason: error.to_string(),
+            is_negative: error.is_no_records_found() || error.is_nx_domain(),
+        })
     }
 
     /// Returns the addresses of these kinds that `/etc/hosts` has for a name.
@@ -201,7 +205,14 @@ impl Names {
 }
 
 /// Addresses of one family, or the reason why there are none.
-type Answer = Result<LookupIp, String>;
+type Answer = Result<LookupIp, NoAnswer>;
+
+/// Failure to get addresses of one family.
+struct NoAnswer {
+    reason: String,
+    /// True if a name server said that there are none.
+    is_negative: bool,
+}
 
 fn builder(dns: &Dns) -> Result<ResolverBuilder<TokioRuntimeProvider>, String> {
     match dns.server {
@@ -268,7 +279,7 @@ fn full_name_by(
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     use esker_testkit::name_server::{NameAnswer, NameServer};
 
@@ -297,5 +308,32 @@ mod tests {
             assert_eq!(ask(host, long).as_deref(), name, "{host}");
         }
         assert_eq!(ask("silent", Duration::from_millis(100)), None);
+    }
+
+    #[test]
+    fn a_name_is_resolved_again_soon_if_the_answer_for_one_family_was_lost() {
+        let server = NameServer::start(3600);
+        server.tell_v6(Some(vec![Ipv6Addr::LOCALHOST]));
+        server.tell("both.test", NameAnswer::At(vec![Ipv4Addr::LOCALHOST]));
+        server.tell("none.test", NameAnswer::At(Vec::new()));
+        server.tell("lost.test", NameAnswer::SilenceOfV4);
+        let dns = Dns {
+            server: Some(server.address()),
+            timeout: Duration::from_millis(200),
+            retries: 0,
+            family: Family::PreferV4,
+            least_ttl: Duration::from_secs(60),
+            longest_ttl: Duration::from_secs(3600),
+            addresses_max: 0,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        for (host, addresses, is_soon) in
+            [("both.test", 2, false), ("none.test", 1, false), ("lost.test", 1, true)]
+        {
+            let found = runtime.block_on(Names::default().resolve(host, &dns)).expect("addresses");
+            assert_eq!(found.addresses.len(), addresses, "{host}");
+            let valid = found.until.saturating_duration_since(Instant::now());
+            assert_eq!(valid <= dns.least_ttl, is_soon, "{host}: {valid:?}");
+        }
     }
 }

@@ -47,6 +47,12 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let usual = || settings.config_root.join(format!("etc/cvmfs/repositories.d/{name}/server.conf"));
     let conf = ServerConf::read(&args.config.clone().unwrap_or_else(usual))
         .map_err(|error| failed(error).hint("name the configuration with --config FILE"))?;
+    if args.place.is_bucket_given()? {
+        return Err(Failure::usage(
+            "`repo import` takes over repositories in folders, and not in object storage",
+        )
+        .hint("name the folder of the repository with --storage DIR"));
+    }
     // An option goes before the configuration.
     let root = match args.place.is_storage_given() {
         true => args.place.place(&args.name, settings)?.root,

@@ -1,16 +1,15 @@
 use std::path::{Path, PathBuf};
 
-use esker_admin::{InfoContext, KeyFolder, Problem, Repository, RepositoryInfo, remembered_spool};
+use esker_admin::{InfoContext, KeyFolder, Problem, RepositoryInfo, Storage, remembered_spool};
 use esker_format::certificate::Certificate;
 use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_store::LocalSink;
 
 use crate::error::Failure;
 use crate::output::{Output, lossy, size};
-use crate::publisher::{PublisherArgs, RemoteFiles, now};
+use crate::publisher::{PublisherArgs, RemoteFiles, now, of_admin};
 use crate::settings::Settings;
 use crate::settings::public_keys::public_keys;
 use crate::transaction::{Transaction, Transactions};
@@ -77,7 +76,7 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
         (root.clone(), name_of(&root))
     } else {
         let name = RepositoryName::parse(&args.place).map_err(|error| Failure::usage(error.to_string()))?;
-        (Repository::locate(&args.publisher.storage_folder(settings)?, &name), Some(name))
+        (args.publisher.root(&name, settings)?, Some(name))
     };
     if !root.is_dir() {
         return Err(Failure::usage(format!("there is no repository in {}", root.display()))
@@ -87,9 +86,10 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
     let (own, mut refused) = own_certificate(folder.as_ref());
     let (keys, unread) = keys(args, name.as_ref(), folder.as_ref(), settings);
     refused.extend(unread);
-    let place = root.display().to_string();
+    let storage = Storage::open(&root).map_err(|error| of_admin("can't open the storage", &error))?;
+    let place = storage.describe();
     let context = InfoContext { place, name: name.clone(), keys, own, now: now() };
-    let mut info = RepositoryInfo::read(&LocalSink::open(&root), &context);
+    let mut info = RepositoryInfo::read(&storage, &context);
     info.problems.extend(refused);
     info.add_publisher(&root, folder.as_ref());
     let spool =
@@ -106,7 +106,8 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
 /// Returns the name in the manifest of a folder, or that of the folder.
 fn name_of(root: &Path) -> Option<RepositoryName> {
     use esker_admin::RepositoryFiles as _;
-    let read = LocalSink::open(root).read(manifest::PATH, 1 << 20).ok().flatten();
+    let read =
+        Storage::open(root).ok().and_then(|storage| storage.read(manifest::PATH, 1 << 20).ok().flatten());
     let name = read.and_then(|bytes| Manifest::parse(&bytes).ok()?.name);
     let folder = || root.file_name().map(|last| lossy(last.as_encoded_bytes()));
     RepositoryName::parse(&name.or_else(folder)?).ok()

@@ -56,7 +56,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         let would = if args.dry_run { "would remove" } else { "removes" };
         if !args.keep_storage {
             let revision = plan.revision.map(|revision| format!(", revision {revision}")).unwrap_or_default();
-            out.line(format!("{would} {}{revision}", plan.storage.display()))?;
+            let storage = plan.objects.clone().unwrap_or_else(|| plan.storage.display().to_string());
+            out.line(format!("{would} {storage}{revision}"))?;
         }
         for key in &plan.keys {
             out.line(format!("{would} {}", key.display()))?;

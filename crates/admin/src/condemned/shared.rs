@@ -1,0 +1,240 @@
+//! Lists of condemned objects in object storage, which publishers on several machines share without a lock.
+//!
+//! ```text
+//! .esker_condemned.json   number of begins and ends; id, state, progress and revived objects of the list
+//! .esker_condemned_ID     the list itself, written once
+//! ```
+//!
+//! The record changes by compare-and-swap only. One collector deletes at a time: it is named in the record, and renews
+//! its lease with every batch, so that another machine takes over only from a collector that has ended.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use esker_format::object::ObjectName;
+use esker_store::{LockHolder, Sink, Swap, persist};
+use serde::{Deserialize, Serialize};
+
+use super::{Condemned, CondemnedFolder, FOLDER, LIST, REVIVED_MAX, State};
+use crate::back_off::BackOff;
+use crate::error::AdminError;
+use crate::state;
+
+const RECORD: &str = ".esker_condemned.json";
+/// Attempts to change the record, and to fetch a list that is there.
+const ATTEMPTS: u32 = 50;
+/// Time after which a collector that did not renew its lease has ended.
+pub(crate) const LEASE: Duration = Duration::from_secs(900);
+
+/// The record of a repository in object storage.
+#[derive(Clone)]
+pub(super) struct SharedRecord {
+    sink: Arc<dyn Sink>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Number of lists that were begun, and of those that were ended.
+    pub(super) collections: u64,
+    list: Option<ListRecord>,
+    /// A list that is being stored, and may be left over.
+    #[serde(default)]
+    storing: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ListRecord {
+    id: String,
+    state: State,
+    done: u64,
+    revived: BTreeSet<String>,
+    /// Collector that deletes, and the time of its last sign of life.
+    #[serde(default)]
+    owner: Option<String>,
+    #[serde(default)]
+    renewed: i64,
+}
+
+impl SharedRecord {
+    pub(super) fn new(sink: Arc<dyn Sink>) -> Self {
+        Self { sink }
+    }
+
+    pub(super) fn read(&self) -> Result<Record, AdminError> {
+        Ok(self.read_bytes()?.1)
+    }
+
+    fn read_bytes(&self) -> Result<(Option<Vec<u8>>, Record), AdminError> {
+        let bytes = self.sink.read(RECORD, REVIVED_MAX)?;
+        let record = bytes.as_deref().map(serde_json::from_slice).transpose();
+        Ok((bytes, record.map_err(|_| self.unreadable(RECORD))?.unwrap_or_default()))
+    }
+
+    fn unreadable(&self, name: &str) -> AdminError {
+        let text = "it is damaged; remove it from the storage, and collect again";
+        let path = format!("{}/{name}", self.sink.describe());
+        AdminError::file("reading", path.as_ref())(io::Error::new(io::ErrorKind::InvalidData, text))
+    }
+
+    /// Changes the record, again if another process changed it meanwhile. An unchanged record is not written.
+    fn change<T>(
+        &self,
+        mut change: impl FnMut(&mut Record) -> Result<T, AdminError>,
+    ) -> Result<T, AdminError> {
+        let mut back_off = BackOff::default();
+        for _ in 0..ATTEMPTS {
+            let (before, mut record) = self.read_bytes()?;
+            let outcome = change(&mut record)?;
+            let after = serde_json::to_vec(&record).expect("a record becomes JSON because its keys are text");
+            if before.as_deref() == Some(&after[..]) {
+                return Ok(outcome);
+            }
+            if self.sink.replace_root(RECORD, &after, before.as_deref())? == Swap::Replaced {
+                return Ok(outcome);
+            }
+            back_off.pause();
+        }
+        Err(AdminError::Moving)
+    }
+
+    /// Stores a list, and names it in the record.
+    pub(super) fn begin(&self, id: &str, bytes: &[u8]) -> Result<(), AdminError> {
+        // A waiting list may be replaced: before its objects are deleted, everything is marked again.
+        let is_busy = |record: &Record| {
+            record.list.as_ref().is_some_and(|list| list.id != id && list.state == State::Deleting)
+        };
+        // A collect on another machine was faster.
+        let faster = || AdminError::locked(self.sink.describe())(LockHolder::default());
+        let left = self.change(|record| {
+            if is_busy(record) {
+                return Err(faster());
+            }
+            Ok(record.storing.replace(id.to_owned()).filter(|left| left != id))
+        })?;
+        left.map_or(Ok(()), |left| self.sink.remove_root(&list_name(&left)))?;
+        self.sink.put_root(&list_name(id), bytes)?;
+        let before = self.change(|record| {
+            if is_busy(record) || record.storing.as_deref() != Some(id) {
+                return Err(faster());
+            }
+            record.storing = None;
+            let (state, done, renewed) = (State::Waiting, 0, 0);
+            let (revived, owner) = Default::default();
+            let list = ListRecord { id: id.to_owned(), state, done, revived, owner, renewed };
+            let before = record.list.replace(list).filter(|before| before.id != id);
+            record.collections = record.collections.saturating_add(1);
+            Ok(before)
+        })?;
+        before.map_or(Ok(()), |before| Ok(self.sink.remove_root(&list_name(&before.id))?))
+    }
+
+    /// Takes objects off a list. One that is being deleted can't be taken off any more.
+    pub(super) fn revive(&self, id: &str, objects: &BTreeSet<ObjectName>) -> Result<(), AdminError> {
+        self.change(|record| {
+            // Without the list its objects may be gone, which the caller finds out.
+            let Some(list) = record.list_of(id) else { return Ok(()) };
+            let before = list.revived.len();
+            let mut revived = list.revived.clone();
+            revived.extend(objects.iter().map(ToString::to_string));
+            if revived.len() > before && list.state == State::Deleting {
+                return Err(AdminError::BeingDeleted { objects: (revived.len() - before) as u64 });
+            }
+            list.revived = revived;
+            Ok(())
+        })
+    }
+
+    /// Notes that deletion begins, and returns the objects that stay.
+    pub(super) fn begin_deleting(&self, id: &str, owner: &str) -> Result<BTreeSet<ObjectName>, AdminError> {
+        let place = self.sink.describe();
+        self.change(|record| {
+            let list = record.list_of(id).ok_or(AdminError::Moving)?;
+            list.claim(owner, seconds_now(), &place)?;
+            list.state = State::Deleting;
+            Ok(list.revived.iter().filter_map(|name| ObjectName::parse(name)).collect())
+        })
+    }
+
+    /// Notes that the objects up to a position are deleted.
+    pub(super) fn advance(&self, id: &str, owner: &str, done: u64) -> Result<(), AdminError> {
+        let place = self.sink.describe();
+        self.change(|record| {
+            let list = record.list_of(id).ok_or(AdminError::Moving)?;
+            list.claim(owner, seconds_now(), &place)?;
+            list.done = done;
+            Ok(())
+        })
+    }
+
+    /// Ends a list, and removes it.
+    pub(super) fn end(&self, id: &str) -> Result<(), AdminError> {
+        self.change(|record| {
+            if record.list_of(id).is_some() {
+                record.list = None;
+                record.collections = record.collections.saturating_add(1);
+            }
+            Ok(())
+        })?;
+        Ok(self.sink.remove_root(&list_name(id))?)
+    }
+}
+
+impl Record {
+    fn list_of(&mut self, id: &str) -> Option<&mut ListRecord> {
+        self.list.as_mut().filter(|list| list.id == id)
+    }
+}
+
+impl ListRecord {
+    /// Claims the list for a collector, unless another one deletes its objects.
+    fn claim(&mut self, owner: &str, now: i64, place: &str) -> Result<(), AdminError> {
+        let is_taken = self.owner.as_deref().is_some_and(|known| known != owner);
+        if is_taken && now.saturating_sub(self.renewed) < LEASE.as_secs().cast_signed() {
+            return Err(AdminError::locked(place.to_owned())(LockHolder::default()));
+        }
+        (self.owner, self.renewed) = (Some(owner.to_owned()), now);
+        Ok(())
+    }
+}
+
+/// Returns the time of this machine's clock, for leases.
+fn seconds_now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn list_name(id: &str) -> String {
+    format!(".esker_condemned_{id}")
+}
+
+impl CondemnedFolder {
+    /// Reads the list that the record names, and fetches it unless there is a copy.
+    pub(super) fn read_shared(&self, shared: &SharedRecord) -> Result<Option<Condemned>, AdminError> {
+        for _ in 0..ATTEMPTS {
+            let Some(list) = shared.read()?.list else { return Ok(None) };
+            if let Some(copy) = self.copy_of(&list) {
+                return Ok(Some(copy));
+            }
+            // Without the object, another process has just ended the list.
+            if let Some(bytes) = shared.sink.read(&list_name(&list.id), REVIVED_MAX)? {
+                let folder = self.state.join(FOLDER);
+                esker_store::make_dirs(&*self.disk, &folder)
+                    .map_err(AdminError::file("making folder", &folder))?;
+                let path = folder.join(LIST);
+                let _lock = state::lock(&self.state)?;
+                persist(&*self.disk, &path, &bytes).map_err(AdminError::file("writing", &path))?;
+            }
+        }
+        Err(shared.unreadable(RECORD))
+    }
+
+    /// Returns the local copy of a list; none if there is no whole one.
+    fn copy_of(&self, list: &ListRecord) -> Option<Condemned> {
+        let mut copy = self.read_folder().ok().flatten().filter(|copy| copy.id == list.id)?;
+        (copy.progress.state, copy.progress.done) = (list.state, list.done);
+        copy.revived = list.revived.iter().filter_map(|name| ObjectName::parse(name)).collect();
+        Some(copy)
+    }
+}

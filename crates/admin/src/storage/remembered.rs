@@ -1,0 +1,114 @@
+//! The object storage of a repository, remembered in its place so that the name of the repository is enough.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_format::name::RepositoryName;
+use esker_store::{
+    Environment, Sink, StorageSettings, StorageUrl, make_dirs, open_storage, persist, public_url, read_file,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::disks::Disks;
+use crate::error::AdminError;
+use crate::state;
+
+use super::Storage;
+
+const FILE: &str = "storage.json";
+const FILE_MAX: u64 = 1 << 16;
+
+/// Address of the object storage of a repository, and its settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RememberedStorage {
+    /// Address of the repository.
+    pub url: StorageUrl,
+    /// Settings of requests.
+    pub settings: StorageSettings,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    url: String,
+    #[serde(flatten)]
+    settings: StorageSettings,
+}
+
+impl RememberedStorage {
+    /// Returns the storage of the repository of a name: the URL itself if it ends with the name, otherwise `URL/NAME`.
+    pub fn of_repository(
+        url: &StorageUrl,
+        name: &RepositoryName,
+        settings: StorageSettings,
+    ) -> Result<Self, AdminError> {
+        let text = url.to_string();
+        let is_named = text.rsplit('/').next().is_some_and(|last| last == name.as_str());
+        let url = if is_named { url.clone() } else { StorageUrl::parse(&format!("{text}/{name}"))? };
+        Ok(Self { url, settings })
+    }
+
+    /// Reads the storage that is remembered at a place; none if there is none.
+    pub fn read(place: &Path) -> Result<Option<Self>, AdminError> {
+        Self::read_on(&Disks::default(), place)
+    }
+
+    pub(super) fn read_on(disks: &Disks, place: &Path) -> Result<Option<Self>, AdminError> {
+        let path = path(place);
+        let text = read_file(&*disks.private, &path, FILE_MAX).map_err(AdminError::file("reading", &path))?;
+        let Some(text) = text else { return Ok(None) };
+        let refused = |reason: String| AdminError::Settings { path: path.clone(), reason };
+        let stored: Stored = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
+        let url = StorageUrl::parse(&stored.url).map_err(|error| refused(error.to_string()))?;
+        Ok(Some(Self { url, settings: stored.settings }))
+    }
+
+    /// Returns true if a storage is remembered at a place.
+    pub fn is_at(place: &Path) -> bool {
+        path(place).is_file()
+    }
+
+    /// Returns true if there is a repository.
+    pub fn has_head(&self, place: &Path) -> Result<bool, AdminError> {
+        let disks = Disks::default();
+        Storage::new(place, self.open(&disks, place)?).has_head(&disks)
+    }
+
+    /// Remembers the storage at a place.
+    pub fn write(&self, place: &Path) -> Result<(), AdminError> {
+        let disks = Disks::default();
+        let state = state::folder(place);
+        make_dirs(&*disks.private, &state).map_err(AdminError::file("making folder", &state))?;
+        let stored = Stored { url: self.url.to_string(), settings: self.settings.clone() };
+        let text =
+            serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");
+        let path = path(place);
+        persist(&*disks.private, &path, &text).map_err(AdminError::file("writing", &path))
+    }
+
+    /// Forgets the storage at a place, and removes the folders that are empty then.
+    pub fn forget(place: &Path) {
+        let state = state::folder(place);
+        // What stays does no harm.
+        let _ = std::fs::remove_file(path(place));
+        let _ = std::fs::remove_dir(state);
+        let _ = std::fs::remove_dir(place);
+    }
+
+    /// Opens the storage, with credentials of this process.
+    pub fn open(&self, disks: &Disks, place: &Path) -> Result<Arc<dyn Sink>, AdminError> {
+        let state = Some(state::folder(place));
+        let settings =
+            StorageSettings { state, environment: Environment::of_process(), ..self.settings.clone() };
+        Ok(open_storage(&self.url, &settings, disks.served.clone())?)
+    }
+
+    /// Returns the URL under which clients read the repository from a public bucket.
+    pub fn public_url(&self) -> Option<String> {
+        let settings = StorageSettings { environment: Environment::of_process(), ..self.settings.clone() };
+        public_url(self.url.bucket()?, &settings)
+    }
+}
+
+fn path(place: &Path) -> PathBuf {
+    state::folder(place).join(FILE)
+}

@@ -1,0 +1,144 @@
+//! Repositories in object storage: a bucket is named once, and remembered in the folder of the publisher's state.
+
+use std::path::{Path, PathBuf};
+
+use esker_admin::RememberedStorage;
+use esker_format::manifest;
+use esker_format::name::RepositoryName;
+use esker_store::{Environment, StorageSettings, StorageUrl};
+
+use crate::error::Failure;
+use crate::publisher::of_admin;
+
+/// Options for a repository in object storage, which are remembered with its address.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Object storage")]
+pub(crate) struct BucketArgs {
+    /// URL of the server of the bucket, like https://s3.example.org:9000 [default: $AWS_ENDPOINT_URL, else that of the
+    /// provider]
+    #[arg(long, value_name = "URL")]
+    endpoint: Option<String>,
+
+    /// Region of the bucket [default: $AWS_REGION, else us-east-1]
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
+
+    /// Whether URLs have the bucket in their path, and not in their host name [default: true with --endpoint]
+    #[arg(long, value_name = "true|false")]
+    path_style: Option<bool>,
+
+    /// Storage class of objects [default: that of the bucket]
+    #[arg(long, value_name = "NAME")]
+    storage_class: Option<String>,
+
+    /// Additional CA certificates for TLS to the server of the bucket
+    #[arg(long, value_name = "FILE")]
+    storage_ca: Option<PathBuf>,
+
+    /// Profile in ~/.aws/credentials and ~/.aws/config [default: $AWS_PROFILE]
+    #[arg(long, value_name = "NAME")]
+    storage_profile: Option<String>,
+
+    /// Maximum number of requests at once [default: 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    storage_connections: Option<u16>,
+
+    /// File that all publishers lock, for a server that can't replace a file by compare-and-swap
+    #[arg(long, value_name = "FILE")]
+    storage_lock: Option<PathBuf>,
+}
+
+impl BucketArgs {
+    /// Returns the first option that is given.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let options = [
+            ("--endpoint", self.endpoint.is_some()),
+            ("--region", self.region.is_some()),
+            ("--path-style", self.path_style.is_some()),
+            ("--storage-class", self.storage_class.is_some()),
+            ("--storage-ca", self.storage_ca.is_some()),
+            ("--storage-profile", self.storage_profile.is_some()),
+            ("--storage-connections", self.storage_connections.is_some()),
+            ("--storage-lock", self.storage_lock.is_some()),
+        ];
+        options.iter().find(|(_, given)| *given).map(|(option, _)| *option)
+    }
+
+    /// Returns the settings to remember: options, and otherwise the address that the environment names.
+    pub(crate) fn settings(&self) -> Result<StorageSettings, Failure> {
+        let environment = Environment::of_process();
+        let variable =
+            |names: &[&str]| names.iter().find_map(|name| environment.get(name)).map(str::to_owned);
+        let absolute = |option: &str, path: &Option<PathBuf>| {
+            path.as_ref()
+                .map(std::path::absolute)
+                .transpose()
+                .map_err(|error| Failure::usage(format!("{option}: {error}")))
+        };
+        Ok(StorageSettings {
+            endpoint: self
+                .endpoint
+                .clone()
+                .or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"])),
+            region: self.region.clone().or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"])),
+            path_style: self.path_style,
+            storage_class: self.storage_class.clone(),
+            ca: absolute("--storage-ca", &self.storage_ca)?,
+            connections: self.storage_connections.map(usize::from),
+            profile: self.storage_profile.clone().or_else(|| variable(&["AWS_PROFILE"])),
+            lock: absolute("--storage-lock", &self.storage_lock)?,
+            ..StorageSettings::default()
+        })
+    }
+}
+
+/// Remembers the bucket of a repository in the folder of its publisher's state, unless that is done already. A bucket
+/// without a repository is remembered only for a new one.
+pub(crate) fn attach(
+    url: &StorageUrl,
+    name: &RepositoryName,
+    root: &Path,
+    new: Option<&BucketArgs>,
+) -> Result<(), Failure> {
+    let failed = |error| of_admin(&format!("can't use {url} for {name}"), &error);
+    let settings = new.cloned().unwrap_or_default().settings()?;
+    let wanted = RememberedStorage::of_repository(url, name, settings).map_err(failed)?;
+    match RememberedStorage::read(root).map_err(failed)? {
+        Some(known) if known.url != wanted.url => {
+            return Err(Failure::usage(format!(
+                "the storage of {name} is {}, and not {}",
+                known.url, wanted.url
+            ))
+            .hint(format!("leave out --storage; this is remembered in {}", root.join(".esker").display())));
+        }
+        Some(_) if new.is_none() => return Ok(()),
+        None if root.join(manifest::PATH).exists() => {
+            return Err(Failure::usage(format!("{name} is a repository in the folder {}", root.display()))
+                .hint("leave out --storage, or choose another name"));
+        }
+        _ => {}
+    }
+    let is_there = new.is_some() || wanted.has_head(root).map_err(failed)?;
+    if !is_there {
+        return Err(Failure::usage(format!("there is no repository in {}", wanted.url))
+            .hint(format!("make one with `esker repo create {name} --storage {url}`")));
+    }
+    wanted.write(root).map_err(failed)
+}
+
+/// Returns the URL under which a client of this machine reads the repository at a place.
+pub(crate) fn readable_url(root: &Path) -> Result<String, Failure> {
+    let remembered =
+        RememberedStorage::read(root).map_err(|error| of_admin("can't read the storage", &error))?;
+    let Some(remembered) = remembered else { return Ok(format!("file://{}", root.display())) };
+    remembered.public_url().ok_or_else(|| {
+        Failure::usage(format!("there is no URL under which clients read {}", remembered.url))
+            .hint("name the server with --endpoint when the repository is created")
+    })
+}
+
+/// Returns the address of the storage at a place, for messages.
+pub(crate) fn shown(root: &Path) -> String {
+    let remembered = RememberedStorage::read(root).ok().flatten();
+    remembered.map_or_else(|| root.display().to_string(), |remembered| remembered.url.to_string())
+}

@@ -1,0 +1,174 @@
+//! Repositories in object storage, by the binary alone: named once, and then by their name as those in folders.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use esker_testkit::fixture;
+use esker_testkit::listing::of_folder;
+use esker_testkit::s3::{BUCKET, S3Server};
+use esker_testkit::tree_scan::{differences, scan_tree};
+use serde_json::Value;
+
+use crate::publishing::NAME;
+use crate::test_env::{TestEnv, words};
+use crate::test_user::TestUser;
+
+/// A publisher with a bucket.
+struct Site {
+    world: TestEnv,
+    server: S3Server,
+}
+
+impl Site {
+    fn new(person: TestUser) -> Self {
+        let site = Self { world: TestEnv::new(person, fixture::RMD), server: S3Server::start() };
+        let tree = site.tree();
+        person.does(|| {
+            fs::create_dir_all(tree.join("a/b")).expect("folders");
+            fs::write(tree.join("a/b/large"), vec![7; 300_000]).expect("a file");
+            fs::write(tree.join("a/file"), "content").expect("a file");
+        });
+        site
+    }
+
+    fn home(&self, name: &str) -> String {
+        self.world.path("home").join(name).display().to_string()
+    }
+
+    fn tree(&self) -> PathBuf {
+        PathBuf::from(self.home("tree"))
+    }
+
+    fn bucket(&self) -> String {
+        format!("s3://{BUCKET}/cvmfs")
+    }
+
+    /// A command on a machine, which has a folder for the states of publishers.
+    fn command(&self, machine: &str, arguments: &[&str]) -> Command {
+        let mut command = self.world.esker(arguments);
+        command.args(["--keys", &self.home("keys")]);
+        command.env("ESKER_STORAGE", self.home(machine));
+        command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+        command
+    }
+
+    #[track_caller]
+    fn esker(&self, arguments: &[&str]) -> String {
+        let output: Output = self.command("machine", arguments).output().expect("running esker");
+        assert!(output.status.success(), "{arguments:?}: {}", words(&output));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    #[track_caller]
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.esker(&[arguments, &["--json"]].concat())).expect("JSON from esker")
+    }
+
+    fn create(&self) {
+        let endpoint = self.server.endpoint();
+        self.esker(&["repo", "create", NAME, "--storage", &self.bucket(), "--endpoint", &endpoint]);
+    }
+
+    fn publish(&self) -> Value {
+        self.json(&["publish", NAME, &self.home("tree"), "--quiet"])
+    }
+}
+
+#[test]
+fn a_repository_in_a_bucket_is_used_by_its_name_like_one_in_a_folder() {
+    let site = Site::new(TestUser::ordinary());
+    site.create();
+    let address = format!("s3://{BUCKET}/cvmfs/{NAME}");
+    assert_eq!(site.json(&["repo", "info", NAME])["place"], address.as_str());
+    let first = site.publish();
+    assert_eq!((&first["revision"], &first["published"]), (&1.into(), &true.into()), "{first}");
+    let listed = site.json(&["repo", "list", "--storage", &site.home("machine")]);
+    assert_eq!((&listed[0]["name"], &listed[0]["address"]), (&NAME.into(), &address.as_str().into()));
+    site.esker(&["tag", "add", NAME, "v1"]);
+    site.world.person.does(|| fs::write(site.tree().join("a/file"), "changed").expect("a file"));
+    assert_eq!(site.publish()["revision"], 2);
+    let changed = site.esker(&["diff", NAME, "v1"]);
+    assert!(changed.contains("/a/file"), "{changed}");
+    assert!(site.esker(&["log", NAME]).contains("v1"));
+    site.esker(&["rollback", NAME, "--to", "v1"]);
+    assert_eq!(site.json(&["repo", "info", NAME])["revision"], 3);
+    let collected =
+        site.json(&["collect", NAME, "--keep-tags", "--automatic-tags", "1s", "--grace", "0", "--quiet"]);
+    assert_eq!(collected["result"]["waiting"], Value::Null, "{collected}");
+    let checked = site.json(&["check", NAME, "--data", "--quiet"]);
+    assert_eq!(checked["report"]["findings"], Value::Array(vec![]), "{checked}");
+    assert!(checked["report"]["read_objects"].as_u64() > Some(3), "{checked}");
+    assert!(site.esker(&["repo", "reindex", NAME]).contains("indexed"));
+    site.esker(&["repo", "resign", NAME]);
+    let orphans = site.command("machine", &["collect", NAME, "--orphans"]).output().expect("running esker");
+    assert!(words(&orphans).contains(&address) && !orphans.status.success(), "{}", words(&orphans));
+
+    site.esker(&["repo", "remove", NAME, "--yes"]);
+    let left = site.server.objects(BUCKET);
+    assert!(left.is_empty(), "{:?}", left.keys().collect::<Vec<_>>());
+    assert!(!Path::new(&site.home("machine")).join(NAME).exists());
+}
+
+/// The bucket is a Stratum 0 by itself.
+#[test]
+fn clients_mount_straight_from_a_bucket() {
+    let site = Site::new(TestUser::ordinary());
+    site.create();
+    site.publish();
+    fs::copy(site.home(&format!("keys/{NAME}.pub")), site.world.path("key.pub")).expect("the key");
+    let url = format!("{}/{BUCKET}/cvmfs/{NAME}", site.server.endpoint());
+    let mounted = site.world.mount_of(&url, &[]);
+    let expected = site.world.person.does(|| of_folder(&site.tree()));
+    let found = mounted.does(|| scan_tree(&site.world.mountpoint()));
+    let wrong = differences(&expected, &found, site.world.person.ownership());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn publishers_on_two_machines_share_a_bucket_without_a_lock() {
+    let site = Site::new(TestUser::ordinary());
+    site.create();
+    site.publish();
+    let other = |arguments: &[&str]| {
+        let mut command = site.command("other machine", arguments);
+        command.env("AWS_ENDPOINT_URL", site.server.endpoint()).output().expect("running esker")
+    };
+    let nothing = other(&["publish", NAME, &site.home("tree")]);
+    assert!(!nothing.status.success(), "the machine does not know the bucket: {}", words(&nothing));
+    let bucket = site.bucket();
+    let output = other(&["publish", NAME, &site.home("tree"), "--to", "/copy", "--storage", &bucket]);
+    assert!(output.status.success(), "{}", words(&output));
+    // Once is enough.
+    let output = other(&["publish", NAME, &site.home("tree"), "--to", "/again"]);
+    assert!(output.status.success(), "{}", words(&output));
+    let refused = other(&["repo", "info", NAME, "--storage", "s3://elsewhere"]);
+    assert!(words(&refused).contains("s3://elsewhere"), "{}", words(&refused));
+    assert_eq!(site.json(&["repo", "info", NAME])["revision"], 3);
+}
+
+#[test]
+fn a_bucket_that_is_not_there_leaves_nothing_on_the_machine() {
+    let site = Site::new(TestUser::ordinary());
+    let create = ["repo", "create", NAME, "--storage", "s3://missing/x", "--endpoint", &site.server.endpoint()];
+    let output = site.command("machine", &create).output().expect("running esker");
+    assert!(!output.status.success() && words(&output).contains("missing"), "{}", words(&output));
+    assert!(!Path::new(&site.home("machine")).join(NAME).exists());
+    let option = ["repo", "create", NAME, "--endpoint", "http://localhost:1"];
+    let output = site.command("machine", &option).output().expect("running esker");
+    assert!(words(&output).contains("--storage s3://"), "{}", words(&output));
+}
+
+/// Commands of a transaction see the tree that clients read from the bucket.
+#[test]
+fn a_transaction_is_published_to_a_bucket() {
+    let site = Site::new(TestUser::ordinary());
+    site.create();
+    site.publish();
+    let script = format!("echo more > /cvmfs/{NAME}/a/more && cat /cvmfs/{NAME}/a/file");
+    let run = ["transaction", "--transactions", &site.home("open"), NAME, "--quiet"];
+    let mut command = site.command("machine", &run);
+    let output = command.args(["--", "sh", "-c", &script]).output().expect("running esker");
+    assert!(output.status.success(), "{}", words(&output));
+    assert_eq!(site.json(&["repo", "info", NAME])["revision"], 2);
+}
