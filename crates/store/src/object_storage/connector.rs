@@ -66,7 +66,11 @@ impl HttpService for Connector {
             Ok(response) => tracing::debug!(%method, path, status = response.status().as_u16(), "answered"),
             Err(cause) => tracing::debug!(%method, path, "failed: {cause}"),
         }
-        let mut response = outcome.map_err(|cause| HttpError::new(kind(&cause), cause))?;
+        let mut response = outcome.map_err(|cause| {
+            // Where that service doesn't answer at once, there is none.
+            let kind = if is_metadata { HttpErrorKind::Unknown } else { kind(&cause) };
+            HttpError::new(kind, cause)
+        })?;
         if response.status() == StatusCode::NOT_IMPLEMENTED {
             // `object_store` repeats requests after every status from 500 on; this one is an answer for good.
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;

@@ -111,3 +111,49 @@ fn moto_holds_a_repository() {
     let lock = tempfile::tempdir().unwrap();
     keeps_its_promises(&StorageSettings { lock: Some(lock.path().join("lock")), ..settings(&server) });
 }
+
+#[test]
+fn versitygw_keeps_each_published_round_when_it_is_killed() {
+    const ROUNDS: u32 = 60;
+    const KILLS: u32 = 6;
+    const PER_ROUND: u32 = 5;
+    let Some(mut server) = S3Program::versitygw() else {
+        skip_optional!("versitygw is not installed (scripts/s3-servers.sh versitygw)");
+        return;
+    };
+    keeps_its_promises(&settings(&server));
+    decides_races(&settings(&server));
+    let settings = settings(&server);
+    open(URL, &settings).remove_root(HEAD).unwrap();
+    let objects = |round: u32| (round * PER_ROUND..(round + 1) * PER_ROUND).map(object);
+    let (published, rounds) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let published = published;
+            let sink = open(URL, &settings);
+            let mut old: Option<Vec<u8>> = None;
+            for round in 0..ROUNDS {
+                for (name, bytes) in objects(round) {
+                    sink.put(&name, &bytes).unwrap();
+                }
+                sink.flush().unwrap();
+                let new = round.to_string().into_bytes();
+                assert_eq!(sink.replace_root(HEAD, &new, old.as_deref()).unwrap(), Swap::Replaced);
+                old = Some(new);
+                published.send(round).unwrap();
+            }
+        });
+        // It ends with the publisher.
+        for round in rounds {
+            if round % (ROUNDS / KILLS) == 1 {
+                server.kill();
+                server.restart();
+            }
+        }
+    });
+    let sink = open(URL, &settings);
+    assert_eq!(sink.read(HEAD, 10).unwrap(), Some((ROUNDS - 1).to_string().into_bytes()));
+    for (name, bytes) in (0..ROUNDS).flat_map(objects) {
+        assert_eq!(sink.read(&name.path(), 1000).unwrap(), Some(bytes), "{name}");
+    }
+}

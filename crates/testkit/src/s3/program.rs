@@ -15,15 +15,12 @@ use crate::waiting::until;
 /// Time limit for a program to start listening.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes the command of a server that listens at a port and keeps its files in a folder.
-type StartProgram = Box<dyn Fn(u16, &Path) -> Command + Send + Sync>;
-
 /// A running server with an empty bucket named [`BUCKET`]. Its key is `key`, with the secret `secret`.
 pub struct S3Program {
     folder: TempDir,
-    command: StartProgram,
     child: Child,
     port: u16,
+    command: Box<dyn Fn(u16, &Path) -> Command + Send + Sync>,
 }
 
 impl S3Program {
@@ -38,7 +35,7 @@ impl S3Program {
         }))
     }
 
-    /// Starts gofakes3, which keeps buckets in a file, also when it is killed; none if it isn't installed.
+    /// Starts gofakes3, which keeps buckets in a file; none if it isn't installed.
     pub fn gofakes3_on_disk() -> Option<Self> {
         let program = installed("bin/gofakes3")?;
         Some(Self::start(move |port, folder| {
@@ -75,11 +72,16 @@ impl S3Program {
     pub fn versitygw() -> Option<Self> {
         let program = installed("bin/versitygw")?;
         Some(Self::start(move |port, folder| {
-            let buckets = folder.join("buckets");
-            fs::create_dir_all(buckets.join(BUCKET)).expect("a folder");
+            let (buckets, notes) = (folder.join("buckets"), folder.join("notes"));
+            for made in [&buckets.join(BUCKET), &notes] {
+                fs::create_dir_all(made).expect("a folder");
+            }
             let mut command = Command::new(&program);
             command.env("ROOT_ACCESS_KEY", "key").env("ROOT_SECRET_KEY", "secret");
-            command.args(["--port", &format!("127.0.0.1:{port}"), "posix", "--nometa"]).arg(buckets);
+            command
+                .args(["--port", &format!("127.0.0.1:{port}"), "posix", "--sidecar"])
+                .arg(notes)
+                .arg(buckets);
             command
         }))
     }
@@ -89,32 +91,32 @@ impl S3Program {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = free.local_addr().expect("its address").port();
         drop(free);
-        let child = spawn(&command, port, folder.path());
-        let mut server = Self { folder, command: Box::new(command), child, port };
-        server.wait_until_it_listens();
+        let child = run(command(port, folder.path()), folder.path());
+        let mut server = Self { folder, child, port, command: Box::new(command) };
+        server.wait();
         server
     }
 
-    /// Kills the program.
+    /// Kills the server.
     pub fn kill(&mut self) {
-        self.child.kill().expect("a signal");
+        self.child.kill().expect("killing the server");
         self.child.wait().expect("its end");
     }
 
-    /// Starts the program again, at the same port and with the same files.
+    /// Starts a killed server again with what it has on disk, at the same port.
     pub fn restart(&mut self) {
-        self.child = spawn(&self.command, self.port, self.folder.path());
-        self.wait_until_it_listens();
+        self.child = run((self.command)(self.port, self.folder.path()), self.folder.path());
+        self.wait();
     }
 
-    /// No program reports that it listens.
-    fn wait_until_it_listens(&mut self) {
+    /// Waits until the server accepts a connection: no program reports that it listens.
+    fn wait(&mut self) {
         let listens = until(PATIENCE, || {
             let ended = self.child.try_wait().expect("its state");
-            assert!(ended.is_none(), "a server ended: {ended:?}\n{}", self.log());
+            assert!(ended.is_none(), "the server ended: {ended:?}\n{}", self.log());
             TcpStream::connect(SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))).is_ok()
         });
-        assert!(listens, "a server does not listen\n{}", self.log());
+        assert!(listens, "the server does not listen\n{}", self.log());
     }
 
     /// Returns the URL of the server.
@@ -127,11 +129,9 @@ impl S3Program {
     }
 }
 
-fn spawn(command: &dyn Fn(u16, &Path) -> Command, port: u16, folder: &Path) -> Child {
-    let log = folder.join("log");
-    let mut command = command(port, folder);
-    command.current_dir(folder).stdin(Stdio::null());
-    command.stdout(File::create(&log).expect("a log")).stderr(File::create(&log).expect("a log"));
+fn run(mut command: Command, folder: &Path) -> Child {
+    let log = || File::create(folder.join("log")).expect("a log");
+    command.current_dir(folder).stdin(Stdio::null()).stdout(log()).stderr(log());
     command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
