@@ -58,14 +58,15 @@ pull() { # FOLDER
     mkdir -p "$1/data/txn" "$work/tmp/pull"
     for byte in $(seq 0 255); do mkdir -p "$1/data/$(printf '%02x' "$byte")"; done
     "$build/cvmfs_swissknife" pull -u "$address/$name" -m "$name" -k "$work/keys/$name.pub" \
-        -r "local,$1/data/txn,$1" -x "$work/tmp/pull" -n "${WORKERS:-16}" -l 1 -t 10 -a 3 -i
+        -r "local,$1/data/txn,$1" -x "$work/tmp/pull" -n "${WORKERS:-16}" -t 10 -a 3 \
+        -w "file://$1" -R "$1.reflog" -i
 }
 export -f pull
 export address build
 
 case " $parts " in *" pairs "*)
     for pair in $(seq "$pairs"); do
-        rm -rf "$work/one" "$work/two"
+        rm -rf "$work/one" "$work/two" "$work/two.reflog"
         timed "esker replicate $pair" bash -c 'replicate "$address/$name" "$work/one"'
         timed "cvmfs_swissknife pull $pair" bash -c 'eval "$(declare -f pull)"; pull "$work/two"'
     done

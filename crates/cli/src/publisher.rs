@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, RememberedStorage, ReplicaState, Report,
-    Repository, Shrink, TagRequest, remembered_spool,
+    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, RememberedStorage,
+    ReplicaState, Report, Repository, Shrink, TagRequest, remembered_spool,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;

@@ -117,7 +117,8 @@ impl<'f> Fetcher<'f> {
         if self.replica.storage.is_folder() || wanted.len() < LISTED_FROM {
             return Ok(None);
         }
-        let sorter = || Sorter::new(self.options.disks.private.clone(), &self.replica.scratch(), self.options.buffer);
+        let sorter =
+            || Sorter::new(self.options.disks.private.clone(), &self.replica.scratch(), self.options.buffer);
         let (mut stored, mut failure) = (sorter(), None);
         self.replica.sink.list(&mut |name, len| {
             if len > 0 && failure.is_none() {
@@ -143,7 +144,8 @@ impl<'f> Fetcher<'f> {
         self.check_space(0)?;
         self.total.fetch_add(wanted.len(), Ordering::Relaxed);
         let absent = self.absent(wanted)?;
-        self.present.fetch_add(absent.as_ref().map_or(0, |absent| wanted.len() - absent.len()), Ordering::Relaxed);
+        self.present
+            .fetch_add(absent.as_ref().map_or(0, |absent| wanted.len() - absent.len()), Ordering::Relaxed);
         let (sender, receiver) = unbounded();
         std::thread::scope(|scope| {
             for _ in 0..WRITERS {

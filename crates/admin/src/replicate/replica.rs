@@ -97,7 +97,11 @@ impl Replica {
     pub(super) fn open(root: &Path, disks: &Disks) -> Result<Self, AdminError> {
         let mut replica = Self::look(root, disks)?;
         // A bucket is asked whether it exists, once.
-        let is_made = if replica.storage.is_folder() { root.join("data/txn").is_dir() } else { replica.state.is_some() };
+        let is_made = if replica.storage.is_folder() {
+            root.join("data/txn").is_dir()
+        } else {
+            replica.state.is_some()
+        };
         if !is_made {
             replica.storage.make_folders(disks)?;
         }

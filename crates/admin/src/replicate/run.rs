@@ -13,15 +13,15 @@ use esker_format::time::UnixTime;
 
 use super::commit::{Prepared, Switched};
 use super::fetcher::Fetcher;
-use super::history::{CopiedHistory, described};
+use super::history::{CopiedHistory, Tagged, described};
 use super::offer::Offer;
-use super::options::{Replicate, Replicated, ReplicationPlan, SkippedRevision};
+use super::options::{Replicate, Replicated, ReplicationPlan, RevisionLimit, SkippedRevision};
 use super::origin::Origin;
 use super::replica::{Replica, ReplicaState, fingerprint};
 use super::walk::{Tree, Walker, plain_size};
 use crate::collect::status_date;
 use crate::error::AdminError;
-use crate::hash_lists::{HashLists, SortedSet};
+use crate::hash_lists::{HashLists, SortedSet, Sorter};
 use crate::signed::SMALL_FILE_MAX;
 
 /// Attempts to switch the head, of which all but the first follow a collect or another program's change.
@@ -33,9 +33,14 @@ const IN_PROGRESS: &str = ".cvmfs_is_snapshotting";
 struct Wanted {
     /// Of the head.
     head: SortedSet,
-    /// Of tagged revisions only.
+    /// Of other revisions only.
     tagged: SortedSet,
+    /// Revisions without tags between the old head and the new one.
+    between: Vec<Tagged>,
 }
+
+/// Most revisions without tags that are copied in one run.
+const BETWEEN_MAX: usize = 10_000;
 
 impl Replicate<'_> {
     /// Returns what a replication would fetch, and changes nothing.
@@ -193,13 +198,15 @@ impl Replicate<'_> {
             Err(what) => return Err(AdminError::Missing { what, object: root.to_string() }),
         }
         prepared.roots.push(root);
-        for tagged in &history.revisions {
+        for tagged in history.revisions.iter().chain(&wanted.between) {
             match walker.catalogs_of(&tagged.root, &lost)? {
                 Ok(below) => {
                     done.revisions += u64::from(!below.is_empty());
                     catalogs.extend(below);
                     prepared.roots.push(tagged.root);
                 }
+                // No client can name it.
+                Err(_) if tagged.tags.is_empty() => {}
                 Err(reason) => {
                     let (revision, tags) = (tagged.revision, tagged.tags.clone());
                     done.skipped.push(SkippedRevision { revision, tags, reason });
@@ -275,8 +282,35 @@ impl Replicate<'_> {
             let tree = Tree { root: tagged.root, root_path, size: tagged.size, required: false };
             walker.tree(&tree, &mut sorter)?;
         }
+        let between = self.between(walker, offer, before, &mut sorter)?;
         let tagged = walker.without(&sorter.finish()?, &named)?;
-        Ok(Wanted { head, tagged })
+        Ok(Wanted { head, tagged, between })
+    }
+
+    /// Visits the revisions without tags between the old head and the new one, if the repository keeps all revisions. A
+    /// replica of CernVM-FS that copies from this one follows them and fails if one is missing.
+    fn between(
+        &self,
+        walker: &mut Walker<'_>,
+        offer: &Offer,
+        before: Option<&Manifest>,
+        sorter: &mut Sorter,
+    ) -> Result<Vec<Tagged>, AdminError> {
+        let mut found = Vec::new();
+        if before.is_none() || offer.head.garbage_collectable() || self.revisions != RevisionLimit::All {
+            return Ok(found);
+        }
+        let mut next = walker.previous_of(&offer.head.root_catalog().hash)?;
+        while let Some(root) = next.filter(|_| found.len() < BETWEEN_MAX) {
+            if walker.is_complete(&root)? || Some(root) == before.map(|head| head.root_catalog) {
+                break;
+            }
+            let root_path = ObjectName::new(root, ObjectKind::Catalog).path();
+            walker.tree(&Tree { root, root_path, size: None, required: false }, sorter)?;
+            found.push(Tagged { root, revision: 0, size: None, tags: Vec::new() });
+            next = walker.previous_of(&root)?;
+        }
+        Ok(found)
     }
 
     fn master_keys(&self) -> Result<MasterKeys, AdminError> {

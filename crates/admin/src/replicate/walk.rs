@@ -128,8 +128,14 @@ impl<'w> Walker<'w> {
         Ok(())
     }
 
+    /// Returns the root catalog of the revision before one whose root catalog was read; none if there is none, or if its
+    /// list could not be kept.
+    pub(super) fn previous_of(&self, root: &ContentHash) -> Result<Option<ContentHash>, AdminError> {
+        Ok(self.lists.get(root)?.and_then(|list| list.previous))
+    }
+
     /// Returns true if a catalog is here with everything that it leads to.
-    fn is_complete(&self, catalog: &ContentHash) -> Result<bool, AdminError> {
+    pub(super) fn is_complete(&self, catalog: &ContentHash) -> Result<bool, AdminError> {
         let name = ObjectName::new(*catalog, ObjectKind::Catalog);
         if !self.trusts || self.replica.sink.len_of(&name)?.is_none() {
             return Ok(false);

@@ -64,7 +64,8 @@ fn a_killed_replication_leaves_a_whole_replica_and_is_continued() {
     for round in 0..2 {
         for requests in [1, 3, 5, 9, 20, 40] {
             mirror.forget();
-            let mut child = replicate(&workshop, &url, "copy", &[]).stdout(Stdio::null()).spawn().expect("esker");
+            let mut child =
+                replicate(&workshop, &url, "copy", &[]).stdout(Stdio::null()).spawn().expect("esker");
             let ended = until_requests(&mirror, &mut child, requests);
             if !ended {
                 kills += 1;
@@ -83,7 +84,8 @@ fn a_killed_replication_leaves_a_whole_replica_and_is_continued() {
         let top = PathBuf::from(workshop.tree());
         workshop.world.person.does(|| {
             for number in 0..20 {
-                fs::write(top.join(format!("b/new{number}")), format!("round {round} {number}")).expect("a file");
+                fs::write(top.join(format!("b/new{number}")), format!("round {round} {number}"))
+                    .expect("a file");
             }
         });
         let output = workshop.esker(&["publish", NAME, &workshop.tree(), "--quiet"]);
@@ -182,7 +184,8 @@ fn a_replica_is_described_checked_and_collected_without_keys() {
 fn several_repositories_are_replicated_at_once() {
     let workshop = published(TestUser::ordinary());
     let mirror = Mirror::serve(workshop.home("storage"));
-    let output = replicate(&workshop, &mirror.url(NAME), "copy", &[&mirror.url("other.example.org")]).output();
+    let output =
+        replicate(&workshop, &mirror.url(NAME), "copy", &[&mirror.url("other.example.org")]).output();
     let output = output.expect("running esker");
     assert!(!output.status.success(), "{}", words(&output));
     assert!(words(&output).contains("1 of 2 repositories"), "{}", words(&output));

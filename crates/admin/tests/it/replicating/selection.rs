@@ -112,3 +112,31 @@ fn a_partial_replica_has_the_catalogs_of_its_paths_and_says_so() {
     assert!(!scene.root().join(".cvmfs_partial_replica").exists());
     scene.assert_equal();
 }
+
+#[test]
+fn revisions_without_tags_are_copied_if_the_repository_keeps_all() {
+    for collectable in [false, true] {
+        let scene = Scene::of(|new| {
+            new.settings.automatic_tags = false;
+            new.garbage_collectable = collectable;
+        });
+        scene.replicate();
+        let mut roots = Vec::new();
+        for number in 0..5 {
+            revisions_from(&scene, number);
+            roots.push(head(&scene.workshop.root()).root_catalog.to_string());
+        }
+        scene.replicate();
+        let is_here =
+            |root: &&String| scene.root().join(format!("data/{}/{}C", &root[..2], &root[2..])).exists();
+        // The head, and the one before with the tag `trunk-previous`.
+        let expected = if collectable { 2 } else { 5 };
+        assert_eq!(roots.iter().filter(is_here).count(), expected, "{collectable}");
+        scene.assert_equal();
+    }
+}
+
+fn revisions_from(scene: &Scene, number: u32) {
+    fs::write(scene.workshop.source().join("b/f0"), format!("one more {number}")).unwrap();
+    scene.workshop.publish();
+}
