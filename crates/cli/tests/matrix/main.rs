@@ -54,6 +54,7 @@ mod served;
 mod server_kill;
 mod setup;
 mod sharing;
+mod site_proxy;
 mod slow;
 mod status_of_users;
 mod stuck;
