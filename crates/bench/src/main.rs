@@ -12,8 +12,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
     backing, clients, fetch, link, lookup, nodes, prepare, publish, publisher, pynamic, record_list, route,
-    scale, startup, storage, waits,
-    scale, site, startup, waits,
+    scale, site, startup, storage, waits,
 };
 
 /// Measures Esker and other methods for comparison.
