@@ -274,7 +274,7 @@ fn twenty_publishers(site: &Site) {
     assert_eq!(accepted.len() + lost, PUBLISHERS * ROUNDS);
     assert!(accepted.keys().copied().eq(1..=accepted.len() as u64), "{accepted:?}");
     let mut expected: BTreeMap<&str, &str> = BTreeMap::new();
-    expected.extend(accepted.values());
+    expected.extend(accepted.values().copied());
     site.assert_shows(&expected.into_iter().collect::<Vec<_>>());
     // Each has its tag, beside the two of the trunk.
     assert_eq!(site.findings().tags.len(), accepted.len() + 2);
