@@ -33,6 +33,8 @@ pub enum Conditions {
     Atomic,
     /// Of puts that arrive at once, two may win: the condition is checked before the body is stored.
     Racy,
+    /// Every seventh answer has the version of the present content with the content before.
+    Torn,
     /// Conditions are ignored.
     Ignored,
     /// Puts with conditions are refused.

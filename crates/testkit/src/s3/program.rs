@@ -72,16 +72,11 @@ impl S3Program {
     pub fn versitygw() -> Option<Self> {
         let program = installed("bin/versitygw")?;
         Some(Self::start(move |port, folder| {
-            let (buckets, notes) = (folder.join("buckets"), folder.join("notes"));
-            for made in [&buckets.join(BUCKET), &notes] {
-                fs::create_dir_all(made).expect("a folder");
-            }
+            let buckets = folder.join("buckets");
+            fs::create_dir_all(buckets.join(BUCKET)).expect("a folder");
             let mut command = Command::new(&program);
             command.env("ROOT_ACCESS_KEY", "key").env("ROOT_SECRET_KEY", "secret");
-            command
-                .args(["--port", &format!("127.0.0.1:{port}"), "posix", "--sidecar"])
-                .arg(notes)
-                .arg(buckets);
+            command.args(["--port", &format!("127.0.0.1:{port}"), "posix"]).arg(buckets);
             command
         }))
     }
