@@ -124,8 +124,7 @@ pub use publish::Publish;
 pub use reindex::Reindexed;
 pub use remove::Removal;
 pub use replicate::{
-    Replica, ReplicaState, Replicate, ReplicateProgress, Replicated, ReplicationPlan, RevisionLimit,
-    SkippedRevision,
+    ReplicaState, Replicate, ReplicateProgress, Replicated, ReplicationPlan, RevisionLimit, SkippedRevision,
 };
 pub use report::{BundleCounts, Report, Seconds};
 pub use repository::Repository;

@@ -27,4 +27,4 @@ pub use options::{
 };
 pub(crate) use walk::is_selected;
 
-pub use replica::{Replica, ReplicaState};
+pub use replica::ReplicaState;

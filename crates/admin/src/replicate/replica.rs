@@ -80,9 +80,8 @@ impl ReplicaState {
     }
 }
 
-/// The folder of a replica, opened for a run.
-pub struct Replica {
-    pub(super) root: PathBuf,
+/// The storage of a replica, opened for a run.
+pub(super) struct Replica {
     pub(super) storage: Storage,
     pub(super) sink: Arc<dyn Sink>,
     pub(super) disks: Disks,
@@ -94,11 +93,11 @@ pub struct Replica {
 
 impl Replica {
     /// Opens a replica for a run, and makes it if it does not exist.
-    pub(super) fn open(root: &Path, disks: &Disks) -> Result<Self, AdminError> {
-        let mut replica = Self::look(root, disks)?;
+    pub(super) fn open(storage: Storage, disks: &Disks) -> Result<Self, AdminError> {
+        let mut replica = Self::look(storage, disks)?;
         // A bucket is asked whether it exists, once.
         let is_made = if replica.storage.is_folder() {
-            root.join("data/txn").is_dir()
+            replica.storage.place().join("data/txn").is_dir()
         } else {
             replica.state.is_some()
         };
@@ -106,13 +105,13 @@ impl Replica {
             replica.storage.make_folders(disks)?;
         }
         replica.storage.prepare(disks)?;
-        let state = state::make(disks, root)?;
+        let state = state::make(disks, replica.storage.place())?;
         let folder = state.join(FOLDER);
         let catalogs = folder.join(CATALOGS);
         make_dirs(&*disks.private, &catalogs).map_err(AdminError::file("making folder", &catalogs))?;
         let path = folder.join(LOCK);
         let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
-        replica.lock = Some(locking.or_held(AdminError::locked(root.display().to_string()))?);
+        replica.lock = Some(locking.or_held(AdminError::locked(replica.storage.describe()))?);
         // Another run may have ended since the first look.
         replica.remembered = ReplicaState::read_on(&*disks.private, &state)?;
         replica.state = Some(state);
@@ -120,17 +119,15 @@ impl Replica {
     }
 
     /// Opens a replica, which may not exist, to read it.
-    pub(super) fn look(root: &Path, disks: &Disks) -> Result<Self, AdminError> {
-        let state = state::folder(root);
+    pub(super) fn look(storage: Storage, disks: &Disks) -> Result<Self, AdminError> {
+        let state = state::folder(storage.place());
         let remembered = ReplicaState::read_on(&*disks.private, &state)?;
-        let storage = Storage::open_on(disks, root)?;
         let sink = storage.sink().clone();
         let has = |path: &str| Ok::<_, AdminError>(sink.read(path, SMALL_FILE_MAX)?.is_some());
         if remembered.is_none() && has(manifest::PATH)? && has(MASTER_REPLICA)? {
             return Err(AdminError::NotReplica(storage.describe()));
         }
         Ok(Self {
-            root: root.to_owned(),
             storage,
             sink,
             disks: disks.clone(),

@@ -23,6 +23,7 @@ use crate::collect::status_date;
 use crate::error::AdminError;
 use crate::hash_lists::{HashLists, SortedSet, Sorter};
 use crate::signed::SMALL_FILE_MAX;
+use crate::storage::Storage;
 
 /// Attempts to switch the head, of which all but the first follow a collect or another program's change.
 const ATTEMPTS: u32 = 4;
@@ -46,7 +47,7 @@ impl Replicate<'_> {
     /// Returns what a replication would fetch, and changes nothing.
     pub fn dry_run(&self, root: &Path, now: UnixTime) -> Result<ReplicationPlan, AdminError> {
         let keys = self.master_keys()?;
-        let replica = Replica::look(root, &self.disks)?;
+        let replica = Replica::look(Storage::open_on(&self.disks, root)?, &self.disks)?;
         let origin = self.origin(&replica);
         let before = head_of(&replica)?;
         let offer = Offer::fetch(&origin, &replica, (&self.name, &keys), now)?;
@@ -85,11 +86,17 @@ impl Replicate<'_> {
         Ok(plan)
     }
 
-    /// Replicates into a folder, which is made if it does not exist.
+    /// Replicates into the storage of a place: a folder, which is made if it does not exist, or the object storage that
+    /// is remembered there.
     pub fn run(&self, root: &Path, now: UnixTime) -> Result<Replicated, AdminError> {
+        self.run_in(Storage::open_on(&self.disks, root)?, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn run_in(&self, storage: Storage, now: UnixTime) -> Result<Replicated, AdminError> {
         let begun = Instant::now();
         let keys = self.master_keys()?;
-        let mut replica = Replica::open(root, &self.disks)?;
+        let mut replica = Replica::open(storage, &self.disks)?;
         let mut state = replica.remembered.clone().unwrap_or_default();
         state.servers.clone_from(&self.servers);
         state.keys = String::from_utf8_lossy(&self.keys).into_owned();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use esker_admin::{
     AdminError, Disks, NewRepository, Replicate, ReplicateProgress, Replicated, ReplicationPlan,
-    RevisionLimit,
+    RevisionLimit, Storage,
 };
 use esker_format::chunker::ChunkSizes;
 use esker_format::manifest::Manifest;
@@ -21,6 +21,7 @@ use esker_store::{Engine, EngineOptions, RetryPolicy, Servers, Source, connect};
 use esker_testkit::check::{Findings, check};
 use esker_testkit::mirror::{Fault, Mirror};
 
+use crate::memory_bucket::{MemoryBucket, MemorySink};
 use crate::workshop::{NAME, Workshop, assert_same_trees, now};
 
 fn quiet(_: ReplicateProgress) {}
@@ -304,4 +305,37 @@ fn repositories_of_the_reference_are_replicated_with_all_tagged_revisions() {
         let report = esker_admin::Check::new(&|_| ()).run(&place, now()).unwrap();
         assert!(report.findings.is_empty(), "{:#?}", report.findings);
     }
+}
+
+#[test]
+fn a_replica_in_object_storage_shows_the_tree_of_its_source_and_is_continued() {
+    let scene = Scene::new();
+    let bucket: Arc<MemoryBucket> = Arc::default();
+    let place = tempfile::tempdir().unwrap();
+    let storage = || Storage::new(place.path(), MemorySink::new(&bucket));
+    let run = || options(&scene.workshop, scene.source()).run_in(storage(), now());
+    // Interrupted after some objects: they are not fetched again.
+    let object = scene.workshop.object_of(b"c 7");
+    let name = object.file_name().unwrap().to_str().unwrap().to_owned();
+    let rule = scene.mirror.fault(move |path| path.ends_with(&name), Fault::Missing);
+    assert!(run().is_err());
+    rule.assert_hit();
+    rule.lift();
+    let done = run().unwrap();
+    assert!(done.changed && done.present > 0, "{done:?}");
+    let judge = || {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join(NAME);
+        bucket.export(&root);
+        let findings = findings(&scene.workshop, &root);
+        findings.assert_whole("in the bucket");
+        assert_same_trees(&scene.workshop.check().listing(), &findings.listing());
+    };
+    judge();
+    fs::write(scene.workshop.source().join("b/f1"), "changed").unwrap();
+    scene.workshop.publish();
+    let done = run().unwrap();
+    assert_eq!((done.objects, done.catalogs), (1, 2), "{done:?}");
+    judge();
+    assert!(!run().unwrap().changed);
 }
