@@ -12,7 +12,7 @@ use esker_store::Authorities;
 use rustix::thread::CapabilitySet;
 use serde_json::json;
 
-use super::serve::{connections_max, signals, stop, url};
+use super::serve::{Controls, connections_max, signals, url};
 use crate::error::{Context, Failure, Kind, chain};
 use crate::logging::LogArgs;
 use crate::output::{Output, parse_duration, parse_size, size};
@@ -140,10 +140,11 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     };
     let proxy = ProxyServer::new(vec![listener], options, Options { limits, ..Options::default() })
         .map_err(|error| of_proxy(&error))?;
-    let (url, stopper) = (url(proxy.address()), proxy.stopper());
+    let url = url(proxy.address(), false);
+    let controls = Controls { stopper: proxy.stopper(), tls: None, access_log: None };
     std::thread::Builder::new()
         .name("stop".into())
-        .spawn(move || stop(&signals, &stopper))
+        .spawn(move || controls.follow(&signals))
         .context(Kind::Failed, "can't start a thread")?;
     let mut out = Output::new();
     if args.json {

@@ -31,7 +31,7 @@ impl ProxyServer {
     ) -> Result<Self, ProxyError> {
         let state = Arc::new(ProxyState::open(proxy, options.limits.listeners)?);
         let counters = Arc::new(Counters::new(options.access_log.clone()));
-        let server = Server::of(listeners, state.clone(), counters, options)?;
+        let server = Server::of(listeners, (state.clone(), state.clone()), counters, options)?;
         Ok(Self { server, state })
     }
 
