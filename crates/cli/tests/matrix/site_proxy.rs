@@ -65,7 +65,8 @@ fn a_mount_through_the_proxy_reads_while_servers_and_proxy_come_and_go() {
     let (cache, key) = (root.path().join("cache"), env.path("key.pub"));
     let proxy = start(&server, &cache, &key, "127.0.0.1:0");
     let url = format!("{server}/cvmfs/full.test");
-    let options = ["--proxy", &proxy.1];
+    let proxy_url = proxy.1.clone();
+    let options = ["--proxy", &proxy_url];
     reads_as(&env, second, &url, &options);
     let fetched = env.mirror.sent();
     env.mirror.leave();
