@@ -8,7 +8,7 @@ use std::process::Command;
 
 use base64ct::{Base64, Encoding as _};
 use esker_testkit::fixture::{FULL, RMD, Repository, SHAKE};
-use esker_testkit::skip;
+use esker_testkit::skip_optional;
 use serde_json::{Value, json};
 
 use crate::chromium::Chromium;
@@ -82,7 +82,10 @@ fn axe() -> Option<String> {
 
 #[test]
 fn pages_have_no_errors_and_ask_no_other_server() {
-    let Some(program) = Chromium::program() else { skip!("Chromium is not installed") };
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
     let scene = Scene::new();
     assert!(scene.first.path().exists());
     let mut browser = Chromium::start(program);
@@ -120,7 +123,10 @@ fn pages_have_no_errors_and_ask_no_other_server() {
 /// to the content.
 #[test]
 fn everything_is_reached_by_keyboard() {
-    let Some(program) = Chromium::program() else { skip!("Chromium is not installed") };
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
     let scene = Scene::new();
     let mut browser = Chromium::start(program);
     for path in ["/", "/dashboard/repo/full.test", "/dashboard/repo/full.test/compare", "/dashboard/site"] {
@@ -154,7 +160,10 @@ fn everything_is_reached_by_keyboard() {
 
 #[test]
 fn pages_are_whole_without_scripts() {
-    let Some(program) = Chromium::program() else { skip!("Chromium is not installed") };
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
     let scene = Scene::new();
     let mut browser = Chromium::start(program);
     browser.call("Emulation.setScriptExecutionDisabled", &json!({ "value": true }));
@@ -172,8 +181,14 @@ fn pages_are_whole_without_scripts() {
 
 #[test]
 fn axe_finds_nothing_serious() {
-    let Some(program) = Chromium::program() else { skip!("Chromium is not installed") };
-    let Some(axe) = axe() else { skip!("axe-core is not there; scripts/needs.sh fetches it") };
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
+    let Some(axe) = axe() else {
+        skip_optional!("axe-core is not there; scripts/needs.sh fetches it");
+        return;
+    };
     let scene = Scene::new();
     let mut browser = Chromium::start(program);
     let mut rules = 0;
@@ -199,7 +214,10 @@ fn axe_finds_nothing_serious() {
 /// The pictures of the documents are made by this test, in the folder that `scripts/screenshots.sh` gives.
 #[test]
 fn screenshots_of_a_real_run_are_small() {
-    let Some(program) = Chromium::program() else { skip!("Chromium is not installed") };
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
     let temporary = tempfile::tempdir().expect("a folder");
     let folder = std::env::var_os(SCREENSHOTS).map_or(temporary.path().to_owned(), PathBuf::from);
     let scene = Scene::new();
