@@ -17,6 +17,7 @@ mod history;
 mod offer;
 mod options;
 mod origin;
+mod remembered;
 mod replica;
 mod run;
 mod space;
@@ -27,4 +28,4 @@ pub use options::{
 };
 pub(crate) use walk::is_selected;
 
-pub use replica::ReplicaState;
+pub use remembered::ReplicaState;

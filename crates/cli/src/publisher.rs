@@ -80,6 +80,11 @@ impl PublisherArgs {
         Self { storage: Some(storage.to_owned()), keys: Some(keys.to_owned()), signer: None }
     }
 
+    /// Returns the options for repositories in this storage, or in the default one.
+    pub(crate) fn in_storage(storage: Option<&Path>) -> Self {
+        Self { storage: storage.map(ToOwned::to_owned), ..Self::default() }
+    }
+
     /// True if the storage or the keys are named.
     pub(crate) fn is_given(&self) -> bool {
         self.storage.is_some() || self.keys.is_some()

@@ -303,6 +303,11 @@ impl<'f> Fetcher<'f> {
         }
     }
 
+    /// Lets the present fetch end early, without a failure of its own.
+    pub(super) fn give_up(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
     /// Keeps the first failure; what is requested still arrives and is dropped.
     fn fail(&self, error: AdminError) {
         self.failed.store(true, Ordering::Relaxed);

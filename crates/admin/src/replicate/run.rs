@@ -17,7 +17,8 @@ use super::history::{CopiedHistory, Tagged, described};
 use super::offer::Offer;
 use super::options::{Replicate, Replicated, ReplicationPlan, RevisionLimit, SkippedRevision};
 use super::origin::Origin;
-use super::replica::{Replica, ReplicaState, fingerprint};
+use super::remembered::ReplicaState;
+use super::replica::{Replica, fingerprint};
 use super::walk::{Tree, Walker, plain_size};
 use crate::collect::status_date;
 use crate::error::AdminError;
@@ -30,14 +31,13 @@ const ATTEMPTS: u32 = 4;
 /// File that exists while a replication is under way.
 const IN_PROGRESS: &str = ".cvmfs_is_snapshotting";
 
-/// Objects that a head leads to and the replica may lack.
-struct Wanted {
-    /// Of the head.
-    head: SortedSet,
-    /// Of other revisions only.
-    tagged: SortedSet,
+/// What is copied besides the head.
+struct Others {
+    history: CopiedHistory,
     /// Revisions without tags between the old head and the new one.
     between: Vec<Tagged>,
+    /// Objects of all these revisions that the head does not name.
+    wanted: SortedSet,
 }
 
 /// Most revisions without tags that are copied in one run.
@@ -56,8 +56,8 @@ impl Replicate<'_> {
         walker.trusts = !self.full && replica.is_complete(&self.path_texts())?;
         let condemned = replica.condemned().map(|folder| folder.read()).transpose()?.flatten();
         walker.condemned = condemned.as_ref();
-        let history = CopiedHistory::fetch(self, &origin, &replica, &offer.head)?;
-        let wanted = self.walk(&mut walker, &offer, &history, before.as_ref())?;
+        let (named, wanted) = self.walk_head(&mut walker, &offer, before.as_ref())?;
+        let others = self.walk_others(&mut walker, &offer, &named, &origin, &replica, before.as_ref())?;
         let mut plan = ReplicationPlan {
             before: before.map(|head| head.revision),
             revision: offer.head.revision(),
@@ -65,7 +65,7 @@ impl Replicate<'_> {
             ..ReplicationPlan::default()
         };
         let fetcher = Fetcher::new(self, &origin, &replica);
-        for tagged in wanted.head.iter().chain(wanted.tagged.iter()) {
+        for tagged in wanted.iter().chain(others.wanted.iter()) {
             let tagged = tagged?;
             if let Some(name) = tagged.record.name()
                 && !fetcher.is_here(&name)?
@@ -74,7 +74,7 @@ impl Replicate<'_> {
                 plan.plain_bytes = plan.plain_bytes.saturating_add(plain_size(&tagged).unwrap_or(0));
             }
         }
-        for tagged in &history.revisions {
+        for tagged in &others.history.revisions {
             match walker.catalogs_of(&tagged.root, &HashSet::new())? {
                 Ok(catalogs) => plan.revisions += u64::from(!catalogs.is_empty()),
                 Err(reason) => {
@@ -190,12 +190,21 @@ impl Replicate<'_> {
         let mut walker = Walker::new(self, origin, replica, &lists);
         walker.trusts = !self.full && replica.is_complete(&self.path_texts())?;
         walker.condemned = condemned.as_ref();
-        let history = CopiedHistory::fetch(self, origin, replica, &offer.head)?;
-        let wanted = self.walk(&mut walker, offer, &history, head.as_ref())?;
+        let (named, wanted) = self.walk_head(&mut walker, offer, head.as_ref())?;
         let trusts = walker.trusts;
         let fetcher = Fetcher::new(self, origin, replica);
-        fetcher.fetch(&wanted.head, true)?;
-        let lost = fetcher.fetch(&wanted.tagged, false)?;
+        // The objects of the head arrive while the other revisions are read.
+        let others = std::thread::scope(|scope| {
+            let fetched = scope.spawn(|| fetcher.fetch(&wanted, true));
+            let others = self.walk_others(&mut walker, offer, &named, origin, replica, head.as_ref());
+            if others.is_err() {
+                fetcher.give_up();
+            }
+            let fetched = fetched.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            fetched.and(others)
+        })?;
+        let lost = fetcher.fetch(&others.wanted, false)?;
+        let history = &others.history;
         let mut prepared = Prepared { before, collections, ..Prepared::default() };
         prepared.warnings.extend(history.warning.clone());
         let root = offer.head.root_catalog().hash;
@@ -205,7 +214,7 @@ impl Replicate<'_> {
             Err(what) => return Err(AdminError::Missing { what, object: root.to_string() }),
         }
         prepared.roots.push(root);
-        for tagged in history.revisions.iter().chain(&wanted.between) {
+        for tagged in history.revisions.iter().chain(&others.between) {
             match walker.catalogs_of(&tagged.root, &lost)? {
                 Ok(below) => {
                     done.revisions += u64::from(!below.is_empty());
@@ -235,7 +244,7 @@ impl Replicate<'_> {
             }
         }
         // Of a list that began or ended meanwhile, the commit finds out itself.
-        let named = wanted.head.iter().chain(wanted.tagged.iter());
+        let named = wanted.iter().chain(others.wanted.iter());
         let named = named.filter_map(|tagged| tagged.map(|tagged| tagged.record.name()).transpose());
         let catalogs = prepared.catalogs.iter().map(|hash| Ok(ObjectName::new(*hash, ObjectKind::Catalog)));
         let small = prepared.small.iter().map(|(name, _)| Ok(*name));
@@ -264,34 +273,40 @@ impl Replicate<'_> {
         Ok(true)
     }
 
-    fn walk(
+    /// Visits the catalogs of the head, and returns the objects that they name, and those among them that may be absent.
+    fn walk_head(
         &self,
         walker: &mut Walker<'_>,
         offer: &Offer,
-        history: &CopiedHistory,
         before: Option<&Manifest>,
-    ) -> Result<Wanted, AdminError> {
+    ) -> Result<(SortedSet, SortedSet), AdminError> {
         let root = offer.head.root_catalog();
-        let tree = Tree {
-            root: root.hash,
-            root_path: offer.head.path(root),
-            size: offer.head.root_catalog_size(),
-            required: true,
-        };
+        let (root_path, size) = (Some(offer.head.path(root)), offer.head.root_catalog_size());
         let mut sorter = walker.sorter();
-        walker.tree(&tree, &mut sorter)?;
+        walker.trees(vec![Tree { root: root.hash, root_path, size }], true, &mut sorter)?;
         let named = sorter.finish()?;
         let replaced = walker.of_replaced(before.map(|head| head.root_catalog), root.hash)?;
-        let head = walker.without(&named, &replaced)?;
+        let wanted = walker.without(&named, &replaced)?;
+        Ok((named, wanted))
+    }
+
+    /// Visits the catalogs of the other revisions, and returns their objects that the head does not name.
+    fn walk_others(
+        &self,
+        walker: &mut Walker<'_>,
+        offer: &Offer,
+        named: &SortedSet,
+        origin: &Origin,
+        replica: &Replica,
+        before: Option<&Manifest>,
+    ) -> Result<Others, AdminError> {
+        let history = CopiedHistory::fetch(self, origin, replica, &offer.head)?;
         let mut sorter = walker.sorter();
-        for tagged in &history.revisions {
-            let root_path = ObjectName::new(tagged.root, ObjectKind::Catalog).path();
-            let tree = Tree { root: tagged.root, root_path, size: tagged.size, required: false };
-            walker.tree(&tree, &mut sorter)?;
-        }
+        let tree = |tagged: &Tagged| Tree { root: tagged.root, root_path: None, size: tagged.size };
+        walker.trees(history.revisions.iter().map(tree).collect(), false, &mut sorter)?;
         let between = self.between(walker, offer, before, &mut sorter)?;
-        let tagged = walker.without(&sorter.finish()?, &named)?;
-        Ok(Wanted { head, tagged, between })
+        let wanted = walker.without(&sorter.finish()?, named)?;
+        Ok(Others { history, between, wanted })
     }
 
     /// Visits the revisions without tags between the old head and the new one, if the repository keeps all revisions. A
@@ -312,8 +327,7 @@ impl Replicate<'_> {
             if walker.is_complete(&root)? || Some(root) == before.map(|head| head.root_catalog) {
                 break;
             }
-            let root_path = ObjectName::new(root, ObjectKind::Catalog).path();
-            walker.tree(&Tree { root, root_path, size: None, required: false }, sorter)?;
+            walker.trees(vec![Tree { root, root_path: None, size: None }], false, sorter)?;
             found.push(Tagged { root, revision: 0, size: None, tags: Vec::new() });
             next = walker.previous_of(&root)?;
         }

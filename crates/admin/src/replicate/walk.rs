@@ -29,16 +29,16 @@ struct Visit {
     /// Directory that it is mounted at.
     path: Vec<u8>,
     size: Option<u64>,
+    /// Path on the server, if that is not the usual one.
+    at: Option<String>,
 }
 
 /// One revision.
 pub(super) struct Tree {
     pub(super) root: ContentHash,
-    /// Path of the root catalog on the server.
-    pub(super) root_path: String,
+    /// Path of the root catalog on the server, if that is not the usual one.
+    pub(super) root_path: Option<String>,
     pub(super) size: Option<u64>,
-    /// Whether a part that no server has is an error. Otherwise it makes the revision incomplete.
-    pub(super) required: bool,
 }
 
 /// Reads catalogs of the servers that are not here yet.
@@ -96,9 +96,18 @@ impl<'w> Walker<'w> {
         Sorter::new(disk, &self.replica.scratch(), self.options.buffer)
     }
 
-    /// Visits the catalogs of a revision that are not here, and adds the objects that they name to a sorter.
-    pub(super) fn tree(&mut self, tree: &Tree, sorter: &mut Sorter) -> Result<(), AdminError> {
-        let mut level = vec![Visit { catalog: tree.root, path: Vec::new(), size: tree.size }];
+    /// Visits the catalogs of revisions that are not here, and adds the objects that they name to a sorter. A part that no
+    /// server has is an error if it is required; otherwise it makes its revision incomplete.
+    pub(super) fn trees(
+        &mut self,
+        trees: Vec<Tree>,
+        required: bool,
+        sorter: &mut Sorter,
+    ) -> Result<(), AdminError> {
+        let visit =
+            |tree: Tree| Visit { catalog: tree.root, path: Vec::new(), size: tree.size, at: tree.root_path };
+        // All revisions at once: each level costs a round trip.
+        let mut level: Vec<Visit> = trees.into_iter().map(visit).collect();
         while !level.is_empty() {
             let mut fresh = Vec::new();
             let mut names = HashSet::new();
@@ -111,7 +120,7 @@ impl<'w> Walker<'w> {
             }
             let sorter = Mutex::new(&mut *sorter);
             let loaded = parallel::map(CATALOGS_AT_ONCE, &self.options.stop, &fresh, |visit| {
-                self.load(visit, tree, &sorter)
+                self.load(visit, required, &sorter)
             })?;
             level = Vec::new();
             for (visit, loaded) in fresh.into_iter().zip(loaded) {
@@ -143,18 +152,18 @@ impl<'w> Walker<'w> {
         Ok(!self.condemned.map_or(Ok(false), |list| list.contains(&name))?)
     }
 
-    fn load(&self, visit: &Visit, tree: &Tree, sorter: &Mutex<&mut Sorter>) -> Result<Loaded, AdminError> {
+    fn load(&self, visit: &Visit, required: bool, sorter: &Mutex<&mut Sorter>) -> Result<Loaded, AdminError> {
         let name = ObjectName::new(visit.catalog, ObjectKind::Catalog);
         let what = format!("the catalog of `{}` in the revision to copy", path::shown(&visit.path));
-        let Some(stored) = self.stored(&name, tree)? else {
-            if tree.required {
+        let Some(stored) = self.stored(&name, visit)? else {
+            if required {
                 let what = format!("{what} on {}", self.origin.source.describe());
                 return Err(AdminError::Missing { what, object: name.to_string() });
             }
             return Ok(Loaded::Missing(format!("no server has {what}")));
         };
         match self.read(&stored, &name, visit, &what, sorter) {
-            Err(error @ (AdminError::Compressed { .. } | AdminError::Catalog { .. })) if !tree.required => {
+            Err(error @ (AdminError::Compressed { .. } | AdminError::Catalog { .. })) if !required => {
                 Ok(Loaded::Missing(error.to_string()))
             }
             other => other.map(Loaded::Below),
@@ -162,14 +171,14 @@ impl<'w> Walker<'w> {
     }
 
     /// Returns the stored bytes of a catalog; none if no server has it.
-    fn stored(&self, name: &ObjectName, tree: &Tree) -> Result<Option<Vec<u8>>, AdminError> {
+    fn stored(&self, name: &ObjectName, visit: &Visit) -> Result<Option<Vec<u8>>, AdminError> {
         if let Some(staged) = self.replica.staged(&name.hash)? {
             return Ok(Some(staged));
         }
         if let Some(here) = self.replica.stored(name, DATABASE_MAX)? {
             return Ok(Some(here));
         }
-        let path = if name.hash == tree.root { tree.root_path.clone() } else { name.path() };
+        let path = visit.at.clone().unwrap_or_else(|| name.path());
         let Some(stored) = self.origin.object(name, path, DATABASE_MAX)? else { return Ok(None) };
         self.fetched.fetch_add(1, Ordering::Relaxed);
         self.fetched_bytes.fetch_add(stored.len() as u64, Ordering::Relaxed);
@@ -193,8 +202,9 @@ impl<'w> Walker<'w> {
             .map_err(unreadable)?;
         let below = catalog.nested().map_err(unreadable)?.into_iter().filter(|nested| !nested.bind);
         let below = below.filter(|nested| is_selected(&nested.path, &self.options.paths));
-        let below = below
-            .filter_map(|nested| Some(Visit { catalog: nested.hash?, path: nested.path, size: nested.size }));
+        let below = below.filter_map(|nested| {
+            Some(Visit { catalog: nested.hash?, path: nested.path, size: nested.size, at: None })
+        });
         let below = below.collect();
         if self.replica.is_locked() && !self.lists.has(&name.hash) {
             self.lists.keep(&name.hash, &list);

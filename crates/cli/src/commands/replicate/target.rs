@@ -27,8 +27,7 @@ pub(super) struct Target {
 impl Target {
     /// Returns the targets of a command line.
     pub(super) fn all(args: &Args, settings: &Settings) -> Result<Vec<Self>, Failure> {
-        let to =
-            args.to.as_deref().map_or_else(PublisherArgs::default, |to| PublisherArgs::of(to, Path::new("")));
+        let to = PublisherArgs::in_storage(args.to.as_deref());
         let sources = if args.all { replicas(&to.storage_folder(settings)?)? } else { args.sources.clone() };
         let mut targets: Vec<Self> = Vec::new();
         for source in &sources {
