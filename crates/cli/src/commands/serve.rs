@@ -1,5 +1,5 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ pub(crate) struct Args {
 
 /// Form of the lines of the access log.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LogFormArg {
+pub(super) enum LogFormArg {
     /// The form of Apache and nginx
     Combined,
     /// A JSON object
@@ -106,11 +106,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     args.folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
     // Before there are threads: each has privileges of its own.
     let account = privileges::named_or_usual(args.user.as_deref())?;
-    let listeners = listeners(args)?;
+    let listeners = listeners(args.listen)?;
     let metrics = args.metrics.map(|address| listen(address, "--metrics")).transpose()?;
     // Files of root alone are opened before the privileges are gone.
     let tls = tls(args)?;
-    let log_output = log_output(args)?;
+    let log_output = log_output(args.access_log.as_deref())?;
     let geo = args.geo_database.as_deref().map(GeoDatabase::open).transpose();
     let geo = geo.map_err(|error| {
         Failure::usage(chain(&error))
@@ -262,13 +262,13 @@ impl Controls {
 }
 
 /// Returns the sockets for clients: those that the service manager passes, or else one at the address.
-fn listeners(args: &Args) -> Result<Vec<TcpListener>, Failure> {
+pub(super) fn listeners(address: SocketAddr) -> Result<Vec<TcpListener>, Failure> {
     let passed =
         inherited_listeners().context(Kind::Failed, "can't use the sockets of the service manager")?;
-    if passed.is_empty() { Ok(vec![listen(args.listen, "--listen")?]) } else { Ok(passed) }
+    if passed.is_empty() { Ok(vec![listen(address, "--listen")?]) } else { Ok(passed) }
 }
 
-fn listen(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
+pub(super) fn listen(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
     Server::listen(address).map_err(|error| {
         Failure::new(Kind::Network, chain(&error)).hint(format!(
             "choose another address or port with {option} ADDR:PORT; port 0 takes any free one"
@@ -286,9 +286,9 @@ fn tls(args: &Args) -> Result<Option<TlsFiles>, Failure> {
 }
 
 /// Opens the file of the access log, without a thread.
-fn log_output(args: &Args) -> Result<Option<LogOutput>, Failure> {
-    let Some(path) = &args.access_log else { return Ok(None) };
-    let target = if path.as_os_str() == "-" { LogTarget::Stdout } else { LogTarget::File(path.clone()) };
+pub(super) fn log_output(path: Option<&Path>) -> Result<Option<LogOutput>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let target = if path.as_os_str() == "-" { LogTarget::Stdout } else { LogTarget::File(path.to_owned()) };
     let output = LogOutput::open(target).map_err(|error| {
         Failure::new(Kind::Failed, format!("can't open the access log {}: {error}", path.display()))
             .hint("name a file in a folder that the server may write to with --access-log FILE")
@@ -296,7 +296,7 @@ fn log_output(args: &Args) -> Result<Option<LogOutput>, Failure> {
     Ok(Some(output))
 }
 
-fn access_log(output: LogOutput, form: LogFormArg) -> Result<AccessLog, Failure> {
+pub(super) fn access_log(output: LogOutput, form: LogFormArg) -> Result<AccessLog, Failure> {
     let form = match form {
         LogFormArg::Combined => LogForm::Combined,
         LogFormArg::Json => LogForm::Json,
