@@ -50,6 +50,7 @@ mod replicating;
 mod revisions;
 mod running;
 mod serve;
+mod serve_operation;
 mod served;
 mod server_kill;
 mod setup;
