@@ -70,8 +70,8 @@ fn object(world: &TestEnv) -> String {
 
 /// Mounts through the program, and compares the tree with the listing of the reference.
 fn read_through(world: &TestEnv, url: &str, options: &[&str]) {
-    world.mount_of(url, options);
-    reads_exactly(world, &world.mounted());
+    let mount = world.mount_of(url, options);
+    reads_exactly(world, &mount);
 }
 
 /// What all programs have in common: rules for caches, and files that don't exist for clients.
