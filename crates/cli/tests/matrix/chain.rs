@@ -149,6 +149,10 @@ fn publish_beside_a_kill(
     outcome.is_err()
 }
 
+fn all_words(parts: &[Part<'_>]) -> String {
+    parts.iter().map(Part::words).collect()
+}
+
 /// Waits for the next publish; panics with the failure of a reader.
 fn pace(failures: &Receiver<String>, until: Instant) {
     match failures.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -187,7 +191,8 @@ fn soak_chain_of_copies() {
     let mut parts = start_parts(&world, &bucket);
     let url = |part: &Part<'_>| format!("{}/cvmfs/{NAME}", part.url());
     let is_ready = |name: &str| world.path(&format!("home/{name}/{NAME}/.cvmfspublished")).exists();
-    assert!(until(ARRIVAL, || is_ready("first") && is_ready("second")), "the replicas are empty");
+    let are_ready = until(ARRIVAL, || is_ready("first") && is_ready("second"));
+    assert!(are_ready, "the replicas are empty\n{}", all_words(&parts));
     let servers = [url(&parts[1]), url(&parts[0])];
     let options = ["--server", &servers[0], "--server", &servers[1], "--push", "server"];
     let mounted = world.mount_of(&url(parts.last().expect("the proxy")), &options);
@@ -223,7 +228,13 @@ fn soak_chain_of_copies() {
             reads.newest.load(Ordering::SeqCst) == tree.number
         });
         let newest = reads.newest.load(Ordering::SeqCst);
-        assert!(arrived, "the client is at {newest} of {}\n{}", tree.number, world.logs());
+        assert!(
+            arrived,
+            "the client is at {newest} of {}\n{}{}",
+            tree.number,
+            world.logs(),
+            all_words(&parts)
+        );
     });
     let expected = world.person.does(|| of_folder(&folder));
     let found = mounted.does(|| scan_tree(&mount));

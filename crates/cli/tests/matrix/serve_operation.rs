@@ -40,7 +40,8 @@ impl Serving {
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_raw(self.child.id().cast_signed()).expect("a process"), signal).expect("a signal");
+        kill_process(Pid::from_raw(self.child.id().cast_signed()).expect("a process"), signal)
+            .expect("a signal");
     }
 }
 
@@ -106,15 +107,24 @@ fn a_hangup_opens_the_access_log_again_and_reads_the_certificate_again() {
     let repository = fixture::FULL.unpack();
     let folder = tempfile::tempdir().expect("a folder");
     let (log, moved) = (folder.path().join("access.log"), folder.path().join("access.log.1"));
-    let options =
-        ["--listen", "127.0.0.1:0", "--access-log", log.to_str().expect("text"), "--access-log-format", "json"];
+    let options = [
+        "--listen",
+        "127.0.0.1:0",
+        "--access-log",
+        log.to_str().expect("text"),
+        "--access-log-format",
+        "json",
+    ];
     let mut serving = Serving::start(&mut esker(&repository.path(), &options));
     let address = serving.address().to_owned();
     assert!(get(&address, TOP).starts_with("HTTP/1.1 200"));
     let is_one = |path: &Path| fs::read_to_string(path).is_ok_and(|text| text.lines().count() == 1);
     assert!(until(PATIENCE, || is_one(&log)), "the request is logged");
     let line: Value = serde_json::from_str(&fs::read_to_string(&log).expect("a log")).expect("JSON");
-    assert_eq!((&line["target"], &line["status"], &line["client"]), (&TOP.into(), &200.into(), &"127.0.0.1".into()));
+    assert_eq!(
+        (&line["target"], &line["status"], &line["client"]),
+        (&TOP.into(), &200.into(), &"127.0.0.1".into())
+    );
     fs::rename(&log, &moved).expect("a file");
     serving.signal(Signal::HUP);
     assert!(until(PATIENCE, || log.exists()), "the log is opened again");
@@ -148,11 +158,13 @@ fn a_server_with_a_certificate_and_a_socket_for_metrics_names_both() {
     let serving = Serving::start(&mut esker(&repository.path(), &options));
     let url = serving.ready["repositories"][0]["url"].as_str().expect("a URL");
     assert!(url.starts_with("https://127.0.0.1:"), "{url}");
-    let metrics = serving.ready["metrics"].as_str().and_then(|url| url.strip_prefix("http://")).expect("a URL");
+    let metrics =
+        serving.ready["metrics"].as_str().and_then(|url| url.strip_prefix("http://")).expect("a URL");
     let (address, path) = metrics.split_once('/').expect("a path");
     let answer = get(address, &format!("/{path}"));
     assert!(answer.contains("esker_repository_revision{repository=\"full.test\"} 3\n"), "{answer}");
-    let refused = esker(&repository.path(), &["--tls-cert", &certificate, "--tls-key", &certificate]).output();
+    let refused =
+        esker(&repository.path(), &["--tls-cert", &certificate, "--tls-key", &certificate]).output();
     let refused = refused.expect("running esker");
     assert_eq!(refused.status.code(), Some(2), "{}", words(&refused));
     assert!(words(&refused).contains("no private key in PEM form"), "{}", words(&refused));

@@ -1,6 +1,8 @@
 //! Processes that are killed and started again.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::FileExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +20,8 @@ pub(super) struct Part<'w> {
     command: MakeCommand<'w>,
     /// Address of a server; empty for a process that serves nothing.
     address: String,
+    /// What the process says.
+    log: File,
     running: Option<(Child, Option<BufReader<ChildStdout>>)>,
 }
 
@@ -35,7 +39,8 @@ impl<'w> Part<'w> {
     }
 
     fn start_first(name: &'static str, address: String, command: MakeCommand<'w>) -> Self {
-        let mut part = Self { name, kills: 0, command, address, running: None };
+        let log = tempfile::tempfile().expect("a file");
+        let mut part = Self { name, kills: 0, command, address, log, running: None };
         part.start();
         part
     }
@@ -48,7 +53,7 @@ impl<'w> Part<'w> {
     /// Starts the process, at the address that it had.
     pub(super) fn start(&mut self) {
         let mut command = (self.command)(&self.address);
-        command.stdin(Stdio::null()).stderr(Stdio::null());
+        command.stdin(Stdio::null()).stderr(self.log.try_clone().expect("a descriptor"));
         if self.address.is_empty() {
             let child = command.stdout(Stdio::null()).spawn().expect("esker");
             self.running = Some((child, None));
@@ -62,6 +67,14 @@ impl<'w> Part<'w> {
         let url = ready["url"].as_str().expect("a URL");
         self.address = url.strip_prefix("http://").expect("an HTTP URL").to_owned();
         self.running = Some((child, Some(output)));
+    }
+
+    /// Returns the last words of the process.
+    pub(super) fn words(&self) -> String {
+        let mut bytes = vec![0; 4096];
+        let len = self.log.metadata().expect("its length").len();
+        let read = self.log.read_at(&mut bytes, len.saturating_sub(4096)).expect("its log");
+        format!("{}:\n{}\n", self.name, String::from_utf8_lossy(&bytes[..read]))
     }
 
     /// Kills the process.
