@@ -7,13 +7,13 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::manifest;
 use esker_format::object::ObjectName;
-use esker_store::{Disk, FileLock, Sink, make_dirs, persist, read_file, replace};
+use esker_store::{FileLock, Sink, make_dirs, persist, read_file, replace};
 
 use super::remembered::{FOLDER, ReplicaState, STATE};
 use crate::condemned::CondemnedFolder;
