@@ -4,6 +4,9 @@
 # skipped, and listed at the end (scripts/test.sh).
 set -euo pipefail
 
+# Servers of buckets, which need no rights.
+"$(dirname "$0")/s3-servers.sh"
+
 missing=()  # packages
 blocked=()  # commands that change a setting
 
@@ -16,6 +19,11 @@ grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
 # The fault matrix runs real proxies and servers; their programs are not on the path of ordinary users.
 [ -x /usr/sbin/squid ] || missing+=(squid)
 [ -x /usr/sbin/nginx ] || missing+=(nginx-light)
+# The ready configurations of deploy/ are tried with their programs.
+[ -x /usr/sbin/apache2 ] || missing+=(apache2-bin)
+[ -x /usr/sbin/varnishd ] || missing+=(varnish)
+# Pages are looked at in a browser.
+[ -x /usr/bin/chromium ] || missing+=(chromium)
 command -v openssl >/dev/null || missing+=(openssl)
 # Keys in a token. An ordinary user goes without: the test is skipped.
 if [ "$(id -u)" -eq 0 ]; then
@@ -47,6 +55,16 @@ for setting in kernel/unprivileged_userns_clone:1 kernel/apparmor_restrict_unpri
     file=/proc/sys/${setting%:*} wanted=${setting#*:}
     [ -e "$file" ] && [ "$(cat "$file")" != "$wanted" ] && blocked+=("sysctl -w $(tr / . <<<"${setting%:*}")=$wanted")
 done
+
+# The judge of accessible pages, a file for tests only. It takes a few seconds, once.
+axe=$(dirname "$0")/../target/tools/axe-core
+if [ ! -e "$axe/package/axe.min.js" ] && command -v npm >/dev/null; then
+    sum=1477dafa598d8d065f273d6af302aa203c02e83131707b7fa648cd41bd3d6b734f8c22a0dab86ee6a6f64b8afbe804b214d36db85a2826965edfb3a0b9d546b5
+    mkdir -p "$axe"
+    (cd "$axe" && npm pack --silent axe-core@4.14.1 >/dev/null && sha512sum --quiet --check <<<"$sum  axe-core-4.14.1.tgz" &&
+        tar -xzf axe-core-4.14.1.tgz package/axe.min.js package/LICENSE) ||
+        echo "axe-core can't be fetched: its test is skipped" >&2
+fi
 
 [ ${#missing[@]} -eq 0 ] && [ ${#blocked[@]} -eq 0 ] && exit 0
 

@@ -21,6 +21,7 @@ pub(crate) mod ls;
 pub(crate) mod manual;
 pub(crate) mod mount;
 pub(crate) mod profile;
+pub(crate) mod proxy;
 pub(crate) mod publish;
 pub(crate) mod replay;
 pub(crate) mod repo;

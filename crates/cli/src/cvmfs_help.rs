@@ -63,6 +63,7 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_server check, check -i", "esker check NAME, esker check NAME --data"),
     ("cvmfs_server add-replica, snapshot", "none yet"),
     ("Apache on a server", "esker serve DIR"),
+    ("squid at a site", "esker proxy --upstream URL --cache DIR"),
 ];
 
 /// True if the arguments after the program's name ask for it.

@@ -55,6 +55,7 @@ enum Command {
     Stat(commands::stat::Args),
     Find(commands::find::Args),
     Serve(commands::serve::Args),
+    Proxy(commands::proxy::Args),
     Setup(commands::setup::Args),
     Compare(commands::compare::Args),
     Repo(commands::repo::Args),
@@ -87,6 +88,7 @@ impl Command {
             Command::Mount(args) => args.log,
             Command::Broker(args) => args.log,
             Command::Serve(args) => args.log,
+            Command::Proxy(args) => args.log,
             _ => LogArgs::default(),
         }
     }
@@ -139,6 +141,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Stat(args) => commands::stat::run(args, &settings),
         Command::Find(args) => commands::find::run(args, &settings),
         Command::Serve(args) => commands::serve::run(&args),
+        Command::Proxy(args) => commands::proxy::run(args, &settings),
         Command::Setup(args) => commands::setup::run(&args, &settings),
         Command::Compare(args) => commands::compare::run(&args),
         Command::Repo(args) => commands::repo::run(args, &settings),

@@ -7,6 +7,8 @@ use std::fmt;
 pub struct UnixTime(pub i64);
 
 const DAY: i64 = 86_400;
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 impl UnixTime {
     /// Parses `YYYYMMDDhhmmss` (UTC).
@@ -52,6 +54,16 @@ impl UnixTime {
         }
         // Other lengths would end within a number.
         matches!(text.len(), 10 | 16 | 19).then(|| Self::parse_compact(&compact)).flatten()
+    }
+
+    /// Parses the output of `date --utc`: `Fri Oct 18 08:01:07 UTC 2024`.
+    pub fn parse_date(text: &str) -> Option<Self> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let [_, month, day, clock, "UTC", year] = words[..] else { return None };
+        let month = MONTHS.iter().position(|known| *known == month)? + 1;
+        let day: u32 = day.parse().ok()?;
+        let digits = format!("{year}{month:02}{day:02}{}", clock.replace(':', ""));
+        Self::parse_compact(digits.as_bytes())
     }
 
     /// Writes `YYYYMMDDhhmmss` (UTC).
@@ -131,6 +143,15 @@ mod tests {
         }
         assert_eq!(UnixTime(-1).to_string(), "1969-12-31 23:59:59 UTC");
         assert_eq!(UnixTime(1_729_238_467).hour(), UnixTime(1_729_238_400));
+    }
+
+    #[test]
+    fn dates_as_programs_print_them_are_parsed() {
+        assert_eq!(UnixTime::parse_date("Fri Oct 18 08:01:07 UTC 2024\n"), Some(UnixTime(1_729_238_467)));
+        assert_eq!(UnixTime::parse_date("Thu Jan  1 00:00:00 UTC 1970"), Some(UnixTime(0)));
+        for text in ["", "yesterday", "Fri Oct 18 08:01:07 CEST 2024", "Fri Okt 18 08:01:07 UTC 2024"] {
+            assert_eq!(UnixTime::parse_date(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -8,15 +8,25 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
+use axum::response::IntoResponse;
+use bytes::Bytes;
 use esker_format::batch;
+use hyper::header::{
+    ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::{Response, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::file::Opened;
+use crate::pages::{POLICY, Page};
 use crate::range::{RequestedRange, wanted};
-use crate::request::{Method, Refusal, Request, elements};
 use crate::route::Allowed;
-use crate::shares::Share;
+use crate::transport::body::{Body, Pieces};
+use crate::transport::request::{Method, Refusal, Request, elements};
+use crate::transport::shares::Share;
 
 /// Seconds for which changing files may be cached: more than 60, because squid keeps nothing shorter by
 /// default.
@@ -24,11 +34,16 @@ const CHANGING_SECONDS: u32 = 61;
 /// Seconds for which objects may be cached.
 const OBJECT_SECONDS: u32 = 3 * 24 * 3600;
 
+/// Name of the field that announces batches.
+const BATCH: HeaderName = HeaderName::from_static("esker-batch");
+/// Name of the field that keeps nginx from collecting a response.
+const BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
 /// A complete response.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) status: Status,
-    pub(crate) fields: Vec<(&'static str, String)>,
+    pub(crate) status: u16,
+    pub(crate) fields: Vec<(HeaderName, HeaderValue)>,
     /// File for the ranges of the body.
     pub(crate) file: Option<File>,
     pub(crate) body: Vec<Piece>,
@@ -39,7 +54,7 @@ pub(crate) struct Answer {
 /// A part of a body.
 #[derive(Debug)]
 pub(crate) enum Piece {
-    Bytes(Vec<u8>),
+    Bytes(Bytes),
     Span(Range<u64>),
 }
 
@@ -52,28 +67,57 @@ impl Piece {
     }
 }
 
-/// A status code and its reason phrase.
-pub(crate) type Status = (u16, &'static str);
+const OK: u16 = 200;
+const PARTIAL: u16 = 206;
+const NOT_MODIFIED: u16 = 304;
+const FORBIDDEN: u16 = 403;
+pub(crate) const NOT_FOUND: u16 = 404;
+pub(crate) const METHOD: u16 = 405;
+const UNSATISFIABLE: u16 = 416;
+pub(crate) const BROKEN: u16 = 500;
+pub(crate) const BUSY: u16 = 503;
 
-const OK: Status = (200, "OK");
-const PARTIAL: Status = (206, "Partial Content");
-const NOT_MODIFIED: Status = (304, "Not Modified");
-const FORBIDDEN: Status = (403, "Forbidden");
-pub(crate) const NOT_FOUND: Status = (404, "Not Found");
-const METHOD: Status = (405, "Method Not Allowed");
-const UNSATISFIABLE: Status = (416, "Range Not Satisfiable");
-const BROKEN: Status = (500, "Internal Server Error");
-pub(crate) const BUSY: Status = (503, "Service Unavailable");
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
+const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+/// Returns the name of a status.
+fn words(status: u16) -> &'static str {
+    StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or("Unknown")
+}
+
+/// Returns a value made of characters that a field may have.
+fn value(text: impl AsRef<str>) -> HeaderValue {
+    HeaderValue::from_str(text.as_ref()).unwrap_or(HeaderValue::from_static(""))
+}
 
 impl Answer {
+    /// Returns an empty response.
+    pub(crate) fn new(status: u16) -> Self {
+        Self { status, fields: Vec::new(), file: None, body: Vec::new(), permit: None }
+    }
+
+    /// Returns the same response with one more field.
+    pub(crate) fn with(mut self, name: HeaderName, text: impl AsRef<str>) -> Self {
+        self.fields.push((name, value(text)));
+        self
+    }
+
     /// Returns a failure with a text for humans. It must not be cached: a missing object may appear soon.
-    pub(crate) fn failure(status: Status) -> Self {
-        let text = format!("{} {}\n", status.0, status.1);
-        let mut fields = vec![("Content-Type", "text/plain".into()), ("Cache-Control", "no-store".into())];
+    pub(crate) fn failure(status: u16) -> Self {
+        Self::explained(status, words(status))
+    }
+
+    /// Returns a failure with a reason for humans.
+    pub(crate) fn explained(status: u16, reason: &str) -> Self {
+        let text = format!("{status} {reason}\n");
+        let mut answer = Self::new(status);
+        answer.fields.push((CONTENT_TYPE, HeaderValue::from_static("text/plain")));
+        answer.fields.push((CACHE_CONTROL, NO_STORE));
         if status == METHOD {
-            fields.push(("Allow", "GET, HEAD".into()));
+            answer.fields.push((ALLOW, HeaderValue::from_static("GET, HEAD")));
         }
-        Self { status, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())], permit: None }
+        answer.body.push(Piece::Bytes(text.into()));
+        answer
     }
 
     pub(crate) fn method() -> Self {
@@ -82,11 +126,51 @@ impl Answer {
 
     pub(crate) fn refusal(refusal: Refusal) -> Self {
         Self::failure(match refusal {
-            Refusal::Malformed => (400, "Bad Request"),
-            Refusal::TooLarge => (431, "Request Header Fields Too Large"),
-            Refusal::Version => (505, "HTTP Version Not Supported"),
-            Refusal::Body => (413, "Content Too Large"),
+            Refusal::Malformed => 400,
+            Refusal::TooLarge => 431,
+            Refusal::Version => 505,
+            Refusal::Body => 413,
         })
+    }
+
+    /// Returns the response for hyper.
+    pub(crate) fn into_response(self) -> Response<Body> {
+        let left = self.len();
+        let Self { status, fields, file, body, permit } = self;
+        let pieces = Pieces { pieces: body.into(), file: file.map(Arc::new), permit, reading: None, left };
+        let mut response = Response::new(Body::pieces(pieces));
+        *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
+        response.headers_mut().extend(fields);
+        response
+    }
+
+    /// Returns the bytes of a last response of HTTP/1.1, which hyper has no part in.
+    pub(crate) fn whole(&self, date: &str) -> Vec<u8> {
+        let mut whole = format!(
+            "HTTP/1.1 {} {}\r\nDate: {date}\r\nServer: esker\r\nContent-Length: {}\r\nConnection: close\r\n",
+            self.status,
+            words(self.status),
+            self.len()
+        )
+        .into_bytes();
+        for (name, value) in &self.fields {
+            whole.extend_from_slice(name.as_str().as_bytes());
+            whole.extend_from_slice(b": ");
+            whole.extend_from_slice(value.as_bytes());
+            whole.extend_from_slice(b"\r\n");
+        }
+        whole.extend_from_slice(b"\r\n");
+        for piece in &self.body {
+            if let Piece::Bytes(bytes) = piece {
+                whole.extend_from_slice(bytes);
+            }
+        }
+        whole
+    }
+
+    /// Returns the length of the body.
+    pub(crate) fn len(&self) -> u64 {
+        self.body.iter().map(Piece::len).sum()
     }
 
     /// Returns the response for a file that can't be opened.
@@ -104,12 +188,19 @@ impl Answer {
 
     /// Returns a response with a generated text.
     pub(crate) fn made(kind: &str, lifetime: u32, text: String) -> Self {
-        let fields = vec![
-            ("Content-Type", kind.to_owned()),
-            ("Cache-Control", format!("max-age={lifetime}")),
-            ("X-Content-Type-Options", "nosniff".into()),
-        ];
-        Self { status: OK, fields, file: None, body: vec![Piece::Bytes(text.into_bytes())], permit: None }
+        let mut answer = Self::new(OK)
+            .with(CONTENT_TYPE, kind)
+            .with(CACHE_CONTROL, format!("max-age={lifetime}"))
+            .with(X_CONTENT_TYPE_OPTIONS, "nosniff");
+        answer.body.push(Piece::Bytes(text.into()));
+        answer
+    }
+
+    /// Returns a page of the dashboard.
+    pub(crate) fn page(page: Page) -> Self {
+        let mut answer = Self::made(page.kind, page.lifetime, page.body);
+        answer.status = page.status;
+        answer.with(CONTENT_SECURITY_POLICY, POLICY).with(REFERRER_POLICY, "no-referrer")
     }
 
     /// Returns a response with generated JSON.
@@ -117,12 +208,22 @@ impl Answer {
         Self::made("application/json", CHANGING_SECONDS, format!("{value:#}\n"))
     }
 
+    /// Returns a response with a text that must not be cached.
+    pub(crate) fn current(kind: &str, text: String) -> Self {
+        let mut answer = Self::new(OK).with(CONTENT_TYPE, kind);
+        answer.fields.push((CACHE_CONTROL, NO_STORE));
+        answer.body.push(Piece::Bytes(text.into()));
+        answer
+    }
+
     /// Makes a response of many objects; `whole` if none was left out, because then it never changes.
     pub(crate) fn batch(bytes: Vec<u8>, whole: bool) -> Self {
-        let lifetime = if whole { format!("max-age={OBJECT_SECONDS}") } else { "no-store".to_owned() };
-        let kind = "application/octet-stream".to_owned();
-        let fields = vec![("Content-Type", kind), ("Cache-Control", lifetime)];
-        Self { status: OK, fields, file: None, body: vec![Piece::Bytes(bytes)], permit: None }
+        let mut answer = Self::new(OK);
+        answer.fields.push((CONTENT_TYPE, BINARY));
+        let lifetime = if whole { value(format!("max-age={OBJECT_SECONDS}")) } else { NO_STORE };
+        answer.fields.push((CACHE_CONTROL, lifetime));
+        answer.body.push(Piece::Bytes(bytes.into()));
+        answer
     }
 
     /// Returns the same response, which holds this permit until it is dropped.
@@ -139,22 +240,19 @@ impl Answer {
             Allowed::Top(_) | Allowed::Statistics(_) => None,
         };
         let lifetime = if tag.is_some() { OBJECT_SECONDS } else { CHANGING_SECONDS };
-        let mut answer = Self {
-            status: OK,
-            fields: vec![("Cache-Control", format!("max-age={lifetime}"))],
-            file: Some(content),
-            body: Vec::new(),
-            permit: None,
-        };
-        answer.fields.extend(tag.iter().map(|tag| ("ETag", tag.clone())));
+        let mut answer = Self::new(OK).with(CACHE_CONTROL, format!("max-age={lifetime}"));
+        answer.file = Some(content);
+        if let Some(tag) = &tag {
+            answer.fields.push((ETAG, value(tag)));
+        }
         if matches!(file, Allowed::Top(_)) {
-            answer.fields.push((batch::HEADER, batch::NAMES_MAX.to_string()));
+            answer.fields.push((BATCH, batch::NAMES_MAX.into()));
         }
         if is_known(request, tag.as_deref()) {
             answer.status = NOT_MODIFIED;
             return answer;
         }
-        answer.fields.push(("Accept-Ranges", "bytes".into()));
+        answer.fields.push((ACCEPT_RANGES, HeaderValue::from_static("bytes")));
         let range = request.range.as_deref().filter(|_| {
             request.method == Method::Get
                 && request.if_range.as_deref().is_none_or(|known| Some(known) == tag.as_deref())
@@ -166,21 +264,21 @@ impl Answer {
     fn send(&mut self, kind: &'static str, len: u64, wanted: RequestedRange) {
         match wanted {
             RequestedRange::Whole => {
-                self.fields.push(("Content-Type", kind.into()));
+                self.fields.push((CONTENT_TYPE, HeaderValue::from_static(kind)));
                 self.body.push(Piece::Span(0..len));
             }
             RequestedRange::Unsatisfiable => {
                 self.status = UNSATISFIABLE;
                 // An object may have been cut, and is whole again once that was seen.
                 self.fields =
-                    vec![("Cache-Control", "no-store".into()), ("Content-Range", format!("bytes */{len}"))];
+                    vec![(CACHE_CONTROL, NO_STORE), (CONTENT_RANGE, value(format!("bytes */{len}")))];
             }
             RequestedRange::Parts(parts) => {
                 self.status = PARTIAL;
                 match parts.as_slice() {
                     [part] => {
-                        self.fields.push(("Content-Type", kind.into()));
-                        self.fields.push(("Content-Range", content_range(part, len)));
+                        self.fields.push((CONTENT_TYPE, HeaderValue::from_static(kind)));
+                        self.fields.push((CONTENT_RANGE, value(content_range(part, len))));
                         self.body.push(Piece::Span(part.clone()));
                     }
                     parts => self.send_several(kind, len, parts),
@@ -192,44 +290,28 @@ impl Answer {
     fn send_several(&mut self, kind: &str, len: u64, parts: &[Range<u64>]) {
         // Not to be guessed, so that no object can contain it on purpose.
         let boundary = format!("{:016x}", RandomState::new().hash_one(len));
-        self.fields.push(("Content-Type", format!("multipart/byteranges; boundary={boundary}")));
+        self.fields.push((CONTENT_TYPE, value(format!("multipart/byteranges; boundary={boundary}"))));
         for part in parts {
             let range = content_range(part, len);
             let head = format!("\r\n--{boundary}\r\nContent-Type: {kind}\r\nContent-Range: {range}\r\n\r\n");
-            self.body.push(Piece::Bytes(head.into_bytes()));
+            self.body.push(Piece::Bytes(head.into()));
             self.body.push(Piece::Span(part.clone()));
         }
-        self.body.push(Piece::Bytes(format!("\r\n--{boundary}--\r\n").into_bytes()));
+        self.body.push(Piece::Bytes(format!("\r\n--{boundary}--\r\n").into()));
     }
 
-    /// Returns the head of a stream of events. It ends with the connection; caches must not keep it, and proxies pass
-    /// each event on at once.
-    pub(crate) fn events(date: &str) -> Vec<u8> {
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nDate: {date}\r\nServer: esker\r\nContent-Type: text/event-stream\r\n\
-             Cache-Control: no-store\r\nX-Accel-Buffering: no\r\nConnection: close\r\n\r\n"
-        );
-        head.into_bytes()
+    /// Returns a stream of events. It ends with the connection; caches must not keep it, and proxies pass each event on
+    /// at once.
+    pub(crate) fn events(body: Body) -> Response<Body> {
+        let head = Self::new(OK).with(CONTENT_TYPE, "text/event-stream");
+        let head = head.with(CACHE_CONTROL, "no-store").with(BUFFERING, "no");
+        head.into_response().map(|_| body)
     }
+}
 
-    /// Returns the bytes before the body.
-    pub(crate) fn head(&self, date: &str, last: bool) -> Vec<u8> {
-        let (code, words) = self.status;
-        let mut head = format!("HTTP/1.1 {code} {words}\r\nDate: {date}\r\nServer: esker\r\n");
-        for (name, value) in &self.fields {
-            head.push_str(&format!("{name}: {value}\r\n"));
-        }
-        if self.status != NOT_MODIFIED {
-            head.push_str(&format!("Content-Length: {}\r\n", self.len()));
-        }
-        // HTTP/1.0 clients that asked for keep-alive need the confirmation.
-        head.push_str(if last { "Connection: close\r\n\r\n" } else { "Connection: keep-alive\r\n\r\n" });
-        head.into_bytes()
-    }
-
-    /// Returns the length of the body.
-    pub(crate) fn len(&self) -> u64 {
-        self.body.iter().map(Piece::len).sum()
+impl IntoResponse for Answer {
+    fn into_response(self) -> axum::response::Response {
+        Self::into_response(self).map(axum::body::Body::new)
     }
 }
 

@@ -19,6 +19,14 @@ pub(crate) fn http(time: UnixTime) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
+/// Returns a time like `18/Oct/2024:08:01:07 +0000`, as logs of web servers have it.
+pub(crate) fn log(time: UnixTime) -> String {
+    let http = http(time);
+    let mut words = http.split([' ', ',']).filter(|word| !word.is_empty()).skip(1);
+    let mut word = || words.next().unwrap_or_default();
+    format!("{}/{}/{}:{} +0000", word(), word(), word(), word())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,7 +22,7 @@ pub(crate) fn repositories(entries: &[Entry]) -> Answer {
 }
 
 fn element(entry: &Entry) -> Value {
-    let name = entry.state.as_ref().map_or(entry.folder.as_str(), |state| state.name.as_str());
+    let name = entry.name.as_deref().unwrap_or(&entry.folder);
     let mut element = json!({ "name": name, "url": format!("/cvmfs/{}", entry.folder) });
     if name != entry.folder {
         element["alias"] = entry.folder.as_str().into();

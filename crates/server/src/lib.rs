@@ -1,27 +1,31 @@
 //! Serves repositories over HTTP: objects, batches of them, events of new revisions, and pages to browse.
 //!
-//! Read [`server`] for threads and limits, [`route`] for the served paths, [`answer`] for headers.
+//! Read [`server`] for threads and limits, [`transport`] for connections, [`route`] and [`routes`] for the served paths,
+//! [`answer`] for headers, [`pages`] for the dashboard.
 #![forbid(unsafe_code)]
 
-mod accept;
-mod admission;
+mod access_log;
 mod answer;
 mod batch;
-mod connection;
+mod counters;
+mod dashboard;
 mod date;
 mod events;
 mod file;
 mod info;
 mod listing;
-mod page;
-mod pending_clients;
+pub mod proxy;
+mod pages;
 mod range;
 mod repositories;
-mod request;
 mod route;
-mod send;
+mod routes;
 pub mod server;
-mod shares;
+mod site;
+mod tls;
+mod transport;
 
+pub use access_log::{AccessLog, LogForm, LogTarget};
 pub use repositories::{Repositories, RootError};
-pub use server::{Limits, ServeError, Served, Server, Stopper};
+pub use server::{Limits, Options, ServeError, Served, Server, Stopper};
+pub use tls::{TlsError, TlsFiles};

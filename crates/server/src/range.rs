@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::request::elements;
+use crate::transport::request::elements;
 
 /// Maximum number of ranges in one request; with more the whole file is sent.
 const RANGES_MAX: usize = 16;

@@ -8,12 +8,6 @@ use esker_format::object::ObjectName;
 /// Meaning of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// The page for humans.
-    Index,
-    /// `info/v1/repositories.json`.
-    Repositories,
-    /// `info/v1/meta.json`.
-    Meta,
     /// A file of a repository.
     File { repository: RepositoryName, file: Allowed },
     /// Event stream of the repository's new revisions.
@@ -48,18 +42,12 @@ impl Allowed {
 /// Returns the meaning of a request path; `None` if there is none.
 pub(crate) fn find(path: &str) -> Option<Route> {
     let decoded = decode(path)?;
-    if decoded == "/" || decoded == "/cvmfs" || decoded == "/cvmfs/" {
-        return Some(Route::Index);
-    }
     // Clients write a double slash where a base URL ends in one. No other empty or dotted part matches anything.
     let parts: Vec<&str> = decoded.split('/').filter(|part| !part.is_empty()).collect();
     let ["cvmfs", repository, inner @ ..] = parts.as_slice() else { return None };
+    // The folder of the info API, which has its routes elsewhere.
     if *repository == "info" {
-        return match inner {
-            ["v1", "repositories.json"] => Some(Route::Repositories),
-            ["v1", "meta.json"] => Some(Route::Meta),
-            _ => None,
-        };
+        return None;
     }
     let repository = RepositoryName::parse(repository).ok()?;
     if let [".esker", "revisions"] = inner {
@@ -123,10 +111,6 @@ mod tests {
     #[test]
     fn served_paths_are_recognised() {
         for (path, found) in [
-            ("/", "Index".to_owned()),
-            ("/cvmfs/", "Index".to_owned()),
-            ("/cvmfs/info/v1/repositories.json", "Repositories".to_owned()),
-            ("/cvmfs/info/v1/meta.json", "Meta".to_owned()),
             ("/cvmfs/a.test/.cvmfspublished", "a.test:.cvmfspublished".to_owned()),
             ("/cvmfs/a.test//.cvmfswhitelist", "a.test:.cvmfswhitelist".to_owned()),
             ("/cvmfs/a.test/%2ecvmfspublished", "a.test:.cvmfspublished".to_owned()),
@@ -168,7 +152,7 @@ mod tests {
             "/cvmfs/a.test/.cvmfs%",
             "/cvmfs/a.test/.cvmfs%ff",
             "/cvmfs/a.test/stats/.hidden",
-            "/cvmfs/info/v1/other.json",
+            "/cvmfs/info/v1/repositories.json",
             "/etc/passwd",
             "//etc/passwd",
         ] {

@@ -1,4 +1,4 @@
-//! Real web servers and proxies, nginx and squid, and certificates for them; each in its own folder, at free ports.
+//! Real web servers and proxies, and certificates for them; each in its own folder, at free ports.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::waiting::until;
@@ -17,12 +18,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Path of a last request, whose reply shows that all earlier requests were answered.
 const LAST: &str = "/the-last-of-all";
 
-/// A running nginx or squid.
+/// A running nginx, Apache, squid or Varnish.
 pub struct Web {
     folder: TempDir,
     ports: Vec<u16>,
     child: Child,
     is_nginx: bool,
+    /// True if its processes end only if they are told to.
+    has_children: bool,
 }
 
 impl Web {
@@ -69,6 +72,48 @@ impl Web {
         Web::squid_that(1, access, |_, _| String::new())
     }
 
+    /// Starts a squid whose access rules are in this configuration, made from its folder and a free port.
+    pub fn squid_with(config: impl Fn(&Path, &[u16]) -> String) -> Web {
+        Web::start("squid", 1, |folder, ports| {
+            let own = folder.display();
+            format!(
+                "access_log stdio:{own}/access.log\ncache_log {own}/error.log\npid_filename {own}/pid\n\
+                 visible_hostname web\npinger_enable off\nnetdb_filename none\n{}\n",
+                config(folder, ports)
+            )
+        })
+    }
+
+    /// Starts an Apache with the modules of Debian and these hosts, made from some free ports.
+    pub fn apache(ports: usize, hosts: impl Fn(&[u16]) -> String) -> Web {
+        Web::start("apache2", ports, |folder, ports| {
+            let own = folder.display();
+            let modules = ["mpm_event", "authz_core", "authz_host", "alias", "headers", "rewrite", "mime"];
+            let modules: String = modules.iter().fold(String::new(), |mut text, name| {
+                writeln!(text, "LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so")
+                    .expect("writing to a string");
+                text
+            });
+            // Started by root, its workers run as this user; otherwise the lines count for nothing.
+            format!(
+                "ServerRoot {own}\nDefaultRuntimeDir {own}\nPidFile {own}/pid\nServerName localhost\n\
+                 ErrorLog {own}/error.log\nMutex pthread\nUser nobody\nGroup nogroup\n{modules}\
+                 TypesConfig /dev/null\n<Directory />\nRequire all denied\nAllowOverride None\n</Directory>\n{}\n",
+                hosts(ports)
+            )
+        })
+    }
+
+    /// Starts a Varnish with this configuration.
+    pub fn varnish(config: impl Fn(&Path) -> String) -> Web {
+        Web::start("varnishd", 1, |folder, _| config(folder))
+    }
+
+    /// Returns true if a program is installed.
+    pub fn has(program: &str) -> bool {
+        place_of(program).is_some()
+    }
+
     fn squid_that(
         ports: usize,
         access: impl Fn(&Path) -> String,
@@ -99,15 +144,20 @@ impl Web {
         let file = folder.path().join("config");
         fs::write(&file, config(folder.path(), &ports)).expect("a configuration");
         let name = squid_name(&ports);
+        let (own, at) = (folder.path().join("own"), format!("127.0.0.1:{}", ports.first().unwrap_or(&0)));
+        let own = own.to_str().expect("a path of text");
         let arguments: &[&str] = match program {
             "squid" => &["-N", "-n", &name, "-f"],
+            "apache2" => &["-DFOREGROUND", "-f"],
+            "varnishd" => &["-F", "-j", "none", "-n", own, "-a", &at, "-s", "malloc,64M", "-f"],
             _ => &["-p", ".", "-e", "error.log", "-c"],
         };
         let mut command = Command::new(find(program));
         command.args(arguments).arg(&file).current_dir(folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().unwrap_or_else(|error| panic!("{program}: {error}"));
-        let mut web = Web { folder, ports, child, is_nginx: program == "nginx" };
+        let has_children = ["apache2", "varnishd"].contains(&program);
+        let mut web = Web { folder, ports, child, is_nginx: program == "nginx", has_children };
         web.wait(program);
         web
     }
@@ -154,8 +204,12 @@ impl Web {
 
 impl Drop for Web {
     fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
+        // A killed parent would leave its children; it may have ended by itself.
+        let pid = self.has_children.then(|| Pid::from_child(&self.child));
+        let _ = match pid {
+            Some(pid) => kill_process(pid, Signal::TERM).map_err(Into::into),
+            None => self.child.kill(),
+        };
         let _ = self.child.wait();
         // Files that a killed squid leaves.
         let name = format!("{}-", squid_name(&self.ports));
@@ -177,11 +231,15 @@ fn squid_name(ports: &[u16]) -> String {
     format!("esker{}p{}", std::process::id(), ports.first().copied().unwrap_or_default())
 }
 
+/// Returns the path of a program, if it is installed.
+fn place_of(program: &str) -> Option<PathBuf> {
+    let places = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
+    places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists())
+}
+
 /// Finds a program also in folders of administrators, which are not on every user's path.
 fn find(program: &str) -> PathBuf {
-    let places = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"];
-    let found = places.iter().map(|place| Path::new(place).join(program)).find(|path| path.exists());
-    found.unwrap_or_else(|| panic!("{program} is not installed; scripts/needs.sh says how"))
+    place_of(program).unwrap_or_else(|| panic!("{program} is not installed; scripts/needs.sh says how"))
 }
 
 /// Finds a helper program of squid, near its other files.

@@ -25,17 +25,7 @@ pub(crate) fn set(sink: &dyn Sink, fields: &[(&str, &str)]) -> Result<(), AdminE
 pub(crate) fn time(sink: &dyn Sink, field: &str) -> Result<Option<UnixTime>, AdminError> {
     let stored = sink.read(PATH, SMALL_FILE_MAX)?.unwrap_or_default();
     let status: Map<String, Value> = serde_json::from_slice(&stored).unwrap_or_default();
-    Ok(status.get(field).and_then(Value::as_str).and_then(parse))
-}
-
-/// Reads a time that `date --utc` prints.
-fn parse(text: &str) -> Option<UnixTime> {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let [_, month, day, clock, "UTC", year] = words[..] else { return None };
-    let month = MONTHS.iter().position(|known| *known == month)? + 1;
-    let day: u32 = day.parse().ok()?;
-    let digits = format!("{year}{month:02}{day:02}{}", clock.replace(':', ""));
-    UnixTime::parse_compact(digits.as_bytes())
+    Ok(status.get(field).and_then(Value::as_str).and_then(UnixTime::parse_date))
 }
 
 const MONTHS: [&str; 12] =
@@ -69,10 +59,7 @@ mod tests {
         assert_eq!(date(UnixTime(1_729_238_467)), "Fri Oct 18 08:01:07 UTC 2024");
         assert_eq!(date(UnixTime(0)), "Thu Jan  1 00:00:00 UTC 1970");
         for time in [0, 1_729_238_467, 1_900_000_000].map(UnixTime) {
-            assert_eq!(parse(&date(time)), Some(time));
-        }
-        for text in ["", "yesterday", "Fri Oct 18 08:01:07 CEST 2024", "Fri Okt 18 08:01:07 UTC 2024"] {
-            assert_eq!(parse(text), None, "{text}");
+            assert_eq!(UnixTime::parse_date(&date(time)), Some(time));
         }
     }
 }

@@ -148,7 +148,7 @@ fn announce(args: &Args, url: &str, names: &[String]) -> Result<(), Failure> {
 }
 
 /// Handles the signals that end the server; called before any other thread starts.
-fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
+pub(super) fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     let (sender, receiver) = mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
         // The receiver is gone before the server runs, and after.
@@ -161,7 +161,7 @@ fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
 }
 
 /// Stops the server at the first signal and ends the process at the second.
-fn stop(signals: &mpsc::Receiver<Received>, stopper: &Stopper) {
+pub(super) fn stop(signals: &mpsc::Receiver<Received>, stopper: &Stopper) {
     if signals.recv().is_ok() {
         stopper.stop();
     }
@@ -172,7 +172,7 @@ fn stop(signals: &mpsc::Receiver<Received>, stopper: &Stopper) {
 
 /// Returns the limit of connections. A connection needs a socket and a file, an idle one a socket, and the rest of the
 /// process a few more.
-fn connections_max() -> usize {
+pub(super) fn connections_max() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     limit
         .map_or(usize::MAX, |limit| usize::try_from(limit.saturating_sub(128) / 3).unwrap_or(usize::MAX))
@@ -180,7 +180,7 @@ fn connections_max() -> usize {
 }
 
 /// Returns the server's URL for this machine.
-fn url(address: SocketAddr) -> String {
+pub(super) fn url(address: SocketAddr) -> String {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

@@ -118,7 +118,7 @@ pub(super) fn configured(
 }
 
 /// Joins the keys that may sign a repository.
-pub(super) fn master_keys(texts: Vec<(PathBuf, Vec<u8>)>) -> Result<MasterKeys, Failure> {
+pub(crate) fn master_keys(texts: Vec<(PathBuf, Vec<u8>)>) -> Result<MasterKeys, Failure> {
     let mut keys: Option<MasterKeys> = None;
     for (path, text) in texts {
         let added = match &mut keys {

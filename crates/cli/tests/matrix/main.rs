@@ -16,6 +16,7 @@ mod containers;
 mod daemons;
 mod damage;
 mod demo;
+mod deploy;
 mod doctor;
 mod eessi;
 mod elsewhere;

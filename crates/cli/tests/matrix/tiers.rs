@@ -54,8 +54,9 @@ fn give(path: &Path, person: TestUser) {
     }
 }
 
+/// Compares the tree of a mount with the listing of the reference.
 #[track_caller]
-fn reads_exactly(world: &TestEnv, mounted: &Mounted<'_>) {
+pub(crate) fn reads_exactly(world: &TestEnv, mounted: &Mounted<'_>) {
     let found = mounted.does(|| scan_tree(&mounted.path("")));
     let complaints = differences(&world.fixture().listing(NEWEST), &found, world.person.ownership());
     assert!(complaints.is_empty(), "{}", complaints.join("\n  "));

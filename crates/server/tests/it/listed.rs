@@ -57,20 +57,23 @@ fn the_description_is_the_file_of_the_administrator() {
 }
 
 #[test]
-fn the_page_shows_each_repository_and_loads_nothing() {
+fn the_page_shows_each_repository_and_loads_nothing_from_elsewhere() {
     for fixture in ALL {
         let repository = fixture.unpack();
         let server = Running::of(&[repository.document_root().to_owned()]);
         let response = server.get("/");
         assert_eq!(response.field("Content-Type"), Some("text/html; charset=utf-8"));
+        let policy = response.field("Content-Security-Policy").expect("a policy");
+        assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
         let page = response.text();
         let revision = repository.manifest().get('S').expect("a revision");
         let files: u64 = fixture.listing("v3").len() as u64;
-        assert!(page.contains(&format!("<b>{}</b>", fixture.name())), "{page}");
-        assert!(page.contains(&format!("<td class=n>{revision}<td>")), "{page}");
+        let name = fixture.name();
+        assert!(page.contains(&format!("<a href=\"/dashboard/repo/{name}\">{name}</a>")), "{page}");
+        assert!(page.contains(&format!("data-live=\"{name} revision\">{revision}</td>")), "{page}");
         let shown = page.replace('\u{202f}', "");
-        assert!(shown.contains(&format!("<td class=n>{files}<td>")), "{files} entries: {page}");
-        assert!(!page.contains("<script") && !page.contains("src=") && !page.contains("http://"), "{page}");
+        assert!(shown.contains(&format!("<td class=\"n\">{files}</td>")), "{files} entries: {page}");
+        assert!(!page.contains("://") && !page.contains("style="), "{page}");
     }
 }
 
@@ -82,9 +85,10 @@ fn a_broken_repository_is_shown_as_broken() {
     let object = format!("data/{}/{}C", &root[..2], &root[2..]);
     full.write(&object, b"damaged");
     let server = Running::of(&[full.document_root().to_owned()]);
-    assert!(server.get("/").text().contains("have the hash it is named by"));
+    let page = server.get("/");
+    assert!(page.text().contains("unreadable") && page.text().contains(&root), "{}", page.text());
     full.write(".cvmfspublished", b"nonsense<script>");
     let other = Running::of(&[full.document_root().to_owned()]);
     let page = other.get("/");
-    assert!(page.text().contains("class=bad") && !page.text().contains("<script"), "{}", page.text());
+    assert!(page.text().contains("unreadable") && !page.text().contains("<script>"), "{}", page.text());
 }

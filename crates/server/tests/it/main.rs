@@ -1,6 +1,8 @@
 //! The server as clients see it, over real sockets.
 
 mod batch;
+mod browser;
+mod chromium;
 mod client;
 mod events;
 mod files;
@@ -8,4 +10,6 @@ mod folders;
 mod limits;
 mod links;
 mod listed;
+mod proxy;
+mod pages;
 mod ranges;

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::admission::AdmissionQueue;
-use crate::connection::Connection;
-use crate::server::{ServerState, State};
+use super::Transport;
+use super::admission::AdmissionQueue;
+use super::connection::Connection;
+use crate::tls::TlsFiles;
 
 /// First pause before a failed accept is retried while no connection ends; descriptors and memory may also be freed by
 /// other processes.
@@ -24,24 +25,25 @@ const LEAVING_MAX: Duration = Duration::from_millis(100);
 /// Accepts connections until the server is stopped.
 pub(crate) async fn accept(
     listener: &TcpListener,
-    shared: &Arc<ServerState>,
-    state: &watch::Sender<State>,
+    tls: Option<&TlsFiles>,
+    transport: &Arc<Transport>,
     slots: &Arc<Semaphore>,
 ) {
-    let mut changes = state.subscribe();
     let ended = Arc::new(Notify::new());
     let serving = async {
         loop {
             let make_room = || {
                 // One that has asked nothing first; the socket is not enough, because the answer needs a file.
-                let _ = shared.pending_clients.evict_oldest() && shared.pending_clients.evict_oldest();
+                let pending = &transport.pending_clients;
+                let _ = pending.evict_oldest() && pending.evict_oldest();
             };
             let taken =
-                next(async || listener.accept().await, &ended, &shared.admission, make_room, pauses());
+                next(async || listener.accept().await, &ended, &transport.admission, make_room, pauses());
             let (stream, client) = taken.await;
-            shared.counters.connected();
-            let connection = Connection::new((stream, client.ip()), shared.clone(), state.subscribe());
-            let (ended, slots, pending) = (ended.clone(), slots.clone(), shared.pending_clients.add());
+            transport.counters.connected();
+            let acceptor = tls.map(TlsFiles::acceptor);
+            let connection = Connection::new(stream, client, acceptor, transport.clone());
+            let (ended, slots, pending) = (ended.clone(), slots.clone(), transport.pending_clients.add());
             tokio::spawn(async move {
                 connection.run(pending, &slots).await;
                 ended.notify_one();
@@ -50,7 +52,7 @@ pub(crate) async fn accept(
     };
     tokio::select! {
         () = serving => {}
-        _ = changes.wait_for(|state| *state == State::Stopping) => {}
+        () = transport.stopped() => {}
     }
 }
 
@@ -92,22 +94,22 @@ async fn next<T>(
 /// which may be many slow readers.
 pub(crate) async fn slot(
     slots: &Arc<Semaphore>,
-    shared: &ServerState,
+    transport: &Transport,
     client: IpAddr,
 ) -> OwnedSemaphorePermit {
     if let Ok(slot) = slots.clone().try_acquire_owned() {
         return slot;
     }
-    let _waiting = shared.admission.join();
+    let _waiting = transport.admission.join();
     let acquire = slots.clone().acquire_owned();
     tokio::pin!(acquire);
     let slot = loop {
-        shared.admission.evict_one();
+        transport.admission.evict_one();
         // A connection may be unable to close, because its client reads nothing.
         if let Ok(slot) = timeout(LEAVING_MAX, &mut acquire).await {
             break slot;
         }
-        shared.connections.cut_most(client, shared.limits.connections);
+        transport.connections.cut_most(client, transport.limits.connections);
     };
     slot.expect("there is a slot because nobody closes the semaphore")
 }

@@ -1,0 +1,216 @@
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_format::name::RepositoryName;
+use esker_server::proxy::{
+    AllowedHost, CacheError, FindKeys, ProxyError, ProxyOptions, ProxyServer, Upstream,
+};
+use esker_server::{Limits, Options, Server};
+use esker_store::Authorities;
+use rustix::thread::CapabilitySet;
+use serde_json::json;
+
+use super::serve::{connections_max, signals, stop, url};
+use crate::error::{Context, Failure, Kind, chain};
+use crate::logging::LogArgs;
+use crate::output::{Output, parse_duration, parse_size, size};
+use crate::process::privileges;
+use crate::settings::Settings;
+use crate::settings::public_keys::{master_keys, public_keys};
+
+/// Caches repositories for the clients of a site, Esker's and CernVM-FS's.
+///
+/// Clients use it as their HTTP proxy (CVMFS_HTTP_PROXY=http://HOST:3128), or as a server of the repositories. It fetches
+/// each object once, verifies it before any client gets a byte, and keeps it on disk. While the servers are away it serves
+/// what it has. It forwards requests for repositories of the named servers only. Its state is at /.esker/proxy as JSON.
+///
+/// Example: esker proxy --upstream http://stratum1.example.org --cache /var/cache/esker-proxy --listen 0.0.0.0:3128
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Server of repositories, at /cvmfs unless the URL has another path; further ones are used when those before fail
+    #[arg(long, value_name = "URL", value_parser = Upstream::parse)]
+    upstream: Vec<Upstream>,
+
+    /// Further host that clients may name, as HOST, HOST:PORT or *.DOMAIN; without a port 80 and 8000 are allowed
+    #[arg(long, value_name = "HOST", value_parser = AllowedHost::parse)]
+    allow: Vec<AllowedHost>,
+
+    /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:3128")]
+    listen: SocketAddr,
+
+    /// Folder for the cache, which only this proxy uses
+    #[arg(long, value_name = "DIR")]
+    cache: PathBuf,
+
+    /// Largest size of the cache
+    #[arg(long, value_name = "SIZE", default_value = "100GiB", value_parser = parse_size)]
+    cache_size: u64,
+
+    /// Time for which a manifest is served without asking the servers
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
+    head_age: Duration,
+
+    /// Time for which a manifest is served while the servers are away
+    #[arg(long, value_name = "TIME", default_value = "1d", value_parser = parse_duration)]
+    stale_age: Duration,
+
+    /// Other proxy of the site: each object is fetched by the proxy that owns it; needs --own-url
+    #[arg(long, value_name = "URL", requires = "own_url")]
+    peer: Vec<String>,
+
+    /// URL of this proxy, as its peers name it
+    #[arg(long, value_name = "URL")]
+    own_url: Option<String>,
+
+    /// Master public key of the repositories: a file, a folder of *.pub files, or a CernVM-FS keys folder [default:
+    /// /etc/cvmfs/keys]; manifests of repositories without a key are checked for damage only
+    #[arg(long, value_name = "FILE|DIR")]
+    public_key: Vec<PathBuf>,
+
+    /// Additional CA certificates for TLS, beside those of the system: a file or a folder of files
+    #[arg(long, value_name = "FILE|DIR")]
+    ca: Vec<PathBuf>,
+
+    /// Largest number of open connections
+    #[arg(long, value_name = "COUNT", default_value_t = Limits::default().connections)]
+    connections: usize,
+
+    /// Time limit in seconds for responses in progress when the proxy stops
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().grace.as_secs())]
+    grace: u64,
+
+    /// User to run as after binding the address, if root starts it [default: esker if there is such a user, else root]
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+
+    /// Print one JSON object when ready and one at the end
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
+    if args.upstream.is_empty() && args.allow.is_empty() {
+        return Err(Failure::usage("no server is named that requests may go to")
+            .hint("name the servers with --upstream URL, or hosts that clients name with --allow HOST"));
+    }
+    let keys = find_keys(&args.public_key, settings)?;
+    // Before there are threads: each has privileges of its own.
+    let account = privileges::named_or_usual(args.user.as_deref())?;
+    let listener = Server::listen(args.listen).map_err(|error| {
+        Failure::new(Kind::Network, chain(&error))
+            .hint("choose another address or port with --listen ADDR:PORT; port 0 takes any free one")
+    })?;
+    let cache = std::path::absolute(&args.cache)
+        .context(Kind::Usage, format!("--cache {} is no path", args.cache.display()))?;
+    if let Some(account) = &account {
+        let failed = format!("can't give {} to user {}", cache.display(), account.name);
+        std::fs::create_dir_all(&cache)
+            .and_then(|()| privileges::give_folder(&cache, account))
+            .context(Kind::Failed, failed)?;
+    }
+    privileges::become_user(account.as_ref(), CapabilitySet::empty())?;
+    let signals = signals()?;
+    let connections = args.connections.clamp(1, connections_max());
+    let limits = Limits {
+        connections,
+        listeners: (connections / 2).max(1),
+        grace: Duration::from_secs(args.grace),
+        ..Limits::default()
+    };
+    let options = ProxyOptions {
+        own_url: args.own_url.clone(),
+        peers: args.peer.clone(),
+        cache_size: args.cache_size,
+        head_age: args.head_age,
+        stale_age: args.stale_age,
+        keys,
+        authorities: Authorities {
+            paths: args.ca.iter().map(|path| path.to_string_lossy().into_owned()).collect(),
+            ..Authorities::default()
+        },
+        upstreams: args.upstream.clone(),
+        allowed: args.allow.clone(),
+        ..ProxyOptions::new(cache)
+    };
+    let proxy = ProxyServer::new(vec![listener], options, Options { limits, ..Options::default() })
+        .map_err(|error| of_proxy(&error))?;
+    let (url, stopper) = (url(proxy.address()), proxy.stopper());
+    std::thread::Builder::new()
+        .name("stop".into())
+        .spawn(move || stop(&signals, &stopper))
+        .context(Kind::Failed, "can't start a thread")?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&json!({ "event": "ready", "url": url, "pid": std::process::id() }))?;
+    } else {
+        out.line(format!("proxy at {url}/, state at {url}/.esker/proxy"))?;
+    }
+    out.finish()?;
+    let (served, mut status) = proxy.run().map_err(|error| of_proxy(&error))?;
+    let mut out = Output::new();
+    if args.json {
+        status["event"] = "stopped".into();
+        status["served"] = json!({
+            "connections": served.connections,
+            "requests": served.requests,
+            "failures": served.failures,
+            "broken_off": served.broken_off,
+            "bytes": served.bytes,
+            "cut": served.cut,
+        });
+        out.json(&status)?;
+    } else {
+        let fetched = status["objects"]["fetched_bytes"].as_u64().unwrap_or_default();
+        let (bytes, answers) = (size(served.bytes), served.requests);
+        out.line(format!("served {bytes} in {answers} answers, fetched {}", size(fetched)))?;
+    }
+    out.finish()
+}
+
+fn of_proxy(error: &ProxyError) -> Failure {
+    let failure = match error {
+        ProxyError::NoDestination | ProxyError::NoOwnUrl | ProxyError::Destination(_) => {
+            Failure::usage(chain(error))
+        }
+        _ => Failure::new(Kind::Failed, chain(error)),
+    };
+    match error {
+        ProxyError::Cache(CacheError::Busy { .. }) => {
+            failure.hint("stop the other proxy, or name another folder with --cache DIR")
+        }
+        ProxyError::Cache(CacheError::Io { .. }) => {
+            failure.hint("name a folder that the proxy may write to with --cache DIR")
+        }
+        ProxyError::NoOwnUrl => failure.hint("name this proxy as its peers do with --own-url URL"),
+        _ => failure,
+    }
+}
+
+/// Returns a function that finds the keys of a repository. Named keys are those of all repositories; of the usual folder
+/// only keys named after the repository or its domain are taken.
+fn find_keys(named: &[PathBuf], settings: &Settings) -> Result<FindKeys, Failure> {
+    if !named.is_empty() {
+        // A wrong name is an error now, and not when the first client comes.
+        public_keys(named, "repository.invalid", settings)?;
+    }
+    let (named, settings) = (named.to_owned(), settings.clone());
+    Ok(Arc::new(move |name: &RepositoryName| {
+        if named.is_empty() && !has_keys(&settings.keys, name) {
+            return None;
+        }
+        let keys = public_keys(&named, name.as_str(), &settings).and_then(master_keys);
+        keys.inspect_err(|failure| tracing::warn!("the keys of {name} are not used: {}", failure.message))
+            .ok()
+    }))
+}
+
+fn has_keys(folder: &Path, name: &RepositoryName) -> bool {
+    let domain = name.as_str().split_once('.').map(|(_, domain)| domain);
+    folder.join(format!("{name}.pub")).is_file() || domain.is_some_and(|domain| folder.join(domain).is_dir())
+}

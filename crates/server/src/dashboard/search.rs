@@ -1,0 +1,131 @@
+//! Search for names in a revision.
+
+use std::collections::VecDeque;
+
+use esker_admin::AdminError;
+use esker_format::catalog::{Flags, PathKey, Row};
+use esker_format::hash::ContentHash;
+
+use super::objects::Objects;
+use super::tree::{Mounted, TreeEntry, own_hash};
+
+/// Number of results on a page.
+const RESULTS: usize = 200;
+/// Number of catalogs that one search reads.
+const CATALOGS: usize = 500;
+/// Number of rows between two looks at the budget.
+const STRIDE: u64 = 4096;
+/// Longest path in directories.
+const DEPTH: usize = 2048;
+
+/// Results of a search.
+#[derive(Debug, Default)]
+pub(crate) struct Search {
+    /// Paths and their entries, in the order in which they were found.
+    pub(crate) results: Vec<(Vec<u8>, TreeEntry)>,
+    /// Number of entries that were looked at.
+    pub(crate) entries: u64,
+    /// Number of catalogs that were read.
+    pub(crate) catalogs: usize,
+    /// True if there may be more results.
+    pub(crate) is_cut: bool,
+}
+
+/// Finds the entries at and below a directory whose name contains a text, without regard to the case of ASCII letters.
+pub(crate) fn run(
+    objects: &Objects<'_>,
+    root: ContentHash,
+    below: &[u8],
+    text: &str,
+) -> Result<Search, AdminError> {
+    let needle = text.as_bytes().to_ascii_lowercase();
+    let mut search = Search::default();
+    if needle.is_empty() {
+        return Ok(search);
+    }
+    let mut waiting = VecDeque::from([Mounted::of_directory(objects, root, below)?]);
+    while let Some(mounted) = waiting.pop_front() {
+        search.catalogs += 1;
+        if search.look_into(objects, &mounted, below, &needle)? {
+            search.is_cut = true;
+            return Ok(search);
+        }
+        // Only a catalog further down is below another one, so this ends.
+        let nested = mounted.catalog.nested().map_err(|error| mounted.failed(error))?;
+        for nested in nested.iter().filter(|nested| nested.path.len() > mounted.mountpoint.len()) {
+            let Some(hash) = own_hash(nested).filter(|_| is_within(&nested.path, below)) else { continue };
+            if search.catalogs + waiting.len() >= CATALOGS {
+                search.is_cut = true;
+                break;
+            }
+            match Mounted::open(objects, &nested.path, hash) {
+                Ok(opened) => waiting.push_back(opened),
+                Err(AdminError::Interrupted) => {
+                    search.is_cut = true;
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(search)
+}
+
+impl Search {
+    /// Searches one catalog; returns true if the search is at its end.
+    fn look_into(
+        &mut self,
+        objects: &Objects<'_>,
+        mounted: &Mounted,
+        below: &[u8],
+        needle: &[u8],
+    ) -> Result<bool, AdminError> {
+        for row in mounted.catalog.scan().map_err(|error| mounted.failed(error))? {
+            let row = row.map_err(|error| mounted.failed(error))?;
+            self.entries += 1;
+            if self.entries % STRIDE == 0 && objects.budget().is_spent() {
+                return Ok(true);
+            }
+            // The root of a nested catalog is an entry of the catalog above, too.
+            let is_root = row.flags().has(Flags::NESTED_ROOT);
+            if is_root || !contains(row.name(), needle) {
+                continue;
+            }
+            if self.results.len() >= RESULTS {
+                return Ok(true);
+            }
+            let path = path_of(mounted, &row)?.filter(|path| is_within(path, below));
+            self.results.extend(path.map(|path| (path, TreeEntry::of(&row))));
+        }
+        Ok(false)
+    }
+}
+
+/// Returns the path of an entry, from its parents; none if they don't lead to the root of the catalog.
+fn path_of(mounted: &Mounted, row: &Row<'_>) -> Result<Option<Vec<u8>>, AdminError> {
+    let top = PathKey::of(&mounted.mountpoint);
+    let mut names = vec![row.name().to_vec()];
+    let mut parent = row.parent();
+    while parent != top {
+        let above = mounted.catalog.find(parent).map_err(|error| mounted.failed(error))?;
+        let Some(above) = above.filter(|_| names.len() < DEPTH) else { return Ok(None) };
+        names.push(above.name().to_vec());
+        parent = above.parent();
+    }
+    let mut path = mounted.mountpoint.clone();
+    for name in names.iter().rev() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    // The root directory has no name and no place below itself.
+    Ok(Some(path).filter(|_| !row.name().is_empty()))
+}
+
+fn contains(name: &[u8], needle: &[u8]) -> bool {
+    name.windows(needle.len()).any(|part| part.eq_ignore_ascii_case(needle))
+}
+
+/// Returns true if a path is a directory itself or below it.
+fn is_within(path: &[u8], directory: &[u8]) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}

@@ -1,0 +1,242 @@
+//! Site cache between clients and the servers of repositories, in place of a general HTTP proxy.
+//!
+//! ```text
+//!   clients ─► respond ─► target: folder and file, or a refusal
+//!                ├─► objects ─► disk cache ─► one fetch for all askers ─► peer that owns it ─► upstream servers
+//!                ├─► heads: manifests and other changing files ─► upstream servers
+//!                │     └─► catalogs: fetched ahead for a new revision
+//!                └─► revisions: one stream upstream, many to clients
+//! ```
+//!
+//! Nothing is handed on before it is verified: an object by the hash in its name, a manifest by its own hash and, if the
+//! repository's key is known, by its signature (docs/decisions/0121-site-proxy.md).
+
+mod catalogs;
+mod destinations;
+mod disk;
+mod evict;
+mod failure;
+mod files;
+mod flights;
+mod heads;
+mod listener;
+mod objects;
+mod peers;
+mod place;
+mod respond;
+mod revisions;
+mod spool;
+mod target;
+mod upstream;
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use esker_store::{Authorities, StoreError};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+pub use self::destinations::{AllowedHost, DestinationError, Upstream};
+pub use self::disk::CacheError;
+pub use self::heads::FindKeys;
+pub use self::listener::ProxyServer;
+
+use self::catalogs::Catalogs;
+use self::destinations::Destinations;
+use self::disk::DiskCache;
+use self::files::Files;
+use self::heads::{HeadCounters, HeadOptions, Heads};
+use self::objects::{ObjectCounters, Objects};
+use self::peers::Peers;
+use self::place::{Place, Places};
+use self::spool::CacheSpool;
+use self::target::Folder;
+use self::upstream::UpstreamOptions;
+
+/// Age of an object's recorded last use at which a further use is recorded.
+const RECORD_USE: Duration = Duration::from_secs(600);
+/// Part of the cache that one object may take: a large one is there twice while it is received.
+const OBJECT_PART: u64 = 4;
+
+/// Options of a proxy.
+#[derive(Clone)]
+pub struct ProxyOptions {
+    /// Servers of the repositories, in the order of use.
+    pub upstreams: Vec<Upstream>,
+    /// Further hosts that clients may name.
+    pub allowed: Vec<AllowedHost>,
+    /// URL of this proxy as its peers write it; needed with peers.
+    pub own_url: Option<String>,
+    /// URLs of the other proxies of the site.
+    pub peers: Vec<String>,
+    /// Folder of the cache.
+    pub cache: PathBuf,
+    /// Largest number of bytes in the cache.
+    pub cache_size: u64,
+    /// Time for which a manifest is served without asking upstream.
+    pub head_age: Duration,
+    /// Time for which a manifest is served while upstream is away.
+    pub stale_age: Duration,
+    /// Age of an object's recorded last use at which a further use is recorded; `None` for the usual.
+    pub record_use: Option<Duration>,
+    /// Finds the master keys of a repository.
+    pub keys: FindKeys,
+    /// Trusted certificate authorities of upstream servers.
+    pub authorities: Authorities,
+}
+
+impl ProxyOptions {
+    /// Returns the usual options for a cache in this folder, without servers.
+    pub fn new(cache: impl Into<PathBuf>) -> Self {
+        Self {
+            upstreams: Vec::new(),
+            allowed: Vec::new(),
+            own_url: None,
+            peers: Vec::new(),
+            cache: cache.into(),
+            cache_size: 100 << 30,
+            head_age: Duration::from_secs(10),
+            stale_age: Duration::from_secs(86_400),
+            record_use: None,
+            keys: Arc::new(|_| None),
+            authorities: Authorities::default(),
+        }
+    }
+}
+
+/// Failure to start a proxy.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// No server and no host is named.
+    #[error("no server is named that requests may go to")]
+    NoDestination,
+    /// There are peers, and no URL of this proxy.
+    #[error("peers are named, and not the URL of this proxy, by which each object's owner is chosen")]
+    NoOwnUrl,
+    /// A URL is malformed.
+    #[error(transparent)]
+    Destination(#[from] DestinationError),
+    /// The cache folder can't be used.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    /// The threads of the client side could not be started.
+    #[error(transparent)]
+    Threads(#[from] StoreError),
+    /// The server side could not be started.
+    #[error(transparent)]
+    Serve(#[from] crate::ServeError),
+}
+
+/// Counters of requests.
+#[derive(Debug, Default)]
+pub(crate) struct RequestCounters {
+    /// Requests for what the proxy does not serve.
+    pub(crate) refused: AtomicU64,
+}
+
+/// State that all requests share.
+pub(crate) struct ProxyState {
+    pub(crate) objects: Arc<Objects>,
+    pub(crate) heads: Arc<Heads>,
+    pub(crate) counters: RequestCounters,
+    pub(crate) listeners: Arc<Semaphore>,
+    places: Places,
+}
+
+impl ProxyState {
+    pub(crate) fn open(options: ProxyOptions, listeners: usize) -> Result<Self, ProxyError> {
+        let destinations = Destinations { upstreams: options.upstreams, allowed: options.allowed };
+        if destinations.upstreams.is_empty() && destinations.allowed.is_empty() {
+            return Err(ProxyError::NoDestination);
+        }
+        let peers = match &options.own_url {
+            Some(own) => Peers::new(own, &options.peers)?,
+            None if options.peers.is_empty() => Peers::default(),
+            None => return Err(ProxyError::NoOwnUrl),
+        };
+        let record_use = options.record_use.unwrap_or(RECORD_USE);
+        let cache = Arc::new(DiskCache::open(&options.cache, options.cache_size, record_use)?);
+        let id = RandomState::new().hash_one(std::process::id());
+        let upstream = upstream::Upstream::start(UpstreamOptions {
+            destinations,
+            authorities: options.authorities,
+            peers,
+            spool: Arc::new(CacheSpool(cache.clone())),
+            object_max: (options.cache_size / OBJECT_PART).max(1),
+            via: format!("1.1 esker-{id:016x}"),
+        })?;
+        let objects =
+            Arc::new(Objects { cache, upstream: Arc::new(upstream), counters: ObjectCounters::default() });
+        let heads = Heads {
+            objects: objects.clone(),
+            options: HeadOptions { age: options.head_age, stale_age: options.stale_age, keys: options.keys },
+            counters: HeadCounters::default(),
+            catalogs: Arc::new(Catalogs::new()),
+        };
+        Ok(Self {
+            objects,
+            heads: Arc::new(heads),
+            counters: RequestCounters::default(),
+            listeners: Arc::new(Semaphore::new(listeners)),
+            places: Places::default(),
+        })
+    }
+
+    /// Returns the state of a folder.
+    pub(crate) fn place(&self, folder: &Folder) -> Result<Arc<Place>, StoreError> {
+        self.places.get(folder, || {
+            let (urls, source) = self.objects.upstream.open(folder)?;
+            let files = Files::open(&self.objects.cache.heads(), folder);
+            Ok(Place::new(folder.clone(), urls, source, files))
+        })
+    }
+
+    /// Returns the counters and the state of repositories, for administrators.
+    pub(crate) fn status(&self) -> Value {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (cache, objects, heads) = (&self.objects.cache, &self.objects.counters, &self.heads.counters);
+        let mut places = self.places.all();
+        places.sort_by(|one, other| one.urls.cmp(&other.urls));
+        let repository = |place: &Arc<Place>| {
+            let revision = place.revision.borrow().clone()?;
+            Some(json!({
+                "name": place.title(),
+                "server": place.urls.first(),
+                "revision": revision.number,
+                "root_hash": revision.root,
+                "signed": revision.signed,
+                "upstream_away": place.files.is_away(),
+                "listeners": place.revision.receiver_count(),
+            }))
+        };
+        let peers = self.objects.upstream.peers.status().into_iter();
+        json!({
+            "cache": {
+                "bytes": cache.used(),
+                "limit": cache.limit,
+                "evicted": read(&cache.evicted),
+                "unclean_start": cache.is_doubtful(),
+            },
+            "objects": {
+                "hits": read(&objects.hits),
+                "misses": read(&objects.misses),
+                "fetched": read(&objects.fetched),
+                "fetched_bytes": read(&objects.fetched_bytes),
+                "failed": read(&objects.failed),
+                "catalogs_ahead": read(&self.heads.catalogs.fetched),
+            },
+            "files": {
+                "hits": read(&heads.hits),
+                "confirmed": read(&heads.confirmed),
+                "stale": read(&heads.stale),
+                "refused": read(&heads.refused),
+            },
+            "requests": { "refused": read(&self.counters.refused) },
+            "peers": peers.map(|(url, up)| json!({ "url": url, "up": up })).collect::<Vec<_>>(),
+            "repositories": places.iter().filter_map(repository).collect::<Vec<_>>(),
+        })
+    }
+}

@@ -1,0 +1,69 @@
+//! Reasons why a request has no answer from upstream.
+
+use std::sync::Arc;
+
+use esker_format::trust::TrustError;
+use esker_store::{Cause, StoreError};
+use hyper::StatusCode;
+
+/// Failure of a request, shared by all requests that wait for the same thing.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The upstream servers have no such file.
+    #[error("the upstream servers have no such file")]
+    Missing,
+    /// No upstream server gave a valid answer.
+    #[error("{0}")]
+    Upstream(Arc<StoreError>),
+    /// The signature of a head is wrong.
+    #[error("{0}")]
+    Untrusted(TrustError),
+    /// The new head can't be handed out yet, because an object that it names is missing.
+    #[error("the new revision {revision} is not complete upstream: {reason}")]
+    Incomplete {
+        /// Number of the revision.
+        revision: u64,
+        /// Failure of the object.
+        reason: Arc<Failure>,
+    },
+    /// The proxy's own disk failed.
+    #[error("the proxy can't read what it received: {0}")]
+    Disk(Arc<std::io::Error>),
+    /// The task of the request ended without a result.
+    #[error("the request was cancelled")]
+    Ended,
+}
+
+impl Failure {
+    /// Returns the status for the client.
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            Self::Missing => StatusCode::NOT_FOUND,
+            Self::Upstream(error) if matches!(error.cause(), Cause::TimedOut { .. }) => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
+            Self::Upstream(_) | Self::Untrusted(_) | Self::Incomplete { .. } => StatusCode::BAD_GATEWAY,
+            Self::Disk(_) | Self::Ended => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Returns true if the proxy is at fault and not the upstream servers: another proxy would do better.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self, Self::Disk(_) | Self::Ended)
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        match error.cause() {
+            Cause::Missing { .. } => Self::Missing,
+            _ => Self::Upstream(Arc::new(error)),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Disk(Arc::new(error))
+    }
+}

@@ -1,0 +1,54 @@
+//! Runs a proxy on listening sockets.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{ProxyError, ProxyOptions, ProxyState};
+use crate::counters::Counters;
+use crate::server::{Options, Served, Server, Stopper};
+use crate::transport::{Answering, Call, Handler};
+
+/// A proxy that listens and does not reply yet.
+pub struct ProxyServer {
+    server: Server,
+    state: Arc<ProxyState>,
+}
+
+impl Handler for ProxyState {
+    fn answer(self: Arc<Self>, call: Call) -> Answering {
+        Box::pin(async move { self.respond(&call).await })
+    }
+}
+
+impl ProxyServer {
+    /// Creates a proxy for listening sockets.
+    pub fn new(
+        listeners: Vec<TcpListener>,
+        proxy: ProxyOptions,
+        options: Options,
+    ) -> Result<Self, ProxyError> {
+        let state = Arc::new(ProxyState::open(proxy, options.limits.listeners)?);
+        let counters = Arc::new(Counters::new(options.access_log.clone()));
+        let server = Server::of(listeners, state.clone(), counters, options)?;
+        Ok(Self { server, state })
+    }
+
+    /// Returns the address of the first listening socket.
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// Returns a handle that stops the proxy.
+    pub fn stopper(&self) -> Stopper {
+        self.server.stopper()
+    }
+
+    /// Serves until the proxy is stopped; returns the counters and the last status.
+    pub fn run(self) -> Result<(Served, Value), ProxyError> {
+        let served = self.server.run()?;
+        self.state.objects.cache.close()?;
+        Ok((served, self.state.status()))
+    }
+}

@@ -1,0 +1,307 @@
+//! Makes the proxy's responses.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use esker_format::batch::{self, Writer};
+use esker_format::manifest;
+use esker_format::object::ObjectName;
+use esker_store::Urgency;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Response, StatusCode};
+use tokio::sync::mpsc;
+
+use super::ProxyState;
+use super::failure::Failure;
+use super::heads::Served;
+use super::objects::Object;
+use super::place::Place;
+use super::revisions;
+use super::target::{self, Refusal, Wanted};
+use super::upstream::ObjectQuery;
+use crate::answer::Piece;
+use crate::range::{RequestedRange, wanted};
+use crate::transport::Call;
+use crate::transport::body::{Body, Pieces, Step};
+use crate::transport::exchange::Exchange;
+use crate::transport::request::{Method, Request};
+
+/// Seconds for which objects may be cached.
+const OBJECT_AGE: &str = "max-age=259200";
+/// Number of objects of one batch that are fetched at once.
+const BATCH_AT_ONCE: usize = 16;
+/// Path of the proxy's status.
+pub(crate) const STATUS: &str = "/.esker/proxy";
+/// Says where the answer came from, as squid does.
+const X_CACHE: HeaderName = HeaderName::from_static("x-cache");
+const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
+
+type Answer = Response<Body>;
+
+impl ProxyState {
+    /// Answers one request.
+    pub(crate) async fn respond(self: &Arc<Self>, call: &Call) -> Answer {
+        let mut answer = self.find(call).await;
+        if let Ok(via) = HeaderValue::from_str(&self.objects.upstream.via) {
+            answer.headers_mut().insert(header::VIA, via);
+        }
+        answer
+    }
+
+    async fn find(self: &Arc<Self>, call: &Call) -> Answer {
+        let Parts { method, uri, headers, .. } = &call.parts;
+        if uri.scheme().is_none() && uri.path() == STATUS {
+            return json(&self.status());
+        }
+        let own = &self.objects.upstream.via;
+        let mut via = headers.get_all(header::VIA).iter();
+        if via.any(|via| via.to_str().is_ok_and(|via| via.split(',').any(|hop| hop.trim() == own))) {
+            return refused((StatusCode::LOOP_DETECTED, "this proxy is one of its own upstream servers"));
+        }
+        let target = match target::parse(method, uri, headers, self.objects.upstream.destinations()) {
+            Ok(target) => target,
+            Err(refusal) => {
+                self.counters.refused.fetch_add(1, Ordering::Relaxed);
+                return refused(refusal);
+            }
+        };
+        let place = match self.place(&target.folder) {
+            Ok(place) => place,
+            Err(error) => return failed(&error.into()),
+        };
+        match &target.wanted {
+            Wanted::Object(name, path) => {
+                let query = ObjectQuery {
+                    name: *name,
+                    path: path.clone(),
+                    fresh: call.request.no_cache,
+                    is_peer: target.is_peer,
+                    urgency: Urgency::Demand,
+                };
+                match self.objects.get(&place, query).await {
+                    Ok(found) => object(*name, found, &call.request),
+                    Err(failure) => failed(&failure),
+                }
+            }
+            Wanted::File(path) => match self.heads.get(&place, path, call.request.no_cache).await {
+                Ok(served) => file(path, served, self.heads.options.age),
+                Err(failure) => failed(&failure),
+            },
+            Wanted::Batch(names) => self.batch(&place, (target.is_peer, call.request.no_cache), names).await,
+            Wanted::Revisions => self.revisions(&place, &call.exchange).await,
+        }
+    }
+
+    /// Puts those objects into one answer that fit; the missing ones are fetched at the same time.
+    async fn batch(
+        self: &Arc<Self>,
+        place: &Arc<Place>,
+        (is_peer, fresh): (bool, bool),
+        names: &[ObjectName],
+    ) -> Answer {
+        let mut writer = Writer::new();
+        let mut is_whole = true;
+        let mut after = names.len();
+        for names in names.chunks(BATCH_AT_ONCE) {
+            let fetch = |name: &ObjectName| {
+                let query = ObjectQuery {
+                    fresh,
+                    is_peer,
+                    urgency: Urgency::Demand,
+                    ..ObjectQuery::ahead(*name, name.path())
+                };
+                let (objects, place) = (self.objects.clone(), place.clone());
+                tokio::spawn(async move { objects.get(&place, query).await.ok() })
+            };
+            let fetching: Vec<_> = names.iter().map(fetch).collect();
+            for found in fetching {
+                after -= 1;
+                let room = writer.room(after) as u64;
+                match found.await.ok().flatten().and_then(|(object, _)| object.read(room).ok()) {
+                    Some(bytes) => writer.put(&bytes),
+                    None => {
+                        is_whole = false;
+                        writer.leave_out();
+                    }
+                }
+            }
+        }
+        let mut answer = Response::new(bytes(writer.finish()));
+        let age = if is_whole { OBJECT_AGE } else { "no-store" };
+        answer.headers_mut().insert(header::CONTENT_TYPE, OCTETS);
+        answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static(age));
+        answer
+    }
+
+    /// Opens a stream of new revisions.
+    async fn revisions(self: &Arc<Self>, place: &Arc<Place>, exchange: &Arc<Exchange>) -> Answer {
+        if let Err(failure) = self.heads.get(place, manifest::PATH, false).await {
+            return failed(&failure);
+        }
+        let Ok(permit) = self.listeners.clone().try_acquire_owned() else {
+            return refused((StatusCode::SERVICE_UNAVAILABLE, "too many clients listen for revisions"));
+        };
+        exchange.begin_stream();
+        let events = revisions::listen(&self.heads, place, permit);
+        let mut answer = Response::new(Body::stream(told(events, exchange.clone())));
+        let headers = answer.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        answer
+    }
+}
+
+/// Passes events on until either side closes.
+fn told(mut events: mpsc::Receiver<Bytes>, exchange: Arc<Exchange>) -> Step {
+    Step(Box::pin(async move {
+        let next = tokio::select! {
+            next = events.recv() => next?,
+            () = exchange.transport.unwanted(true) => return None,
+        };
+        Some((next, told(events, exchange)))
+    }))
+}
+
+/// Returns a body of bytes in memory.
+fn bytes(bytes: impl Into<Bytes>) -> Body {
+    let bytes = bytes.into();
+    let left = bytes.len() as u64;
+    let pieces = if left > 0 { VecDeque::from([Piece::Bytes(bytes)]) } else { VecDeque::new() };
+    Body::pieces(Pieces { pieces, file: None, permit: None, reading: None, left })
+}
+
+/// Returns a body of the bytes from `start` to `end` of an object.
+fn part(object: Object, start: u64, end: u64) -> Body {
+    match object {
+        Object::Bytes(all) => {
+            let at = |offset: u64| usize::try_from(offset).map_or(all.len(), |at| at.min(all.len()));
+            bytes(all.slice(at(start)..at(end)))
+        }
+        Object::File(_, _) if start >= end => bytes(Bytes::new()),
+        Object::File(file, _) => {
+            let pieces = VecDeque::from([Piece::Span(start..end)]);
+            Body::pieces(Pieces { pieces, file: Some(file), permit: None, reading: None, left: end - start })
+        }
+    }
+}
+
+fn object(name: ObjectName, (object, is_hit): (Object, bool), request: &Request) -> Answer {
+    let tag = format!("\"{name}\"");
+    let mut answer = Response::new(Body::empty());
+    let headers = answer.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(OBJECT_AGE));
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        headers.insert(header::ETAG, tag);
+    }
+    headers.insert(X_CACHE, HeaderValue::from_static(if is_hit { "HIT" } else { "MISS" }));
+    let is_get = request.method == Method::Get;
+    let is_tag = |known: &str| known.trim().trim_start_matches("W/") == tag;
+    let is_known = request.if_none_match.as_deref().is_some_and(|known| known.split(',').any(is_tag));
+    if is_known && is_get && !request.no_cache {
+        *answer.status_mut() = StatusCode::NOT_MODIFIED;
+        return answer;
+    }
+    headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    headers.insert(header::CONTENT_TYPE, OCTETS);
+    let len = object.len();
+    let is_wanted = is_get && request.if_range.as_deref().is_none_or(|known| known == tag);
+    let range = request.range.as_deref().filter(|_| is_wanted);
+    // Several ranges are answered with the whole object, as a server may.
+    let (start, end) = match range.map_or(RequestedRange::Whole, |range| wanted(range, len)) {
+        RequestedRange::Parts(parts) if parts.len() == 1 => {
+            let part = parts.into_iter().next().unwrap_or(0..len);
+            if let Ok(range) = HeaderValue::from_str(&format!("bytes {}-{}/{len}", part.start, part.end - 1))
+            {
+                headers.insert(header::CONTENT_RANGE, range);
+            }
+            *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+            (part.start, part.end)
+        }
+        RequestedRange::Parts(_) | RequestedRange::Whole => (0, len),
+        RequestedRange::Unsatisfiable => {
+            let mut answer =
+                refused((StatusCode::RANGE_NOT_SATISFIABLE, "the range is outside of the object"));
+            if let Ok(range) = HeaderValue::from_str(&format!("bytes */{len}")) {
+                answer.headers_mut().insert(header::CONTENT_RANGE, range);
+            }
+            return answer;
+        }
+    };
+    *answer.body_mut() = part(object, start, end);
+    answer
+}
+
+fn file(path: &str, served: Served, age: Duration) -> Answer {
+    let Served { content, age: old, is_stale, is_hit } = served;
+    let mut answer = Response::new(bytes(content));
+    let headers = answer.headers_mut();
+    let left = if is_stale { 0 } else { age.saturating_sub(old).as_secs() };
+    if let Ok(age) = HeaderValue::from_str(&format!("max-age={left}")) {
+        headers.insert(header::CACHE_CONTROL, age);
+    }
+    if is_stale {
+        headers.insert(header::AGE, old.as_secs().into());
+        headers.insert(header::WARNING, HeaderValue::from_static("111 esker \"Revalidation Failed\""));
+    }
+    let kind = if path.ends_with(".json") {
+        "application/json"
+    } else if path.starts_with(".cvmfs") {
+        "application/x-cvmfs"
+    } else {
+        "text/plain"
+    };
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
+    let found = if is_stale {
+        "STALE"
+    } else if is_hit {
+        "HIT"
+    } else {
+        "MISS"
+    };
+    headers.insert(X_CACHE, HeaderValue::from_static(found));
+    if path.starts_with(".cvmfs") {
+        headers.insert(HeaderName::from_static("esker-batch"), batch::NAMES_MAX.into());
+    }
+    answer
+}
+
+fn json(value: &serde_json::Value) -> Answer {
+    let mut answer = Response::new(bytes(format!("{value:#}\n")));
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// Returns the answer for a failure. One of the proxy itself is marked, so that clients try another proxy and not another
+/// server.
+fn failed(failure: &Failure) -> Answer {
+    let text = failure.to_string();
+    let mut answer = text_answer(failure.status(), &text);
+    if failure.is_own() {
+        let own = HeaderValue::from_static("esker; error=proxy_internal_error");
+        answer.headers_mut().insert(HeaderName::from_static("proxy-status"), own);
+    }
+    answer
+}
+
+/// Returns the answer for a request that is not allowed or not understood.
+pub(crate) fn refused((status, reason): Refusal) -> Answer {
+    let mut answer = text_answer(status, reason);
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        answer.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    answer
+}
+
+fn text_answer(status: StatusCode, text: &str) -> Answer {
+    let mut answer = Response::new(bytes(format!("{text}\n")));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}

@@ -1,0 +1,237 @@
+//! The handler of `esker serve`: files, batches and event streams of the served folders, then pages by their routes.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use bytes::Bytes;
+use esker_format::name::RepositoryName;
+use esker_format::object::ObjectName;
+use hyper::{Response, Uri};
+use hyper_util::service::TowerToHyperService;
+use tokio::sync::{Mutex, Semaphore};
+
+use crate::answer::{Answer, BROKEN, BUSY, NOT_FOUND};
+use crate::batch;
+use crate::counters::Counters;
+use crate::dashboard::Dashboard;
+use crate::date;
+use crate::events::{Events, Stream};
+use crate::listing::{Entry, Listing};
+use crate::pages;
+use crate::repositories::Repositories;
+use crate::route::{self, Allowed, Route};
+use crate::routes;
+use crate::server::Limits;
+use crate::transport::body::{Body, Step};
+use crate::transport::exchange::Exchange;
+use crate::transport::request::{Method, Request};
+use crate::transport::shares::Shares;
+use crate::transport::{Answering, Call, Handler};
+
+/// Number of pages that are made at once.
+const PAGES: usize = 2;
+
+/// What handlers of routes share.
+pub(crate) struct Site {
+    pub(crate) repositories: Arc<Repositories>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) names: Arc<Mutex<Listing>>,
+    pub(crate) dashboard: Arc<Dashboard>,
+    pub(crate) page_permits: Semaphore,
+    pub(crate) batches: Arc<Semaphore>,
+    pub(crate) batch_shares: Arc<Shares>,
+    pub(crate) events: Events,
+}
+
+impl Site {
+    pub(crate) fn new(repositories: Repositories, limits: &Limits, counters: Arc<Counters>) -> Arc<Self> {
+        let repositories = Arc::new(repositories);
+        Arc::new(Self {
+            events: Events::new(repositories.clone(), limits.listeners),
+            dashboard: Arc::new(Dashboard::new(repositories.clone(), counters.traffic.clone())),
+            page_permits: Semaphore::new(PAGES),
+            repositories,
+            counters,
+            names: Arc::default(),
+            batches: Arc::new(Semaphore::new(batch::AT_ONCE)),
+            batch_shares: Arc::default(),
+        })
+    }
+
+    fn file(&self, request: &Request, repository: &RepositoryName, file: &Allowed) -> Answer {
+        let mut failure = None;
+        for folder in self.repositories.candidates(repository) {
+            match folder.open(&file.path()) {
+                Ok(opened) => return Answer::file(request, file, opened),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => failure = Some(error),
+            }
+        }
+        failure.map_or_else(|| Answer::failure(NOT_FOUND), |error| Answer::unreadable(&error))
+    }
+
+    pub(crate) fn batch(&self, repository: &RepositoryName, names: &[ObjectName], client: IpAddr) -> Answer {
+        let share = self.batch_shares.take_below(client, batch::FOR_ONE_ADDRESS);
+        match (share, self.batches.clone().try_acquire_owned()) {
+            (Some(share), Ok(permit)) => {
+                batch::make(&self.repositories, repository, names).holding((permit, share))
+            }
+            _ => batch::nothing(names),
+        }
+    }
+
+    /// Opens the event stream of a repository.
+    async fn revisions(&self, call: &Call, repository: RepositoryName) -> Response<Body> {
+        match self.events.has(&repository).await {
+            // A 404 tells clients that nothing is announced here, and they stay away for long.
+            Ok(false) => return Answer::failure(NOT_FOUND).into_response(),
+            Err(_) => return Answer::failure(BUSY).into_response(),
+            Ok(true) => {}
+        }
+        let stream = (call.request.method == Method::Get).then(|| self.events.listen(repository)).flatten();
+        let Some(stream) = stream else { return Answer::failure(BUSY).into_response() };
+        call.exchange.begin_stream();
+        Answer::events(Body::stream(told(stream, call.exchange.clone())))
+    }
+
+    /// Returns a page of the dashboard. It reads the disk, so a blocking task makes it, and few at a time.
+    pub(crate) async fn page(&self, target: Uri) -> Answer {
+        let Ok(_permit) = self.page_permits.acquire().await else { return Answer::failure(BUSY) };
+        let dashboard = self.dashboard.clone();
+        let make = move || {
+            pages::respond(&dashboard, target.path(), target.query().unwrap_or_default(), date::now())
+        };
+        let made = tokio::task::spawn_blocking(make).await;
+        made.map_or_else(|_| Answer::failure(BROKEN), Answer::page)
+    }
+
+    /// Returns a response from the current repositories. That reads the disk, so one blocking task does it,
+    /// while other requests wait for it without a thread.
+    pub(crate) async fn listed(&self, listing: &Arc<Mutex<Listing>>, make: fn(&[Entry]) -> Answer) -> Answer {
+        let (mut listing, repositories) = (listing.clone().lock_owned().await, self.repositories.clone());
+        let made = tokio::task::spawn_blocking(move || make(&listing.now(&repositories))).await;
+        made.unwrap_or_else(|_| Answer::failure(BROKEN))
+    }
+}
+
+/// Sends new revisions until the client or the server closes.
+fn told(mut stream: Stream, exchange: Arc<Exchange>) -> Step {
+    Step(Box::pin(async move {
+        let next = tokio::select! {
+            next = stream.next() => next.ok()?,
+            () = exchange.transport.unwanted(true) => return None,
+        };
+        Some((Bytes::from(next), told(stream, exchange)))
+    }))
+}
+
+/// Answers the requests of a server of repositories.
+pub(crate) struct Files {
+    site: Arc<Site>,
+    pages: Router,
+}
+
+impl Files {
+    pub(crate) fn new(site: Arc<Site>) -> Self {
+        Self { pages: routes::all(site.clone()), site }
+    }
+
+    async fn respond(&self, call: Call) -> Response<Body> {
+        if call.request.method == Method::Other {
+            return Answer::method().into_response();
+        }
+        match route::find(&call.request.path) {
+            Some(Route::File { repository, file }) => {
+                self.site.file(&call.request, &repository, &file).into_response()
+            }
+            Some(Route::Batch { repository, names }) => {
+                self.site.batch(&repository, &names, call.client().ip()).into_response()
+            }
+            Some(Route::Revisions { repository }) => self.site.revisions(&call, repository).await,
+            None => self.page(call).await,
+        }
+    }
+
+    async fn page(&self, call: Call) -> Response<Body> {
+        use hyper::service::Service;
+        let Call { mut parts, exchange, .. } = call;
+        parts.extensions.insert(exchange);
+        let request = hyper::Request::from_parts(parts, axum::body::Body::empty());
+        match TowerToHyperService::new(self.pages.clone()).call(request).await {
+            Ok(response) => response.map(Body::page),
+            Err(never) => match never {},
+        }
+    }
+}
+
+impl Handler for Files {
+    fn answer(self: Arc<Self>, call: Call) -> Answering {
+        Box::pin(async move { self.respond(call).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    fn site(folder: &std::path::Path) -> Arc<Site> {
+        let repositories = Repositories::open(&[folder.to_owned()]).expect("a folder");
+        Site::new(repositories, &Limits::default(), Arc::default())
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .max_blocking_threads(READERS)
+            .enable_all()
+            .build()
+            .expect("a runtime")
+    }
+
+    /// Number of threads that read.
+    const READERS: usize = 4;
+
+    /// Slowly received batches of one address hold only a part of the permits.
+    #[test]
+    fn clients_at_one_address_leave_batches_to_others() {
+        let repository = esker_testkit::fixture::FULL.unpack();
+        let site = site(&repository.path());
+        let name = RepositoryName::parse("full.test").expect("a name");
+        let client = |number: u8| IpAddr::from([192, 0, 2, number]);
+        // An object that isn't there, so that a batch of it never stays.
+        let is_full = |client: IpAddr| site.batch_shares.take_below(client, batch::FOR_ONE_ADDRESS).is_none();
+        let under_way: Vec<_> = (0..batch::AT_ONCE).map(|_| site.batch(&name, &[], client(1))).collect();
+        assert!(is_full(client(1)) && !is_full(client(2)));
+        assert_eq!(site.batches.available_permits(), batch::AT_ONCE - batch::FOR_ONE_ADDRESS);
+        drop(under_way);
+        assert!(!is_full(client(1)));
+    }
+
+    /// A page takes as long as its catalogs do, on threads that other requests need.
+    #[test]
+    fn a_read_waiting_for_a_page_blocks_no_other() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (runtime, shared) = (runtime(), site(folder.path()));
+        let pages = u32::try_from(PAGES).expect("a small number");
+        let permits = shared.page_permits.try_acquire_many(pages).expect("no page is made yet");
+        runtime.block_on(async {
+            let mut waiting = [(); 2 * READERS].map(|()| Box::pin(shared.page(Uri::from_static("/"))));
+            let asked = poll_fn(|context| {
+                Poll::Ready(waiting.iter_mut().all(|page| page.as_mut().poll(context).is_pending()))
+            });
+            assert!(asked.await);
+            let name = RepositoryName::parse("some.test").expect("a name");
+            let found = timeout(Duration::from_secs(60), shared.events.has(&name)).await;
+            assert!(matches!(found, Ok(Ok(false))), "{found:?}");
+        });
+        drop(permits);
+    }
+}

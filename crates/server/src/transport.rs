@@ -1,0 +1,150 @@
+//! Connections over hyper: admission, deadlines, strict request heads, and bodies that are read from files.
+//!
+//! A [`gate`] hands one complete request head at a time to hyper and takes the socket back when the response is
+//! flushed. So an idle connection holds no buffers of hyper, and deadlines and evictions of idle clients are plain code
+//! in [`connection`]. HTTP/2 connections belong to hyper from their preface to their end.
+
+pub(crate) mod accept;
+pub(crate) mod admission;
+pub(crate) mod body;
+pub(crate) mod chunk;
+pub(crate) mod connection;
+pub(crate) mod exchange;
+pub(crate) mod gate;
+pub(crate) mod http2;
+pub(crate) mod pending_clients;
+pub(crate) mod request;
+pub(crate) mod shares;
+pub(crate) mod wire;
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use hyper::Response;
+use hyper::http::request::Parts;
+
+use self::admission::AdmissionQueue;
+use self::body::Body;
+use self::exchange::Exchange;
+use self::pending_clients::PendingClients;
+use self::request::Request;
+use self::shares::Shares;
+use crate::counters::Counters;
+use crate::server::{Limits, PENDING_MIN, State};
+
+/// A request, with what a handler may ask about its connection.
+pub(crate) struct Call {
+    /// The parts of the request that responses with files depend on.
+    pub(crate) request: Request,
+    /// Method, target, version and fields as received.
+    pub(crate) parts: Parts,
+    /// State of the connection.
+    pub(crate) exchange: Arc<Exchange>,
+}
+
+impl Call {
+    /// Returns the address of the client or of its proxy.
+    pub(crate) fn client(&self) -> SocketAddr {
+        self.exchange.client
+    }
+}
+
+/// Future of a response.
+pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+
+/// Answers requests.
+pub(crate) trait Handler: Send + Sync + 'static {
+    /// Answers a request with GET, HEAD or another method without a body.
+    fn answer(self: Arc<Self>, call: Call) -> Answering;
+}
+
+/// State that all connections share.
+pub(crate) struct Transport {
+    pub(crate) limits: Limits,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) admission: AdmissionQueue,
+    pub(crate) pending_clients: Arc<PendingClients>,
+    pub(crate) connections: Arc<Shares>,
+    pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) state: tokio::sync::watch::Sender<State>,
+}
+
+impl Transport {
+    pub(crate) fn new(limits: Limits, handler: Arc<dyn Handler>, counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self {
+            limits,
+            counters,
+            admission: AdmissionQueue::default(),
+            pending_clients: PendingClients::new(limits.connections.max(PENDING_MIN)),
+            connections: Arc::default(),
+            handler,
+            state: tokio::sync::watch::Sender::new(State::Serving),
+        })
+    }
+
+    /// Waits until the server stops.
+    pub(crate) async fn stopped(&self) {
+        let mut state = self.state.subscribe();
+        // The sender lives as long as this.
+        let _ = state.wait_for(|state| *state == State::Stopping).await;
+    }
+
+    pub(crate) fn stops(&self) -> bool {
+        *self.state.borrow() == State::Stopping
+    }
+
+    /// Waits until an idle connection has to close: because the server stops, or because a client waits for its slot,
+    /// if it has one, and no other has been idle for longer.
+    pub(crate) async fn unwanted(&self, has_slot: bool) {
+        let evicted = async {
+            match has_slot {
+                true => self.admission.evicted_while_idle().await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = evicted => {}
+            () = self.stopped() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Silent;
+
+    impl Handler for Silent {
+        fn answer(self: Arc<Self>, _: Call) -> Answering {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    /// A full server has thousands of idle connections, and new clients all the time.
+    #[test]
+    fn a_new_client_on_a_full_server_evicts_an_idle_one() {
+        let transport = Transport::new(Limits::default(), Arc::new(Silent), Arc::default());
+        let mut idle = [(); 3].map(|()| Box::pin(transport.unwanted(true)));
+        let wakes = [(); 3].map(|()| Arc::<Wakes>::default());
+        for (idle, wakes) in idle.iter_mut().zip(&wakes) {
+            let waker = Waker::from(wakes.clone());
+            assert!(idle.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        transport.admission.begin();
+        assert_eq!(wakes.each_ref().map(|wakes| wakes.0.load(Ordering::Relaxed)), [1, 0, 0]);
+    }
+}

@@ -1,0 +1,252 @@
+//! Bodies of responses: pieces of memory and of a file, streams without an end, and pages.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::Uri;
+use hyper::body::{Frame, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::chunk::{self, Reading};
+use super::exchange::{Exchange, OpenStream};
+use super::shares::Share;
+use crate::access_log::Line;
+use crate::answer::Piece;
+use crate::dashboard::Answered;
+
+/// Error of a body: it ends the connection, because the length was sent already.
+pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The body of a response.
+pub(crate) struct Body {
+    content: Content,
+    /// Receives the end of the response.
+    report: Option<Box<Reported>>,
+}
+
+enum Content {
+    Empty,
+    Pieces(Pieces),
+    Stream(Option<Step>),
+    Page(axum::body::Body),
+}
+
+/// The next part of a stream, and the step after it; `None` at the end.
+pub(crate) struct Step(pub(crate) Pin<Box<dyn Future<Output = Option<(Bytes, Step)>> + Send>>);
+
+/// Bytes in memory and in a file.
+pub(crate) struct Pieces {
+    pub(crate) pieces: VecDeque<Piece>,
+    pub(crate) file: Option<Arc<File>>,
+    /// Permit for the memory of the response, held until it is sent.
+    #[expect(dead_code, reason = "it is held, not read")]
+    pub(crate) permit: Option<(OwnedSemaphorePermit, Share)>,
+    /// A read that waits for the disk.
+    pub(crate) reading: Option<JoinHandle<io::Result<Bytes>>>,
+    /// Number of bytes that are not sent yet.
+    pub(crate) left: u64,
+}
+
+/// A response in progress, to be counted at its end.
+pub(crate) struct Report {
+    exchange: Arc<Exchange>,
+    stream: Option<OpenStream>,
+    begun: Instant,
+    line: Option<Box<Line>>,
+    /// Target of the request; none for a response that the dashboard doesn't count.
+    target: Option<Uri>,
+}
+
+struct Reported {
+    report: Option<Report>,
+    status: u16,
+    sent: u64,
+    is_whole: bool,
+}
+
+impl Report {
+    pub(crate) fn new(exchange: Arc<Exchange>, stream: Option<OpenStream>, line: Option<Box<Line>>) -> Self {
+        Self { exchange, stream, begun: Instant::now(), line, target: None }
+    }
+
+    /// Sets the time at which the request arrived.
+    pub(crate) fn begun(&mut self, begun: Instant) {
+        self.begun = begun;
+    }
+
+    /// Sets the target of the request.
+    pub(crate) fn target(&mut self, target: Uri) {
+        self.target = Some(target);
+    }
+
+    /// Counts the response.
+    pub(crate) fn done(self, status: u16, sent: u64, is_whole: bool) {
+        let took = self.begun.elapsed();
+        self.exchange.transport.counters.answered(status, is_whole.then_some(sent), took);
+        if let Some(target) = &self.target {
+            let answered = Answered { path: target.path(), status, bytes: sent, took };
+            self.exchange.transport.counters.traffic.record(&answered);
+        }
+        if let Some(line) = self.line {
+            self.exchange.transport.counters.log(&line, status, sent, is_whole, took);
+        }
+    }
+}
+
+impl Drop for Reported {
+    fn drop(&mut self) {
+        if let Some(report) = self.report.take() {
+            report.done(self.status, self.sent, self.is_whole);
+        }
+    }
+}
+
+impl Body {
+    pub(crate) fn empty() -> Self {
+        Content::Empty.into()
+    }
+
+    pub(crate) fn pieces(pieces: Pieces) -> Self {
+        Content::Pieces(pieces).into()
+    }
+
+    pub(crate) fn stream(first: Step) -> Self {
+        Content::Stream(Some(first)).into()
+    }
+
+    pub(crate) fn page(body: axum::body::Body) -> Self {
+        Content::Page(body).into()
+    }
+
+    /// Returns the same body, whose end is counted.
+    pub(crate) fn reported(mut self, mut report: Report, status: u16) -> Self {
+        let is_whole = hyper::body::Body::is_end_stream(&self);
+        let is_endless = matches!(self.content, Content::Stream(_));
+        // The duration of a stream says nothing about the server.
+        report.target = report.target.filter(|_| !is_endless);
+        if let Some(stream) = &report.stream {
+            stream.progress((!is_endless).then_some(chunk::CHUNK_MAX));
+        }
+        self.report = Some(Box::new(Reported { report: Some(report), status, sent: 0, is_whole }));
+        self
+    }
+}
+
+impl From<Content> for Body {
+    fn from(content: Content) -> Self {
+        Self { content, report: None }
+    }
+}
+
+impl Pieces {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        if let Some(reading) = &mut self.reading {
+            let read = ready!(Pin::new(reading).poll(cx));
+            self.reading = None;
+            return Poll::Ready(Some(read.map_err(Into::into).and_then(|read| read.map_err(Into::into))));
+        }
+        let (offset, len) = match self.pieces.front_mut() {
+            None => return Poll::Ready(None),
+            Some(Piece::Bytes(bytes)) => {
+                let bytes = std::mem::take(bytes);
+                self.pieces.pop_front();
+                return Poll::Ready(Some(Ok(bytes)));
+            }
+            Some(Piece::Span(span)) => {
+                let limit = chunk::len_max();
+                let (offset, len) = (span.start, (span.end - span.start).min(limit));
+                span.start += len;
+                if span.is_empty() {
+                    self.pieces.pop_front();
+                }
+                (offset, usize::try_from(len).unwrap_or(usize::MAX))
+            }
+        };
+        let Some(file) = &self.file else { unreachable!("spans are made together with their file") };
+        match chunk::read(file, offset, len) {
+            Ok(Reading::Done(bytes)) => Poll::Ready(Some(Ok(bytes))),
+            Ok(Reading::Blocking(blocked)) => {
+                let file = file.clone();
+                self.reading = Some(tokio::task::spawn_blocking(move || blocked.finish(&file)));
+                self.poll(cx)
+            }
+            Err(error) => Poll::Ready(Some(Err(error.into()))),
+        }
+    }
+}
+
+impl hyper::body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let polled = match &mut this.content {
+            Content::Empty => None,
+            Content::Pieces(pieces) => {
+                let bytes = ready!(pieces.poll(cx));
+                if let Some(Ok(bytes)) = &bytes {
+                    pieces.left = pieces.left.saturating_sub(bytes.len() as u64);
+                }
+                bytes.map(|bytes| bytes.map(Frame::data))
+            }
+            Content::Stream(step) => match step {
+                None => None,
+                Some(Step(next)) => match ready!(next.as_mut().poll(cx)) {
+                    None => {
+                        *step = None;
+                        None
+                    }
+                    Some((bytes, after)) => {
+                        *step = Some(after);
+                        Some(Ok(Frame::data(bytes)))
+                    }
+                },
+            },
+            Content::Page(page) => {
+                ready!(Pin::new(page).poll_frame(cx)).map(|frame| frame.map_err(Into::into))
+            }
+        };
+        let is_end = this.is_end_stream();
+        if let Some(reported) = &mut this.report {
+            if let Some(Ok(frame)) = &polled {
+                let len = frame.data_ref().map_or(0, Bytes::len) as u64;
+                reported.sent += len;
+                if let Some(stream) = reported.report.as_ref().and_then(|report| report.stream.as_ref()) {
+                    let is_endless = matches!(this.content, Content::Stream(_));
+                    stream.progress((!is_endless).then_some(len));
+                }
+            }
+            reported.is_whole = is_end || polled.is_none();
+        }
+        Poll::Ready(polled)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Empty | Content::Stream(None) => true,
+            Content::Pieces(pieces) => pieces.left == 0,
+            Content::Stream(Some(_)) => false,
+            Content::Page(page) => page.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Empty => SizeHint::with_exact(0),
+            Content::Pieces(pieces) => SizeHint::with_exact(pieces.left),
+            Content::Stream(_) => SizeHint::default(),
+            Content::Page(page) => page.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! One client's connection, from its first byte to its last.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, SERVER};
+use hyper::http::request::Parts;
+use hyper::server::conn::http1;
+use hyper::{Method, Request, Response, Version};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::accept::slot;
+use super::body::{Body, Report};
+use super::exchange::Exchange;
+use super::gate::{Gate, Next};
+use super::http2;
+use super::pending_clients::PendingClient;
+use super::request::{self, Refusal};
+use super::wire::Wire;
+use super::{Call, Transport};
+use crate::answer::Answer;
+use crate::date;
+
+/// Maximum number of bytes that hyper keeps of a response beyond the current chunk, and of a request.
+const BUFFER_MAX: usize = 32 * 1024;
+
+pub(crate) struct Connection {
+    stream: TcpStream,
+    client: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    transport: Arc<Transport>,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        stream: TcpStream,
+        client: SocketAddr,
+        tls: Option<TlsAcceptor>,
+        transport: Arc<Transport>,
+    ) -> Self {
+        // Answers are whole already; waiting for more only costs time.
+        let _ = stream.set_nodelay(true);
+        Self { stream, client, tls, transport }
+    }
+
+    /// Waits for the client's first request, then for a slot, and serves the client until it or the server closes.
+    pub(crate) async fn run(self, pending: PendingClient, slots: &Arc<Semaphore>) {
+        let (transport, client) = (self.transport.clone(), self.client);
+        let first = tokio::select! {
+            // A client that has asked leaves no more.
+            biased;
+            first = self.first() => first,
+            () = pending.evicted() => return,
+        };
+        drop(pending);
+        let Some((gate, exchange, first)) = first else { return };
+        let _slot = slot(slots, &transport, client.ip()).await;
+        let share = transport.connections.take(client.ip());
+        tokio::select! {
+            () = serve(gate, &exchange, first) => {}
+            () = share.cut() => {}
+        }
+    }
+
+    /// Waits for the first request; `None` if none comes.
+    async fn first(self) -> Option<(Gate, Arc<Exchange>, Next)> {
+        let Self { stream, client, tls, transport } = self;
+        let (limit, is_secure) = (transport.limits.head, tls.is_some());
+        let wire = match tls {
+            None => Wire::Plain(stream),
+            Some(acceptor) => {
+                let secured = timeout(limit, acceptor.accept(stream));
+                Wire::Secure(Box::new(secured.await.ok()?.ok()?))
+            }
+        };
+        let exchange = Exchange::new(transport, client, is_secure);
+        let mut gate = Gate::new(wire, exchange.clone());
+        match gate.next(false).await {
+            Next::End => None,
+            next => Some((gate, exchange, next)),
+        }
+    }
+}
+
+/// Serves a client, beginning with a request that has arrived. A client that disconnects early is no error.
+async fn serve(mut gate: Gate, exchange: &Arc<Exchange>, first: Next) {
+    let mut next = first;
+    loop {
+        match next {
+            Next::Head => {
+                let connection = http1::Builder::new()
+                    // A client that has sent its last request still gets the response.
+                    .half_close(true)
+                    // The gate has deadlines for heads.
+                    .header_read_timeout(None)
+                    .max_buf_size(BUFFER_MAX)
+                    .serve_connection(gate, Requests(exchange.clone()));
+                match connection.without_shutdown().await {
+                    Ok(parts) => gate = parts.io,
+                    Err(_) => return,
+                }
+                if exchange.is_last() {
+                    return gate.part().await;
+                }
+            }
+            Next::Preface => return http2::serve(gate, exchange).await,
+            Next::Refused(refusal) => return refuse(gate, exchange, refusal).await,
+            Next::End => return,
+        }
+        next = gate.next(true).await;
+    }
+}
+
+/// Answers a request that hyper must not see, and closes the connection.
+async fn refuse(mut gate: Gate, exchange: &Arc<Exchange>, refusal: Refusal) {
+    let answer = Answer::refusal(refusal);
+    let (status, len) = (answer.status, answer.len());
+    let report = Report::new(exchange.clone(), None, None);
+    let sent = gate.send(&answer.whole(&date::http(date::now()))).await;
+    report.done(status, len, sent.is_ok());
+    if sent.is_ok() {
+        gate.part().await;
+    }
+}
+
+/// The requests of a connection, as hyper hands them over.
+pub(crate) struct Requests(pub(crate) Arc<Exchange>);
+
+impl hyper::service::Service<Request<Incoming>> for Requests {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let exchange = self.0.clone();
+        Box::pin(async move { Ok(respond(exchange, request).await) })
+    }
+}
+
+async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Response<Body> {
+    let begun = Instant::now();
+    let (parts, body) = request.into_parts();
+    let (head_only, version) = (parts.method == Method::HEAD, parts.version);
+    let open = (version == Version::HTTP_2).then(|| exchange.open());
+    let line = exchange.transport.counters.line(&parts, exchange.client);
+    let target = parts.uri.clone();
+    let (response, keep_alive) = match request::Request::of(&parts) {
+        Ok(_) if !body.is_end_stream() => (Answer::refusal(Refusal::Body).into_response(), false),
+        Ok(request) => handled(&exchange, request, parts).await,
+        Err(refusal) => (Answer::refusal(refusal).into_response(), false),
+    };
+    let mut report = Report::new(exchange.clone(), open, line);
+    report.begun(begun);
+    report.target(target);
+    let (mut head, mut body) = response.into_parts();
+    let len = body.size_hint().exact();
+    if let Some(len) = len
+        && !head.headers.contains_key(CONTENT_LENGTH)
+        && head.status != hyper::StatusCode::NOT_MODIFIED
+    {
+        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(len));
+    }
+    head.headers.insert(SERVER, HeaderValue::from_static("esker"));
+    if head_only {
+        body = Body::empty();
+    }
+    if version != Version::HTTP_2 {
+        if !keep_alive || exchange.transport.admission.waits() || exchange.transport.stops() {
+            head.headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            exchange.end();
+        }
+        exchange.set_due(len);
+    }
+    let body = body.reported(report, head.status.as_u16());
+    Response::from_parts(head, body)
+}
+
+async fn handled(
+    exchange: &Arc<Exchange>,
+    request: request::Request,
+    parts: Parts,
+) -> (Response<Body>, bool) {
+    let keep_alive = request.keep_alive;
+    let call = Call { request, parts, exchange: exchange.clone() };
+    let response = exchange.transport.handler.clone().answer(call).await;
+    (response, keep_alive && !exchange.streams())
+}

@@ -1,0 +1,294 @@
+//! Strict parser of request heads: an ambiguous head is refused, because proxies are in between.
+
+use hyper::http::request::Parts;
+use hyper::{Uri, Version, header, header::HeaderValue};
+
+/// The first bytes of an HTTP/2 connection.
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Maximum length of a request head in bytes. Requests of clients are a few hundred bytes; proxies add to them.
+pub(crate) const HEAD_MAX: usize = 16 * 1024;
+/// Maximum number of header fields.
+const FIELDS_MAX: usize = 64;
+
+/// Request method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Get,
+    Head,
+    /// A method that changes something, or an unknown one.
+    Other,
+}
+
+/// Parts of a request that affect the response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) method: Method,
+    /// The path as sent, without query.
+    pub(crate) path: String,
+    /// True if the client keeps the connection for its next request.
+    pub(crate) keep_alive: bool,
+    pub(crate) range: Option<String>,
+    pub(crate) if_range: Option<String>,
+    pub(crate) if_none_match: Option<String>,
+    /// True if the client or a proxy refuses cached copies.
+    pub(crate) no_cache: bool,
+}
+
+/// Refusal of a malformed request; the connection is closed, because the start of the next request is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    Malformed,
+    TooLarge,
+    Version,
+    Body,
+}
+
+/// Result of checking the bytes received so far.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Checked {
+    /// The request is incomplete.
+    Partial,
+    /// A request of HTTP/1 with a head of this length.
+    Whole(usize),
+    /// The first bytes of an HTTP/2 connection.
+    Preface,
+    Refused(Refusal),
+}
+
+/// Checks the request head at the start of `bytes`.
+pub(crate) fn check(bytes: &[u8]) -> Checked {
+    if bytes.starts_with(PREFACE) {
+        return Checked::Preface;
+    }
+    if PREFACE.starts_with(bytes) {
+        return Checked::Partial;
+    }
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut head = httparse::Request::new(&mut fields);
+    let len = match head.parse(bytes) {
+        Ok(httparse::Status::Complete(len)) => len,
+        Ok(httparse::Status::Partial) if bytes.len() < HEAD_MAX => return Checked::Partial,
+        Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            return Checked::Refused(Refusal::TooLarge);
+        }
+        Err(httparse::Error::Version) => return Checked::Refused(Refusal::Version),
+        Err(_) => return Checked::Refused(Refusal::Malformed),
+    };
+    if len > HEAD_MAX {
+        return Checked::Refused(Refusal::TooLarge);
+    }
+    // A line that ends without a carriage return is one line for some servers, and two for others.
+    let lines = bytes.get(..len).unwrap_or_default();
+    let is_bare = |(at, byte): (usize, &u8)| *byte == b'\n' && (at == 0 || lines.get(at - 1) != Some(&b'\r'));
+    if lines.iter().enumerate().any(is_bare) {
+        return Checked::Refused(Refusal::Malformed);
+    }
+    match judge(&head) {
+        Ok(()) => Checked::Whole(len),
+        Err(refusal) => Checked::Refused(refusal),
+    }
+}
+
+fn judge(head: &httparse::Request<'_, '_>) -> Result<(), Refusal> {
+    let (Some(target), Some(version)) = (head.path, head.version) else { return Err(Refusal::Malformed) };
+    path(target).filter(|_| target.bytes().all(is_target)).ok_or(Refusal::Malformed)?;
+    // A target with a server in front has more rules, and only clients of a proxy send one.
+    if !target.starts_with('/') {
+        target.parse::<Uri>().map_err(|_| Refusal::Malformed)?;
+    }
+    let fields = head.headers.iter().map(|field| (field.name, field.value));
+    let hosts = judge_fields(fields)?;
+    if hosts > 1 || (version == 1 && hosts == 0) { Err(Refusal::Malformed) } else { Ok(()) }
+}
+
+/// Refuses fields that are ambiguous or announce a body; returns the number of `Host` fields.
+fn judge_fields<'a>(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Result<usize, Refusal> {
+    let (mut hosts, mut ranges, mut conditions) = (0, 0, 0);
+    for (name, value) in fields {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        if is("host") {
+            hosts += 1;
+            if !value.trim_ascii().iter().all(|byte| is_host(*byte)) {
+                return Err(Refusal::Malformed);
+            }
+        } else if is("content-length") {
+            if value.trim_ascii() != b"0" {
+                return Err(Refusal::Body);
+            }
+        } else if is("transfer-encoding") {
+            return Err(Refusal::Body);
+        } else if is("range") {
+            ranges += 1;
+            std::str::from_utf8(value).map_err(|_| Refusal::Malformed)?;
+        } else if is("if-range") {
+            conditions += 1;
+            std::str::from_utf8(value).map_err(|_| Refusal::Malformed)?;
+        } else if is("if-none-match") {
+            std::str::from_utf8(value).map_err(|_| Refusal::Malformed)?;
+        }
+    }
+    if ranges > 1 || conditions > 1 { Err(Refusal::Malformed) } else { Ok(hosts) }
+}
+
+/// Returns whether a byte may stand in a host and port.
+fn is_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~:[]%!$&'()*+;=".contains(&byte)
+}
+
+/// Returns whether hyper takes a byte for a part of a target.
+fn is_target(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"<>\"\\^`".contains(&byte)
+}
+
+impl Request {
+    /// Reads the parts of a request that hyper parsed. The fields of HTTP/2 are judged here for the first time.
+    pub(crate) fn of(parts: &Parts) -> Result<Self, Refusal> {
+        if parts.version == Version::HTTP_2 {
+            let fields = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+            let hosts = judge_fields(fields)?;
+            let is_contrary = |host: &HeaderValue| {
+                parts
+                    .uri
+                    .authority()
+                    .is_some_and(|authority| authority.as_str().as_bytes() != host.as_bytes())
+            };
+            if hosts > 1 || parts.headers.get(header::HOST).is_some_and(is_contrary) {
+                return Err(Refusal::Malformed);
+            }
+        }
+        let mut request = Self {
+            method: match parts.method {
+                hyper::Method::GET => Method::Get,
+                hyper::Method::HEAD => Method::Head,
+                _ => Method::Other,
+            },
+            path: parts.uri.path().to_owned(),
+            keep_alive: parts.version != Version::HTTP_10,
+            range: None,
+            if_range: None,
+            if_none_match: None,
+            no_cache: false,
+        };
+        for (name, value) in &parts.headers {
+            // Values that are read here are text; others are looked at no further.
+            let value = std::str::from_utf8(value.as_bytes()).unwrap_or_default().trim();
+            match *name {
+                header::CONNECTION => connection(&mut request, value),
+                header::RANGE => request.range = Some(value.to_owned()),
+                header::IF_RANGE => request.if_range = Some(value.to_owned()),
+                header::IF_NONE_MATCH => match &mut request.if_none_match {
+                    Some(list) => *list = format!("{list}, {value}"),
+                    none => *none = Some(value.to_owned()),
+                },
+                header::CACHE_CONTROL | header::PRAGMA => {
+                    let fresh = ["no-cache", "no-store", "max-age=0"];
+                    request.no_cache |= elements(value)
+                        .any(|element| fresh.iter().any(|word| element.eq_ignore_ascii_case(word)));
+                }
+                _ => {}
+            }
+        }
+        Ok(request)
+    }
+}
+
+fn connection(request: &mut Request, value: &str) {
+    for element in elements(value) {
+        if element.eq_ignore_ascii_case("close") {
+            request.keep_alive = false;
+        } else if element.eq_ignore_ascii_case("keep-alive") {
+            request.keep_alive = true;
+        }
+    }
+}
+
+/// Returns the elements of a comma-separated list.
+pub(crate) fn elements(list: &str) -> impl Iterator<Item = &str> {
+    list.split(',').map(str::trim).filter(|element| !element.is_empty())
+}
+
+/// Returns the path of a request target; a proxy may put the server in front.
+fn path(target: &str) -> Option<&str> {
+    let path = match target.strip_prefix("http://").or_else(|| target.strip_prefix("https://")) {
+        Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]),
+        None => target,
+    };
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    path.starts_with('/').then_some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a request as hyper does.
+    fn parsed(text: &str) -> Request {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut head = httparse::Request::new(&mut fields);
+        assert!(head.parse(text.as_bytes()).is_ok_and(|status| status.is_complete()), "{text:?}");
+        let version = if head.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
+        let mut request = hyper::Request::builder().version(version);
+        request = request.method(head.method.expect("a method")).uri(head.path.expect("a target"));
+        for field in head.headers {
+            request = request.header(field.name, field.value);
+        }
+        Request::of(&request.body(()).expect("a request").into_parts().0).expect("an accepted request")
+    }
+
+    fn whole(text: &str) -> Request {
+        assert_eq!(check(text.as_bytes()), Checked::Whole(text.len()), "{text:?}");
+        parsed(text)
+    }
+
+    fn refused(text: &str) -> Refusal {
+        match check(text.as_bytes()) {
+            Checked::Refused(refusal) => refusal,
+            other => panic!("{text:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn requests_of_clients_are_parsed() {
+        let request =
+            whole("GET /cvmfs/a.test/.cvmfspublished?x=1 HTTP/1.1\r\nHost: h\r\nPragma: no-cache\r\n\r\n");
+        assert_eq!((request.method, request.path.as_str()), (Method::Get, "/cvmfs/a.test/.cvmfspublished"));
+        assert!(request.keep_alive && request.no_cache);
+        let request = whole("HEAD http://h:80/x HTTP/1.0\r\nCache-Control: max-age=61, NO-CACHE\r\n\r\n");
+        assert_eq!((request.method, request.path.as_str()), (Method::Head, "/x"));
+        assert!(!request.keep_alive && request.no_cache);
+        assert!(whole("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n").keep_alive);
+        assert!(!whole("GET / HTTP/1.1\r\nHost: h\r\nConnection: te, close\r\n\r\n").keep_alive);
+        assert_eq!(whole("DELETE / HTTP/1.1\r\nHost: h\r\n\r\n").method, Method::Other);
+        let tags = whole("GET / HTTP/1.1\r\nHost: h\r\nIf-None-Match: \"a\"\r\nIf-None-Match: \"b\"\r\n\r\n");
+        assert_eq!(tags.if_none_match.as_deref(), Some("\"a\", \"b\""));
+    }
+
+    #[test]
+    fn malformed_requests_are_refused() {
+        assert_eq!(refused("GET / HTTP/1.1\r\n\r\n"), Refusal::Malformed);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), Refusal::Malformed);
+        assert_eq!(refused("GET x HTTP/1.1\r\nHost: h\r\n\r\n"), Refusal::Malformed);
+        assert_eq!(refused("GET / HTTP/2.0\r\n\r\n"), Refusal::Version);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\n"), Refusal::Body);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"), Refusal::Body);
+        assert_eq!(refused("GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 0, 4\r\n\r\n"), Refusal::Body);
+        assert_eq!(refused("\0"), Refusal::Malformed);
+        let many = format!("GET / HTTP/1.1\r\nHost: h\r\n{}\r\n", "A: b\r\n".repeat(FIELDS_MAX));
+        assert_eq!(refused(&many), Refusal::TooLarge);
+        assert_eq!(refused(&format!("GET /{}", "x".repeat(HEAD_MAX))), Refusal::TooLarge);
+        assert_eq!(check(b"GET / HTTP/1.1\r\nHost: h\r\n"), Checked::Partial);
+        assert_eq!(check(PREFACE), Checked::Preface);
+        assert_eq!(check(b"PRI * HT"), Checked::Partial);
+        assert_eq!(refused("GET / HTTP/1.1\nHost: h\r\n\r\n"), Refusal::Malformed);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_request_causes_a_panic(bytes: Vec<u8>, text in "(GET|HEAD) [/%a-z.:]{0,20} HTTP/1.[01]\r\n(([A-Za-z-]{1,12}: ?[ -~]{0,12})\r\n){0,4}\r\n") {
+            check(&bytes);
+            if let Checked::Whole(_) = check(text.as_bytes()) {
+                parsed(&text);
+            }
+        }
+    }
+}

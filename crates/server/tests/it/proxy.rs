@@ -1,0 +1,7 @@
+//! The site proxy between clients and a server that misbehaves on command.
+
+mod heads;
+mod objects;
+mod peers;
+mod requests;
+mod site;
