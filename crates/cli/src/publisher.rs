@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, RememberedStorage, Report,
-    Repository, Shrink, TagRequest, remembered_spool,
+    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, RememberedStorage,
+    ReplicaState, Report, Repository, Shrink, TagRequest, remembered_spool,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
@@ -38,7 +38,7 @@ pub(crate) use branch::BranchArgs;
 pub(crate) use collect::collect_progress;
 pub(crate) use failure::of_admin;
 pub(crate) use hooks::Hooked;
-pub(crate) use interrupt::Interrupt;
+pub(crate) use interrupt::{Interrupt, Woken};
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
 pub(crate) use remote_files::RemoteFiles;
@@ -194,6 +194,24 @@ impl Place {
         let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
         let is_here = self.root.join(manifest::PATH).exists() || RememberedStorage::is_at(&self.root);
         is_here && keys.iter().all(|key| key.exists())
+    }
+
+    /// Opens the repository for a collect, which a replica allows too.
+    pub(crate) fn open_for_collect(
+        &self,
+        lock: LockArgs,
+        interrupt: &Interrupt,
+        quiet: bool,
+    ) -> Result<Repository, Failure> {
+        let failed = |error| of_admin(&format!("can't open {}", self.name), &error);
+        if ReplicaState::read(&self.root).map_err(failed)?.is_none() {
+            return self.open(lock, interrupt, quiet);
+        }
+        let mut repository = Repository::open_replica(&self.root, &self.name, now()).map_err(failed)?;
+        if let Some(limit) = lock.limit() {
+            repository.wait_for_lock(limit, if quiet { |_| {} } else { lock::tell_of_wait });
+        }
+        Ok(repository)
     }
 
     /// Opens the repository for publishing, after waiting for other publishers if that is requested.

@@ -12,6 +12,9 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::Storage(error) => return of_store(what, error),
         AdminError::Interrupted => Kind::Interrupted,
         AdminError::NoRepository(_)
+        | AdminError::NotReplica(_)
+        | AdminError::IsReplica { .. }
+        | AdminError::ReplicaState { .. }
         | AdminError::Exists(_)
         | AdminError::Key { .. }
         | AdminError::NoKey { .. }
@@ -59,6 +62,9 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
     match error {
         AdminError::NoRepository(_) => {
             failure.hint("make one with `esker repo create NAME`, or name its folder with --storage DIR")
+        }
+        AdminError::IsReplica { .. } => {
+            failure.hint("change it where it is published; `esker replicate NAME` then brings the change here")
         }
         AdminError::Exists(_) => {
             failure.hint("publish to it with `esker publish NAME DIR`, or choose another name")

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use base64ct::{Base64, Encoding as _};
 use esker_testkit::fixture::{FULL, RMD, Repository, SHAKE};
@@ -43,11 +44,13 @@ impl Scene {
     fn new() -> Self {
         let (first, rmd, shake) = (FULL.unpack(), RMD.unpack(), SHAKE.unpack());
         let status = json!({
-            "last_snapshot": "Fri Oct 18 08:01:07 UTC 2024",
-            "last_gc": "Fri Oct 18 09:00:00 UTC 2024",
+            "last_snapshot": date("20 minutes ago"),
+            "last_gc": date("2 days ago"),
+            "last_check": date("5 hours ago"),
+            "check_status": "succeeded",
         });
         rmd.write(".cvmfs_status.json", status.to_string().as_bytes());
-        let status = json!({ "last_check": "Fri Oct 18 08:01:07 UTC 2024", "check_status": "failed" });
+        let status = json!({ "last_check": date("3 hours ago"), "check_status": "failed" });
         shake.write(".cvmfs_status.json", status.to_string().as_bytes());
         for other in [&rmd, &shake] {
             let name = other.fixture().name();
@@ -63,6 +66,12 @@ impl Scene {
     fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.server.address)
     }
+}
+
+/// Returns a time as status files have it.
+fn date(words: &str) -> String {
+    let output = Command::new("date").args(["--utc", "--date", words]).env("LC_ALL", "C").output();
+    String::from_utf8(output.expect("running date").stdout).expect("text").trim().to_owned()
 }
 
 /// Returns the file of axe-core that `scripts/needs.sh` fetched.

@@ -146,7 +146,8 @@ fn versitygw_keeps_each_published_round_when_it_is_killed() {
         // It ends with the publisher.
         for round in rounds {
             if round % (ROUNDS / KILLS) == 1 {
-                server.kill_and_restart();
+                server.kill();
+                server.restart();
             }
         }
     });

@@ -35,6 +35,18 @@ impl S3Program {
         }))
     }
 
+    /// Starts gofakes3, which keeps buckets in a file; none if it isn't installed.
+    pub fn gofakes3_on_disk() -> Option<Self> {
+        let program = installed("bin/gofakes3")?;
+        Some(Self::start(move |port, folder| {
+            let mut command = Command::new(&program);
+            let host = format!("127.0.0.1:{port}");
+            command.args(["-backend", "bolt", "-quiet", "-initialbucket", BUCKET, "-host", &host]);
+            command.arg("-bolt.db").arg(folder.join("buckets.db"));
+            command
+        }))
+    }
+
     /// Starts moto, a model of Amazon's services in memory; none if it isn't installed.
     pub fn moto() -> Option<Self> {
         let program = installed("moto/bin/moto_server")?;
@@ -80,10 +92,14 @@ impl S3Program {
         server
     }
 
-    /// Kills the server, and starts it again with what it has on disk.
-    pub fn kill_and_restart(&mut self) {
+    /// Kills the server.
+    pub fn kill(&mut self) {
         self.child.kill().expect("killing the server");
         self.child.wait().expect("its end");
+    }
+
+    /// Starts a killed server again with what it has on disk, at the same port.
+    pub fn restart(&mut self) {
         self.child = run((self.command)(self.port, self.folder.path()), self.folder.path());
         self.wait();
     }
