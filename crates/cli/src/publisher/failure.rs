@@ -61,7 +61,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
     let failure = Failure::new(kind, format!("{what}: {}", chain_after(what, error)));
     match error {
         AdminError::NoRepository(_) => {
-            failure.hint("make one with `esker repo create NAME`, or name its folder with --storage DIR")
+            failure.hint("make one with `esker repo create NAME`, or name its storage with --storage DIR or URL")
         }
         AdminError::IsReplica { .. } => {
             failure.hint("change it where it is published; `esker replicate NAME` then brings the change here")
