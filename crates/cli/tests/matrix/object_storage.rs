@@ -150,7 +150,8 @@ fn publishers_on_two_machines_share_a_bucket_without_a_lock() {
 #[test]
 fn a_bucket_that_is_not_there_leaves_nothing_on_the_machine() {
     let site = Site::new(TestUser::ordinary());
-    let create = ["repo", "create", NAME, "--storage", "s3://missing/x", "--endpoint", &site.server.endpoint()];
+    let create =
+        ["repo", "create", NAME, "--storage", "s3://missing/x", "--endpoint", &site.server.endpoint()];
     let output = site.command("machine", &create).output().expect("running esker");
     assert!(!output.status.success() && words(&output).contains("missing"), "{}", words(&output));
     assert!(!Path::new(&site.home("machine")).join(NAME).exists());

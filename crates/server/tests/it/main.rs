@@ -10,6 +10,6 @@ mod folders;
 mod limits;
 mod links;
 mod listed;
-mod proxy;
 mod pages;
+mod proxy;
 mod ranges;
