@@ -4,6 +4,9 @@
 # skipped, and listed at the end (scripts/test.sh).
 set -euo pipefail
 
+# Servers of buckets, which need no rights.
+"$(dirname "$0")/s3-servers.sh"
+
 missing=()  # packages
 blocked=()  # commands that change a setting
 

@@ -31,6 +31,8 @@ use crate::repository::Repository;
 pub use plan::{CollectPlan, DroppedRevision, KeptRevision, Waiting};
 pub use sweep::Deleted;
 
+pub(crate) use status_file::{date as status_date, set as set_status};
+
 /// Default seconds for which revisions before the head are kept.
 pub(crate) const KEEP_SECONDS: i64 = 3 * crate::create::DAY;
 /// Default seconds between condemning an object and deleting it.

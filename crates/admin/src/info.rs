@@ -25,7 +25,7 @@ use crate::signed::{SMALL_FILE_MAX, SignedFiles, decoded_object, is_of};
 use crate::storage::Storage;
 
 pub use list::{ListedRepository, list_repositories};
-pub use report::{CertificateInfo, Problem, RepositoryInfo, WhitelistInfo};
+pub use report::{CertificateInfo, Problem, ReplicaInfo, RepositoryInfo, WhitelistInfo};
 
 /// Largest history and reflog that a description reads, in bytes.
 const DATABASE_MAX: u64 = 256 << 20;

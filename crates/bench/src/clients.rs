@@ -160,7 +160,7 @@ pub struct Object {
 }
 
 /// Selects objects of a repository in a fixed random order, up to this many bytes.
-fn choose(repository: &Path, bytes: u64) -> Result<Vec<Object>> {
+pub(crate) fn choose(repository: &Path, bytes: u64) -> Result<Vec<Object>> {
     let repository = folder_of(repository)?;
     let data = repository.join("data");
     let mut all = Vec::new();
@@ -236,7 +236,7 @@ fn emulate(url: &str, objects: &[Object], clients: usize, requests: Option<usize
 }
 
 /// Raises the limit of open files: fifty clients need more connections than the usual limit.
-fn raise_descriptor_limit() -> Result<()> {
+pub(crate) fn raise_descriptor_limit() -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
         .context("can't raise the limit of open files")

@@ -18,6 +18,7 @@ pub(crate) mod pynamic;
 pub(crate) mod record_list;
 pub(crate) mod route;
 pub(crate) mod scale;
+pub(crate) mod site;
 pub(crate) mod startup;
 pub(crate) mod storage;
 pub(crate) mod waits;

@@ -7,6 +7,7 @@
 //! * [`publisher`]: the publisher's side, beside the reference implementation;
 //! * [`lookup`]: paths in large catalogs, from several threads;
 //! * [`clients`]: many clients behind one proxy;
+//! * [`site`]: the cold start of many clients through an empty cache, beside squid;
 //! * [`scale`]: the same work by more and more threads;
 //! * [`fetch`]: objects through the store, ahead and beside what is demanded;
 //! * [`link`]: the way to a server that is far away;
@@ -38,6 +39,7 @@ pub mod pynamic;
 pub mod route;
 pub mod scale;
 pub mod serve;
+pub mod site;
 pub mod squid;
 pub mod startup;
 pub mod statistics;

@@ -12,7 +12,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
     backing, clients, fetch, link, lookup, nodes, prepare, publish, publisher, pynamic, record_list, route,
-    scale, startup, storage, waits,
+    scale, site, startup, storage, waits,
 };
 
 /// Measures Esker and other methods for comparison.
@@ -38,6 +38,7 @@ enum Scenario {
     Pynamic(pynamic::Args),
     RecordList(record_list::Args),
     Clients(clients::Args),
+    Site(site::Args),
     Waits(waits::Args),
     Route(route::Args),
     Backing(backing::Args),
@@ -58,6 +59,7 @@ fn main() -> Result<()> {
         Scenario::Pynamic(args) => pynamic::run(args),
         Scenario::RecordList(args) => record_list::run(&args),
         Scenario::Clients(args) => clients::run(args),
+        Scenario::Site(args) => site::run(args),
         Scenario::Waits(args) => waits::run(&args),
         Scenario::Route(args) => route::run(&args),
         Scenario::Backing(args) => backing::run(&args),
@@ -105,6 +107,7 @@ mod tests {
                 Scenario::Pynamic(_) => "pynamic",
                 Scenario::RecordList(_) => "record-list",
                 Scenario::Clients(_) => "clients",
+                Scenario::Site(_) => "site",
                 Scenario::Waits(_) => "waits",
                 Scenario::Route(_) => "route",
                 Scenario::Backing(_) => "backing",
@@ -116,7 +119,7 @@ mod tests {
     #[test]
     fn the_commands_of_the_guide_are_parsed() {
         let expected = "startup record-list startup backing startup nodes pynamic startup startup \
-                        startup prepare startup publish publisher lookup scale fetch link link prepare clients \
+                        startup prepare startup publish publisher lookup scale fetch link link prepare clients site \
                         waits route";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }

@@ -44,6 +44,20 @@ pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<(OwnedFd, SignalM
     Ok(unsafe { (OwnedFd::from_raw_fd(fd), SignalMask(before.assume_init())) })
 }
 
+/// Takes the descriptors `first..first + count` that the process was started with, if they are sockets.
+pub(crate) fn inherited_sockets(first: RawFd, count: RawFd) -> io::Result<Vec<OwnedFd>> {
+    (first..first.saturating_add(count))
+        .map(|fd| {
+            // SAFETY: the call reads the flags of a descriptor and fails if there is none.
+            if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // SAFETY: the descriptor is open, and the caller says that it was given to this process to own.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        })
+        .collect()
+}
+
 /// Returns true if this process ignores `signal`.
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();

@@ -60,14 +60,29 @@ enum Order {
     Reopen,
 }
 
+/// The opened file of a log, without a thread: for processes that drop privileges before they start any.
+#[derive(Debug)]
+pub struct LogOutput {
+    target: LogTarget,
+    file: Option<File>,
+}
+
+impl LogOutput {
+    /// Opens the file, and creates it if it does not exist.
+    pub fn open(target: LogTarget) -> io::Result<Self> {
+        let file = open(&target)?;
+        Ok(Self { target, file })
+    }
+}
+
 impl AccessLog {
-    /// Opens the log and starts its thread.
-    pub fn open(target: LogTarget, form: LogForm) -> io::Result<Self> {
-        let output = open(&target)?;
+    /// Starts the thread that writes the log.
+    pub fn start(output: LogOutput, form: LogForm) -> io::Result<Self> {
+        let LogOutput { target, file } = output;
         let (sender, receiver) = sync_channel(WAITING_MAX);
         std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || write_all(&receiver, &target, output))?;
+            .spawn(move || write_all(&receiver, &target, file))?;
         Ok(Self { form, sender, lost: Arc::default() })
     }
 
@@ -245,7 +260,8 @@ mod tests {
     fn a_rotated_log_continues_in_a_new_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("access.log");
-        let log = AccessLog::open(LogTarget::File(path.clone()), LogForm::Combined).expect("a log");
+        let output = LogOutput::open(LogTarget::File(path.clone())).expect("a file");
+        let log = AccessLog::start(output, LogForm::Combined).expect("a log");
         let wait = |path: &std::path::Path| {
             let is_written = || std::fs::read_to_string(path).is_ok_and(|text| text.lines().count() == 1);
             assert!(esker_testkit::waiting::until(Duration::from_secs(60), is_written), "{}", path.display());

@@ -2,20 +2,21 @@
 //!
 //! Lifetimes and types are those of the reference's web server configuration. Objects carry an ETag made of their
 //! name, which is the same on every replica; other files have no validator, and dates never are one, since they differ
-//! between replicas (docs/decisions/0010-http-server.md).
+//! between replicas (docs/decisions/0120-http-server-on-hyper.md).
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use esker_format::batch;
 use hyper::header::{
     ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    HeaderName, HeaderValue, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::{Response, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
@@ -122,6 +123,12 @@ impl Answer {
 
     pub(crate) fn method() -> Self {
         Self::failure(METHOD)
+    }
+
+    /// Returns the refusal of a client that sends too many requests.
+    pub(crate) fn too_many(wait: Duration) -> Self {
+        let seconds = wait.as_millis().div_ceil(1000).max(1);
+        Self::failure(429).with(RETRY_AFTER, seconds.to_string())
     }
 
     pub(crate) fn refusal(refusal: Refusal) -> Self {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Nothing is handed on before it is verified: an object by the hash in its name, a manifest by its own hash and, if the
-//! repository's key is known, by its signature (docs/decisions/0121-site-proxy.md).
+//! repository's key is known, by its signature (docs/decisions/0124-site-proxy.md).
 
 mod catalogs;
 mod destinations;
@@ -20,6 +20,7 @@ mod files;
 mod flights;
 mod heads;
 mod listener;
+mod monitor;
 mod objects;
 mod peers;
 mod place;
@@ -55,6 +56,8 @@ use self::place::{Place, Places};
 use self::spool::CacheSpool;
 use self::target::Folder;
 use self::upstream::UpstreamOptions;
+use crate::counters::Counters;
+use crate::server::Options;
 
 /// Age of an object's recorded last use at which a further use is recorded.
 const RECORD_USE: Duration = Duration::from_secs(600);
@@ -143,11 +146,19 @@ pub(crate) struct ProxyState {
     pub(crate) heads: Arc<Heads>,
     pub(crate) counters: RequestCounters,
     pub(crate) listeners: Arc<Semaphore>,
+    /// Counters of the server side.
+    pub(crate) served: Arc<Counters>,
+    /// True if metrics are at the sockets of clients.
+    pub(crate) has_metrics: bool,
     places: Places,
 }
 
 impl ProxyState {
-    pub(crate) fn open(options: ProxyOptions, listeners: usize) -> Result<Self, ProxyError> {
+    pub(crate) fn open(
+        options: ProxyOptions,
+        serving: &Options,
+        served: Arc<Counters>,
+    ) -> Result<Self, ProxyError> {
         let destinations = Destinations { upstreams: options.upstreams, allowed: options.allowed };
         if destinations.upstreams.is_empty() && destinations.allowed.is_empty() {
             return Err(ProxyError::NoDestination);
@@ -180,7 +191,9 @@ impl ProxyState {
             objects,
             heads: Arc::new(heads),
             counters: RequestCounters::default(),
-            listeners: Arc::new(Semaphore::new(listeners)),
+            listeners: Arc::new(Semaphore::new(serving.limits.listeners)),
+            served,
+            has_metrics: serving.metrics.is_none(),
             places: Places::default(),
         })
     }

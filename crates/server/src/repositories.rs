@@ -112,6 +112,15 @@ impl Repositories {
         })
     }
 
+    /// Returns the first of the named folders that can't be read, and why.
+    pub(crate) fn unreadable(&self) -> Option<(PathBuf, io::Error)> {
+        self.roots.iter().find_map(|root| {
+            let (Root::One(_, folder) | Root::Many(folder)) = root;
+            let path = folder.path();
+            std::fs::read_dir(&path).err().map(|error| (path, error))
+        })
+    }
+
     /// Returns the folders of repositories that may contain server-wide files.
     pub(crate) fn folders(&self) -> impl Iterator<Item = &Folder> {
         self.roots.iter().filter_map(|root| match root {

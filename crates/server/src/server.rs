@@ -14,8 +14,11 @@ use tokio::time::timeout;
 use crate::access_log::AccessLog;
 use crate::counters::Counters;
 pub use crate::counters::Served;
+use crate::geo::GeoDatabase;
+
 use crate::repositories::Repositories;
-use crate::site::{Files, Site};
+use crate::routes;
+use crate::site::{Files, Pages, Site};
 use crate::tls::TlsFiles;
 use crate::transport::accept::accept;
 use crate::transport::{Handler, Transport};
@@ -26,6 +29,9 @@ const WAITING_MIN: i32 = 4096;
 
 /// Minimum number of clients that may be connected without a complete request.
 pub const PENDING_MIN: usize = 64;
+
+/// Maximum number of connections of monitoring at its own socket.
+const MONITORS_MAX: usize = 64;
 
 /// Number of threads that read the content of responses.
 const READERS: usize = 4;
@@ -48,6 +54,10 @@ pub struct Limits {
     pub slowest: u64,
     /// Longest time for responses in progress when the server stops.
     pub grace: Duration,
+    /// Maximum number of connections of one client address; `None` for no limit.
+    pub client_connections: Option<usize>,
+    /// Maximum number of requests of one client address in a second; `None` for no limit.
+    pub client_rate: Option<u32>,
 }
 
 impl Default for Limits {
@@ -60,6 +70,8 @@ impl Default for Limits {
             stall: Duration::from_secs(30),
             slowest: 8 * 1024,
             grace: Duration::from_secs(10),
+            client_connections: None,
+            client_rate: None,
         }
     }
 }
@@ -88,7 +100,7 @@ pub(crate) enum State {
 }
 
 /// What a server does beyond answering requests.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Options {
     /// Limits for clients.
     pub limits: Limits,
@@ -96,6 +108,10 @@ pub struct Options {
     pub tls: Option<Arc<TlsFiles>>,
     /// Log of requests.
     pub access_log: Option<AccessLog>,
+    /// Listening socket for metrics; without one they are at `/metrics` of the other sockets.
+    pub metrics: Option<TcpListener>,
+    /// Database of the Geo-API.
+    pub geo: Option<Arc<GeoDatabase>>,
 }
 
 /// A server that listens and does not reply yet.
@@ -105,16 +121,20 @@ pub struct Server {
     address: SocketAddr,
     tls: Option<Arc<TlsFiles>>,
     transport: Arc<Transport>,
+    /// The socket for metrics.
+    monitor: Option<(TcpListener, Arc<Transport>)>,
 }
 
 /// Stops a server from another thread.
 #[derive(Clone)]
-pub struct Stopper(Arc<Transport>);
+pub struct Stopper(Vec<Arc<Transport>>);
 
 impl Stopper {
     /// Stops the server; responses in progress are finished.
     pub fn stop(&self) {
-        self.0.state.send_replace(State::Stopping);
+        for transport in &self.0 {
+            transport.state.send_replace(State::Stopping);
+        }
     }
 }
 
@@ -141,14 +161,15 @@ impl Server {
         options: Options,
     ) -> Result<Self, ServeError> {
         let counters = Arc::new(Counters::new(options.access_log.clone()));
-        let site = Site::new(repositories, &options.limits, counters.clone());
-        Self::of(listeners, Arc::new(Files::new(site)), counters, options)
+        let site = Site::new(repositories, &options.limits, counters.clone(), options.geo.clone());
+        let files = Arc::new(Files::new(site.clone(), options.metrics.is_none()));
+        Self::of(listeners, (files, Arc::new(Pages(routes::of_metrics(site)))), counters, options)
     }
 
-    /// Creates a server whose requests `handler` answers.
+    /// Creates a server whose requests `handler` answers, and `monitor` those at the socket for metrics.
     pub(crate) fn of(
         listeners: Vec<TcpListener>,
-        handler: Arc<dyn Handler>,
+        (handler, monitor): (Arc<dyn Handler>, Arc<dyn Handler>),
         counters: Arc<Counters>,
         options: Options,
     ) -> Result<Self, ServeError> {
@@ -163,7 +184,7 @@ impl Server {
             .map_err(ServeError::Threads)?;
         let limits = options.limits;
         let mut address = SocketAddr::from(([0, 0, 0, 0], 0));
-        for listener in listeners.iter().rev() {
+        for listener in options.metrics.iter().chain(listeners.iter().rev()) {
             let failed =
                 |source| ServeError::Listen { address: listener.local_addr().unwrap_or(address), source };
             // The standard library has the kernel keep no more than 128 clients waiting.
@@ -173,7 +194,11 @@ impl Server {
             address = listener.local_addr().map_err(failed)?;
         }
         let transport = Transport::new(limits, handler, counters);
-        Ok(Self { runtime, listeners, address, tls: options.tls, transport })
+        let monitor = options.metrics.map(|listener| {
+            let limits = Limits { connections: MONITORS_MAX, ..Limits::default() };
+            (listener, Transport::new(limits, monitor, Arc::default()))
+        });
+        Ok(Self { runtime, listeners, address, tls: options.tls, transport, monitor })
     }
 
     /// Returns the address of the first listening socket.
@@ -183,27 +208,30 @@ impl Server {
 
     /// Returns a handle that stops the server.
     pub fn stopper(&self) -> Stopper {
-        Stopper(self.transport.clone())
+        let monitor = self.monitor.iter().map(|(_, transport)| transport);
+        Stopper(std::iter::once(&self.transport).chain(monitor).cloned().collect())
     }
 
     /// Serves until the server is stopped.
     pub fn run(self) -> Result<Served, ServeError> {
-        let Self { runtime, listeners, address, tls, transport } = self;
+        let Self { runtime, listeners, address, tls, transport, monitor } = self;
         let taken = transport.clone();
         let cut = runtime.block_on(async move {
             let slots = Arc::new(Semaphore::new(taken.limits.connections));
+            let monitors = Arc::new(Semaphore::new(MONITORS_MAX));
             if let Some(tls) = &tls {
                 tokio::spawn(tls.clone().follow());
             }
+            let served = listeners.into_iter().map(|listener| (listener, tls.as_deref(), &taken, &slots));
+            let (measured, watcher) = monitor.unzip();
+            let measured = measured.zip(watcher.as_ref());
+            let measured = measured.map(|(listener, transport)| (listener, None, transport, &monitors));
             let mut accepting = Vec::new();
-            for listener in listeners {
-                let listener = tokio::net::TcpListener::from_std(listener)
-                    .map_err(|source| ServeError::Listen { address, source })?;
-                let (tls, transport, slots) = (&tls, &taken, &slots);
+            for (listener, tls, transport, slots) in served.chain(measured) {
+                let listener = tokio::net::TcpListener::from_std(listener);
+                let listener = listener.map_err(|source| ServeError::Listen { address, source })?;
                 // A client that connects after the end is refused at once instead of waiting.
-                accepting.push(Box::pin(async move {
-                    accept(&listener, tls.as_deref(), transport, slots).await;
-                }));
+                accepting.push(Box::pin(async move { accept(&listener, tls, transport, slots).await }));
             }
             poll_fn(|cx| {
                 accepting.retain_mut(|accepting| accepting.as_mut().poll(cx).is_pending());

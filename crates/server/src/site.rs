@@ -14,11 +14,13 @@ use tokio::sync::{Mutex, Semaphore};
 
 use crate::answer::{Answer, BROKEN, BUSY, NOT_FOUND};
 use crate::batch;
-use crate::counters::Counters;
+use crate::counters::{Counters, Limit};
 use crate::dashboard::Dashboard;
 use crate::date;
 use crate::events::{Events, Stream};
+use crate::geo::GeoDatabase;
 use crate::listing::{Entry, Listing};
+use crate::metrics::Kind;
 use crate::pages;
 use crate::repositories::Repositories;
 use crate::route::{self, Allowed, Route};
@@ -43,10 +45,18 @@ pub(crate) struct Site {
     pub(crate) batches: Arc<Semaphore>,
     pub(crate) batch_shares: Arc<Shares>,
     pub(crate) events: Events,
+    pub(crate) geo: Option<Arc<GeoDatabase>>,
+    /// Held while the state of all repositories is read for monitoring.
+    pub(crate) monitoring: Mutex<()>,
 }
 
 impl Site {
-    pub(crate) fn new(repositories: Repositories, limits: &Limits, counters: Arc<Counters>) -> Arc<Self> {
+    pub(crate) fn new(
+        repositories: Repositories,
+        limits: &Limits,
+        counters: Arc<Counters>,
+        geo: Option<Arc<GeoDatabase>>,
+    ) -> Arc<Self> {
         let repositories = Arc::new(repositories);
         Arc::new(Self {
             events: Events::new(repositories.clone(), limits.listeners),
@@ -57,6 +67,8 @@ impl Site {
             names: Arc::default(),
             batches: Arc::new(Semaphore::new(batch::AT_ONCE)),
             batch_shares: Arc::default(),
+            geo,
+            monitoring: Mutex::default(),
         })
     }
 
@@ -78,7 +90,10 @@ impl Site {
             (Some(share), Ok(permit)) => {
                 batch::make(&self.repositories, repository, names).holding((permit, share))
             }
-            _ => batch::nothing(names),
+            _ => {
+                self.counters.limited(Limit::Batches);
+                batch::nothing(names)
+            }
         }
     }
 
@@ -91,7 +106,10 @@ impl Site {
             Ok(true) => {}
         }
         let stream = (call.request.method == Method::Get).then(|| self.events.listen(repository)).flatten();
-        let Some(stream) = stream else { return Answer::failure(BUSY).into_response() };
+        let Some(stream) = stream else {
+            self.counters.limited(Limit::Streams);
+            return Answer::failure(BUSY).into_response();
+        };
         call.exchange.begin_stream();
         Answer::events(Body::stream(told(stream, call.exchange.clone())))
     }
@@ -130,39 +148,55 @@ fn told(mut stream: Stream, exchange: Arc<Exchange>) -> Step {
 /// Answers the requests of a server of repositories.
 pub(crate) struct Files {
     site: Arc<Site>,
-    pages: Router,
+    pages: Pages,
 }
 
 impl Files {
-    pub(crate) fn new(site: Arc<Site>) -> Self {
-        Self { pages: routes::all(site.clone()), site }
+    pub(crate) fn new(site: Arc<Site>, has_metrics: bool) -> Self {
+        Self { pages: Pages(routes::all(site.clone(), has_metrics)), site }
     }
 
     async fn respond(&self, call: Call) -> Response<Body> {
         if call.request.method == Method::Other {
             return Answer::method().into_response();
         }
-        match route::find(&call.request.path) {
+        let (kind, mut response) = match route::find(&call.request.path) {
             Some(Route::File { repository, file }) => {
-                self.site.file(&call.request, &repository, &file).into_response()
+                let kind = if matches!(file, Allowed::Object(_)) { Kind::Object } else { Kind::Metadata };
+                (kind, self.site.file(&call.request, &repository, &file).into_response())
             }
             Some(Route::Batch { repository, names }) => {
-                self.site.batch(&repository, &names, call.client().ip()).into_response()
+                (Kind::Batch, self.site.batch(&repository, &names, call.client().ip()).into_response())
             }
-            Some(Route::Revisions { repository }) => self.site.revisions(&call, repository).await,
-            None => self.page(call).await,
-        }
+            Some(Route::Revisions { repository }) => {
+                (Kind::Events, self.site.revisions(&call, repository).await)
+            }
+            None => (Kind::Page, self.pages.page(call).await),
+        };
+        response.extensions_mut().insert(kind);
+        response
     }
+}
 
+/// Answers the requests that have a route.
+pub(crate) struct Pages(pub(crate) Router);
+
+impl Pages {
     async fn page(&self, call: Call) -> Response<Body> {
         use hyper::service::Service;
         let Call { mut parts, exchange, .. } = call;
         parts.extensions.insert(exchange);
         let request = hyper::Request::from_parts(parts, axum::body::Body::empty());
-        match TowerToHyperService::new(self.pages.clone()).call(request).await {
+        match TowerToHyperService::new(self.0.clone()).call(request).await {
             Ok(response) => response.map(Body::page),
             Err(never) => match never {},
         }
+    }
+}
+
+impl Handler for Pages {
+    fn answer(self: Arc<Self>, call: Call) -> Answering {
+        Box::pin(async move { self.page(call).await })
     }
 }
 
@@ -184,7 +218,7 @@ mod tests {
 
     fn site(folder: &std::path::Path) -> Arc<Site> {
         let repositories = Repositories::open(&[folder.to_owned()]).expect("a folder");
-        Site::new(repositories, &Limits::default(), Arc::default())
+        Site::new(repositories, &Limits::default(), Arc::default(), None)
     }
 
     fn runtime() -> tokio::runtime::Runtime {

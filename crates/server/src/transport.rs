@@ -17,12 +17,14 @@ pub(crate) mod request;
 pub(crate) mod shares;
 pub(crate) mod wire;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::Response;
 use hyper::http::request::Parts;
+use tokio::time::Instant;
 
 use self::admission::AdmissionQueue;
 use self::body::Body;
@@ -30,7 +32,8 @@ use self::exchange::Exchange;
 use self::pending_clients::PendingClients;
 use self::request::Request;
 use self::shares::Shares;
-use crate::counters::Counters;
+use crate::client_rate::ClientRate;
+use crate::counters::{Counters, Limit};
 use crate::server::{Limits, PENDING_MIN, State};
 
 /// A request, with what a handler may ask about its connection.
@@ -67,6 +70,7 @@ pub(crate) struct Transport {
     pub(crate) pending_clients: Arc<PendingClients>,
     pub(crate) connections: Arc<Shares>,
     pub(crate) handler: Arc<dyn Handler>,
+    client_rate: Option<ClientRate>,
     pub(crate) state: tokio::sync::watch::Sender<State>,
 }
 
@@ -79,6 +83,7 @@ impl Transport {
             pending_clients: PendingClients::new(limits.connections.max(PENDING_MIN)),
             connections: Arc::default(),
             handler,
+            client_rate: limits.client_rate.map(ClientRate::new),
             state: tokio::sync::watch::Sender::new(State::Serving),
         })
     }
@@ -90,6 +95,14 @@ impl Transport {
         let _ = state.wait_for(|state| *state == State::Stopping).await;
     }
 
+    /// Counts a request; returns the time to wait if its client has sent too many.
+    pub(crate) fn over_rate(&self, client: IpAddr) -> Option<Duration> {
+        let wait = self.client_rate.as_ref()?.count(client, Instant::now()).err()?;
+        self.counters.limited(Limit::Rate);
+        Some(wait)
+    }
+
+    /// Returns true once the server stops.
     pub(crate) fn stops(&self) -> bool {
         *self.state.borrow() == State::Stopping
     }

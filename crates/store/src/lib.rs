@@ -79,6 +79,6 @@ pub use transport::source::{
 pub use transport::status::{NetworkStatus, Reach, RouteStatus};
 pub use transport::{
     ComposeDatagram, DatagramTarget, Datagrams, EventHandler, HttpOptions, SseListener, SseOptions,
-    SseStatus, TlsProblem, full_name, host_of,
+    SseStatus, TlsProblem, addresses_of, full_name, host_of,
 };
 pub use wait_stats::WaitStatus;

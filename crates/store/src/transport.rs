@@ -44,7 +44,7 @@ pub(crate) mod verify;
 pub(crate) use client::{Client, ClientOptions};
 pub use datagrams::{ComposeDatagram, DatagramTarget, Datagrams};
 pub(crate) use dns::Resolved;
-pub use dns::full_name;
+pub use dns::{addresses_of, full_name};
 pub(crate) use http_source::HttpSource;
 pub(crate) use network::Network;
 pub use options::HttpOptions;

@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_format::name::RepositoryName;
+use esker_run::notify;
 use esker_server::proxy::{
     AllowedHost, CacheError, FindKeys, ProxyError, ProxyOptions, ProxyServer, Upstream,
 };
-use esker_server::{Limits, Options, Server};
+use esker_server::{Limits, Options};
 use esker_store::Authorities;
 use rustix::thread::CapabilitySet;
 use serde_json::json;
 
-use super::serve::{connections_max, signals, stop, url};
+use super::serve::{
+    Controls, LogFormArg, access_log, connections_max, listen, listeners, log_output, signals, url,
+};
 use crate::error::{Context, Failure, Kind, chain};
 use crate::logging::LogArgs;
 use crate::output::{Output, parse_duration, parse_size, size};
@@ -78,6 +81,26 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().connections)]
     connections: usize,
 
+    /// Largest number of connections of one client address; further ones get status 429
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    client_connections: Option<u32>,
+
+    /// Largest number of requests of one client address in a second; further ones get status 429
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    client_rate: Option<u32>,
+
+    /// File for a line about each request, or - for standard output; SIGHUP opens it again
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<PathBuf>,
+
+    /// Form of these lines
+    #[arg(long, value_name = "FORM", default_value = "combined", requires = "access_log")]
+    access_log_format: LogFormArg,
+
+    /// Address for Prometheus metrics, in place of /metrics on the address of clients
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+
     /// Time limit in seconds for responses in progress when the proxy stops
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().grace.as_secs())]
     grace: u64,
@@ -102,10 +125,9 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let keys = find_keys(&args.public_key, settings)?;
     // Before there are threads: each has privileges of its own.
     let account = privileges::named_or_usual(args.user.as_deref())?;
-    let listener = Server::listen(args.listen).map_err(|error| {
-        Failure::new(Kind::Network, chain(&error))
-            .hint("choose another address or port with --listen ADDR:PORT; port 0 takes any free one")
-    })?;
+    let listeners = listeners(args.listen)?;
+    let metrics = args.metrics.map(|address| listen(address, "--metrics")).transpose()?;
+    let log_output = log_output(args.access_log.as_deref())?;
     let cache = std::path::absolute(&args.cache)
         .context(Kind::Usage, format!("--cache {} is no path", args.cache.display()))?;
     if let Some(account) = &account {
@@ -121,6 +143,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         connections,
         listeners: (connections / 2).max(1),
         grace: Duration::from_secs(args.grace),
+        client_connections: args.client_connections.map(|count| count as usize),
+        client_rate: args.client_rate,
         ..Limits::default()
     };
     let options = ProxyOptions {
@@ -138,12 +162,14 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         allowed: args.allow.clone(),
         ..ProxyOptions::new(cache)
     };
-    let proxy = ProxyServer::new(vec![listener], options, Options { limits, ..Options::default() })
-        .map_err(|error| of_proxy(&error))?;
-    let (url, stopper) = (url(proxy.address()), proxy.stopper());
+    let access_log = log_output.map(|output| access_log(output, args.access_log_format)).transpose()?;
+    let serving = Options { limits, access_log: access_log.clone(), metrics, ..Options::default() };
+    let proxy = ProxyServer::new(listeners, options, serving).map_err(|error| of_proxy(&error))?;
+    let url = url(proxy.address(), false);
+    let controls = Controls { stopper: proxy.stopper(), tls: None, access_log };
     std::thread::Builder::new()
         .name("stop".into())
-        .spawn(move || stop(&signals, &stopper))
+        .spawn(move || controls.follow(&signals))
         .context(Kind::Failed, "can't start a thread")?;
     let mut out = Output::new();
     if args.json {
@@ -152,6 +178,9 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         out.line(format!("proxy at {url}/, state at {url}/.esker/proxy"))?;
     }
     out.finish()?;
+    if let Err(error) = notify("READY=1") {
+        tracing::warn!("can't tell the service manager that the proxy is ready: {error}");
+    }
     let (served, mut status) = proxy.run().map_err(|error| of_proxy(&error))?;
     let mut out = Output::new();
     if args.json {

@@ -19,7 +19,7 @@ use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 use crate::usage::{commands, help};
 
-const GUIDES: [&str; 8] = [
+const GUIDES: [&str; 10] = [
     "README.md",
     "docs/guides/users.md",
     "docs/guides/publishers.md",
@@ -27,7 +27,9 @@ const GUIDES: [&str; 8] = [
     "docs/guides/administrators.md",
     "docs/guides/configuration.md",
     "docs/guides/caching.md",
+    "docs/guides/stratum1.md",
     "docs/guides/troubleshooting.md",
+    "docs/guides/site-proxy.md",
 ];
 
 /// Their commands need an idle machine; that they are understood is tested in `crates/bench`.
@@ -79,6 +81,7 @@ impl Reader {
         let places = [
             ("http://server", self.url.clone()),
             ("0.0.0.0:8000", "127.0.0.1:0".to_owned()),
+            ("0.0.0.0:3128", "127.0.0.1:0".to_owned()),
             ("/build/", self.home("build/")),
             ("/mnt/", self.home("mnt/")),
             ("/srv/cvmfs", self.home(".local/share/esker/repositories")),
@@ -109,15 +112,22 @@ impl Reader {
         output
     }
 
-    /// Starts a server, requests its page and stops it.
+    /// Starts a server or a proxy, requests its page or a manifest and stops it.
     #[track_caller]
     fn serve(&self, what: &str, text: &str) {
         let (mut server, url) = started(&mut self.shell(&format!("exec {text}")));
         let address = url.strip_prefix("http://").expect("an address");
         let mut stream = TcpStream::connect(address).expect("connecting");
-        write!(stream, "GET / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("asking");
-        let mut page = String::new();
-        stream.read_to_string(&mut page).expect("an answer");
+        let path = if text.starts_with("esker proxy") {
+            format!("/cvmfs/{NAME}/.cvmfspublished")
+        } else {
+            "/".into()
+        };
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+            .expect("asking");
+        let mut page = Vec::new();
+        stream.read_to_end(&mut page).expect("an answer");
+        let page = String::from_utf8_lossy(&page);
         assert!(page.starts_with("HTTP/1.1 200 ") && page.contains(NAME), "{what}: {page}");
         stop(&mut server);
         assert!(server.wait().expect("its end").success(), "{what}");
@@ -167,7 +177,11 @@ fn started(command: &mut Command) -> (Child, String) {
     output.read_line(&mut line).expect("a line");
     // It writes more; the pipe must not break.
     server.stdout = Some(output.into_inner());
-    let url = line.trim().strip_prefix("serving at ").unwrap_or_else(|| panic!("it said {line:?}"));
+    let url = line.trim().strip_prefix("serving at ").or_else(|| {
+        // It names its state, too.
+        line.strip_prefix("proxy at ")?.split_once(',').map(|(url, _)| url)
+    });
+    let url = url.unwrap_or_else(|| panic!("it said {line:?}"));
     (server, url.trim_end_matches('/').to_owned())
 }
 
@@ -354,6 +368,7 @@ fn the_examples_of_help_work() {
         "profile list",
         "profile remove",
         "profile",
+        "replicate",
         "serve",
         "ls",
         "cat",

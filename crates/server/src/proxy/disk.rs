@@ -115,7 +115,7 @@ impl DiskCache {
             }
         }
         let clean = read_clean(root);
-        let doubtful_before = if clean.is_none() { Some(now_at(&temporary).map_err(failed)?) } else { None };
+        let is_clean = clean.is_some();
         match fs::remove_file(root.join(CLEAN)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => File::open(root).and_then(|folder| folder.sync_all()).map_err(failed)?,
@@ -124,6 +124,9 @@ impl DiskCache {
             Some(bytes) => bytes,
             None => list_all(root).map_err(failed)?,
         };
+        // A new cache has nothing to doubt.
+        let is_doubtful = !is_clean && folders.iter().any(|bytes| *bytes > 0);
+        let doubtful_before = if is_doubtful { Some(now_at(&temporary).map_err(failed)?) } else { None };
         let cache = Self {
             root: root.to_owned(),
             limit,

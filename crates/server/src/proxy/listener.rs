@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::monitor::Monitor;
 use super::{ProxyError, ProxyOptions, ProxyState};
 use crate::counters::Counters;
 use crate::server::{Options, Served, Server, Stopper};
@@ -29,9 +30,10 @@ impl ProxyServer {
         proxy: ProxyOptions,
         options: Options,
     ) -> Result<Self, ProxyError> {
-        let state = Arc::new(ProxyState::open(proxy, options.limits.listeners)?);
         let counters = Arc::new(Counters::new(options.access_log.clone()));
-        let server = Server::of(listeners, state.clone(), counters, options)?;
+        let state = Arc::new(ProxyState::open(proxy, &options, counters.clone())?);
+        let monitor = Arc::new(Monitor(state.clone()));
+        let server = Server::of(listeners, (state.clone(), monitor), counters, options)?;
         Ok(Self { server, state })
     }
 

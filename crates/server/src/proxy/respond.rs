@@ -15,15 +15,15 @@ use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
 
-use super::ProxyState;
 use super::failure::Failure;
 use super::heads::Served;
 use super::objects::Object;
 use super::place::Place;
-use super::revisions;
 use super::target::{self, Refusal, Wanted};
 use super::upstream::ObjectQuery;
+use super::{ProxyState, monitor, revisions};
 use crate::answer::Piece;
+use crate::metrics::Kind;
 use crate::range::{RequestedRange, wanted};
 use crate::transport::Call;
 use crate::transport::body::{Body, Pieces, Step};
@@ -34,8 +34,6 @@ use crate::transport::request::{Method, Request};
 const OBJECT_AGE: &str = "max-age=259200";
 /// Number of objects of one batch that are fetched at once.
 const BATCH_AT_ONCE: usize = 16;
-/// Path of the proxy's status.
-pub(crate) const STATUS: &str = "/.esker/proxy";
 /// Says where the answer came from, as squid does.
 const X_CACHE: HeaderName = HeaderName::from_static("x-cache");
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -52,10 +50,20 @@ impl ProxyState {
         answer
     }
 
+    /// Answers a request at the socket for metrics.
+    pub(crate) fn respond_about_itself(&self, call: &Call) -> Answer {
+        match monitor::answer(self, call.parts.uri.path(), true) {
+            Some((kind, text)) => about_itself(kind, text),
+            None => refused((StatusCode::NOT_FOUND, "there is nothing but /metrics and /healthz")),
+        }
+    }
+
     async fn find(self: &Arc<Self>, call: &Call) -> Answer {
         let Parts { method, uri, headers, .. } = &call.parts;
-        if uri.scheme().is_none() && uri.path() == STATUS {
-            return json(&self.status());
+        if uri.scheme().is_none()
+            && let Some((kind, text)) = monitor::answer(self, uri.path(), self.has_metrics)
+        {
+            return about_itself(kind, text);
         }
         let own = &self.objects.upstream.via;
         let mut via = headers.get_all(header::VIA).iter();
@@ -73,7 +81,7 @@ impl ProxyState {
             Ok(place) => place,
             Err(error) => return failed(&error.into()),
         };
-        match &target.wanted {
+        let (kind, mut answer) = match &target.wanted {
             Wanted::Object(name, path) => {
                 let query = ObjectQuery {
                     name: *name,
@@ -82,18 +90,23 @@ impl ProxyState {
                     is_peer: target.is_peer,
                     urgency: Urgency::Demand,
                 };
-                match self.objects.get(&place, query).await {
-                    Ok(found) => object(*name, found, &call.request),
-                    Err(failure) => failed(&failure),
-                }
+                let found = self.objects.get(&place, query).await;
+                let answer = found.map(|found| object(*name, found, &call.request));
+                (Kind::Object, answer.unwrap_or_else(|failure| failed(&failure)))
             }
-            Wanted::File(path) => match self.heads.get(&place, path, call.request.no_cache).await {
-                Ok(served) => file(path, served, self.heads.options.age),
-                Err(failure) => failed(&failure),
-            },
-            Wanted::Batch(names) => self.batch(&place, (target.is_peer, call.request.no_cache), names).await,
-            Wanted::Revisions => self.revisions(&place, &call.exchange).await,
-        }
+            Wanted::File(path) => {
+                let served = self.heads.get(&place, path, call.request.no_cache).await;
+                let answer = served.map(|served| file(path, served, self.heads.options.age));
+                (Kind::Metadata, answer.unwrap_or_else(|failure| failed(&failure)))
+            }
+            Wanted::Batch(names) => {
+                let fetched = self.batch(&place, (target.is_peer, call.request.no_cache), names).await;
+                (Kind::Batch, fetched)
+            }
+            Wanted::Revisions => (Kind::Events, self.revisions(&place, &call.exchange).await),
+        };
+        answer.extensions_mut().insert(kind);
+        answer
     }
 
     /// Puts those objects into one answer that fit; the missing ones are fetched at the same time.
@@ -270,9 +283,9 @@ fn file(path: &str, served: Served, age: Duration) -> Answer {
     answer
 }
 
-fn json(value: &serde_json::Value) -> Answer {
-    let mut answer = Response::new(bytes(format!("{value:#}\n")));
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+fn about_itself(kind: &'static str, text: String) -> Answer {
+    let mut answer = Response::new(bytes(text));
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     answer.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::Transport;
 use super::admission::AdmissionQueue;
 use super::connection::Connection;
+use crate::counters::Limit;
 use crate::tls::TlsFiles;
 
 /// First pause before a failed accept is retried while no connection ends; descriptors and memory may also be freed by
@@ -40,12 +41,13 @@ pub(crate) async fn accept(
             let taken =
                 next(async || listener.accept().await, &ended, &transport.admission, make_room, pauses());
             let (stream, client) = taken.await;
-            transport.counters.connected();
+            let open = transport.counters.connected();
             let acceptor = tls.map(TlsFiles::acceptor);
             let connection = Connection::new(stream, client, acceptor, transport.clone());
             let (ended, slots, pending) = (ended.clone(), slots.clone(), transport.pending_clients.add());
             tokio::spawn(async move {
                 connection.run(pending, &slots).await;
+                drop(open);
                 ended.notify_one();
             });
         }
@@ -100,6 +102,7 @@ pub(crate) async fn slot(
     if let Ok(slot) = slots.clone().try_acquire_owned() {
         return slot;
     }
+    transport.counters.limited(Limit::Slots);
     let _waiting = transport.admission.join();
     let acquire = slots.clone().acquire_owned();
     tokio::pin!(acquire);

@@ -20,6 +20,7 @@ use super::shares::Share;
 use crate::access_log::Line;
 use crate::answer::Piece;
 use crate::dashboard::Answered;
+use crate::metrics::Kind;
 
 /// Error of a body: it ends the connection, because the length was sent already.
 pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
@@ -60,6 +61,7 @@ pub(crate) struct Report {
     stream: Option<OpenStream>,
     begun: Instant,
     line: Option<Box<Line>>,
+    kind: Kind,
     /// Target of the request; none for a response that the dashboard doesn't count.
     target: Option<Uri>,
 }
@@ -73,12 +75,12 @@ struct Reported {
 
 impl Report {
     pub(crate) fn new(exchange: Arc<Exchange>, stream: Option<OpenStream>, line: Option<Box<Line>>) -> Self {
-        Self { exchange, stream, begun: Instant::now(), line, target: None }
+        Self { exchange, stream, begun: Instant::now(), line, kind: Kind::Refused, target: None }
     }
 
-    /// Sets the time at which the request arrived.
-    pub(crate) fn begun(&mut self, begun: Instant) {
-        self.begun = begun;
+    /// Sets the kind of the response.
+    pub(crate) fn of(&mut self, kind: Kind) {
+        self.kind = kind;
     }
 
     /// Sets the target of the request.
@@ -89,7 +91,7 @@ impl Report {
     /// Counts the response.
     pub(crate) fn done(self, status: u16, sent: u64, is_whole: bool) {
         let took = self.begun.elapsed();
-        self.exchange.transport.counters.answered(status, is_whole.then_some(sent), took);
+        self.exchange.transport.counters.answered(self.kind, status, is_whole.then_some(sent), took);
         if let Some(target) = &self.target {
             let answered = Answered { path: target.path(), status, bytes: sent, took };
             self.exchange.transport.counters.traffic.record(&answered);

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONNECTION, CONTENT_LENGTH, HeaderValue, SERVER};
@@ -12,7 +13,7 @@ use hyper::server::conn::http1;
 use hyper::{Method, Request, Response, Version};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::accept::slot;
@@ -25,7 +26,9 @@ use super::request::{self, Refusal};
 use super::wire::Wire;
 use super::{Call, Transport};
 use crate::answer::Answer;
+use crate::counters::Limit;
 use crate::date;
+use crate::metrics::Kind;
 
 /// Maximum number of bytes that hyper keeps of a response beyond the current chunk, and of a request.
 const BUFFER_MAX: usize = 32 * 1024;
@@ -60,8 +63,12 @@ impl Connection {
         };
         drop(pending);
         let Some((gate, exchange, first)) = first else { return };
+        let most = transport.limits.client_connections;
+        let Some(share) = transport.connections.take_at_most(client.ip(), most) else {
+            transport.counters.limited(Limit::Connections);
+            return Box::pin(turn_away(gate, &exchange, &first)).await;
+        };
         let _slot = slot(slots, &transport, client.ip()).await;
-        let share = transport.connections.take(client.ip());
         tokio::select! {
             () = serve(gate, &exchange, first) => {}
             () = share.cut() => {}
@@ -71,15 +78,15 @@ impl Connection {
     /// Waits for the first request; `None` if none comes.
     async fn first(self) -> Option<(Gate, Arc<Exchange>, Next)> {
         let Self { stream, client, tls, transport } = self;
-        let (limit, is_secure) = (transport.limits.head, tls.is_some());
+        let limit = transport.limits.head;
         let wire = match tls {
             None => Wire::Plain(stream),
             Some(acceptor) => {
-                let secured = timeout(limit, acceptor.accept(stream));
+                let secured = Box::pin(timeout(limit, acceptor.accept(stream)));
                 Wire::Secure(Box::new(secured.await.ok()?.ok()?))
             }
         };
-        let exchange = Exchange::new(transport, client, is_secure);
+        let exchange = Exchange::new(transport, client);
         let mut gate = Gate::new(wire, exchange.clone());
         match gate.next(false).await {
             Next::End => None,
@@ -101,19 +108,32 @@ async fn serve(mut gate: Gate, exchange: &Arc<Exchange>, first: Next) {
                     .header_read_timeout(None)
                     .max_buf_size(BUFFER_MAX)
                     .serve_connection(gate, Requests(exchange.clone()));
-                match connection.without_shutdown().await {
+                // On the heap, so that an idle connection has no room for it.
+                match Box::pin(connection.without_shutdown()).await {
                     Ok(parts) => gate = parts.io,
                     Err(_) => return,
                 }
                 if exchange.is_last() {
-                    return gate.part().await;
+                    return Box::pin(gate.part()).await;
                 }
             }
-            Next::Preface => return http2::serve(gate, exchange).await,
-            Next::Refused(refusal) => return refuse(gate, exchange, refusal).await,
+            Next::Preface => return Box::pin(http2::serve(gate, exchange)).await,
+            Next::Refused(refusal) => return Box::pin(refuse(gate, exchange, refusal)).await,
             Next::End => return,
         }
         next = gate.next(true).await;
+    }
+}
+
+/// Answers a client that has too many connections, and closes this one.
+async fn turn_away(mut gate: Gate, exchange: &Arc<Exchange>, first: &Next) {
+    // A connection of HTTP/2 is closed without a word, because its answers are more than a text.
+    if matches!(first, Next::Head | Next::Refused(_)) {
+        let answer = Answer::too_many(Duration::from_secs(1));
+        let report = Report::new(exchange.clone(), None, None);
+        let sent = gate.send(&answer.whole(&date::http(date::now()))).await;
+        report.done(answer.status, answer.len(), sent.is_ok());
+        gate.part().await;
     }
 }
 
@@ -144,19 +164,21 @@ impl hyper::service::Service<Request<Incoming>> for Requests {
 }
 
 async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Response<Body> {
-    let begun = Instant::now();
     let (parts, body) = request.into_parts();
     let (head_only, version) = (parts.method == Method::HEAD, parts.version);
     let open = (version == Version::HTTP_2).then(|| exchange.open());
     let line = exchange.transport.counters.line(&parts, exchange.client);
+    let mut report = Report::new(exchange.clone(), open, line);
     let target = parts.uri.clone();
     let (response, keep_alive) = match request::Request::of(&parts) {
         Ok(_) if !body.is_end_stream() => (Answer::refusal(Refusal::Body).into_response(), false),
-        Ok(request) => handled(&exchange, request, parts).await,
+        Ok(request) => match exchange.transport.over_rate(exchange.client.ip()) {
+            None => handled(&exchange, request, parts).await,
+            Some(wait) => (Answer::too_many(wait).into_response(), request.keep_alive),
+        },
         Err(refusal) => (Answer::refusal(refusal).into_response(), false),
     };
-    let mut report = Report::new(exchange.clone(), open, line);
-    report.begun(begun);
+    report.of(response.extensions().get().copied().unwrap_or(Kind::Refused));
     report.target(target);
     let (mut head, mut body) = response.into_parts();
     let len = body.size_hint().exact();
@@ -188,6 +210,7 @@ async fn handled(
 ) -> (Response<Body>, bool) {
     let keep_alive = request.keep_alive;
     let call = Call { request, parts, exchange: exchange.clone() };
-    let response = exchange.transport.handler.clone().answer(call).await;
+    let mut response = exchange.transport.handler.clone().answer(call).await;
+    response.extensions_mut().get_or_insert_default::<Kind>();
     (response, keep_alive && !exchange.streams())
 }

@@ -15,8 +15,6 @@ use super::Transport;
 pub(crate) struct Exchange {
     pub(crate) transport: Arc<Transport>,
     pub(crate) client: SocketAddr,
-    /// True if the client speaks TLS.
-    pub(crate) is_secure: bool,
     /// True if the connection ends with the current response.
     last: AtomicBool,
     /// True while the response is a stream without an end, which ends when the client sends or closes.
@@ -29,11 +27,10 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    pub(crate) fn new(transport: Arc<Transport>, client: SocketAddr, is_secure: bool) -> Arc<Self> {
+    pub(crate) fn new(transport: Arc<Transport>, client: SocketAddr) -> Arc<Self> {
         Arc::new(Self {
             transport,
             client,
-            is_secure,
             last: AtomicBool::new(false),
             streams: AtomicBool::new(false),
             due: Mutex::new(None),

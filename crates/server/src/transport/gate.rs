@@ -54,6 +54,8 @@ pub(crate) struct Gate {
     unflushed: Option<Waker>,
     /// Deadline for the client to take bytes, while it takes none.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Deadline for a client of HTTP/2 to close too, and the number of bytes that are still read from it.
+    parting: Option<(Pin<Box<Sleep>>, u64)>,
 }
 
 impl Gate {
@@ -67,6 +69,7 @@ impl Gate {
             is_flushed: true,
             unflushed: None,
             stalled: None,
+            parting: None,
         }
     }
 
@@ -260,7 +263,25 @@ impl hyper::rt::Write for Gate {
         Poll::Ready(Ok(()))
     }
 
+    /// Closes a connection of HTTP/2. The client may still confirm what it received; see [`Gate::part`].
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().wire).poll_shutdown(cx)
+        let this = self.get_mut();
+        if this.parting.is_none() {
+            ready!(Pin::new(&mut this.wire).poll_shutdown(cx))?;
+        }
+        let (deadline, left) = this
+            .parting
+            .get_or_insert_with(|| (Box::pin(sleep_until(Instant::now() + LINGER_MAX)), LINGER_BYTES_MAX));
+        let mut bytes = [0; RECEIVE_MAX];
+        while *left > 0 && deadline.as_mut().poll(cx).is_pending() {
+            let mut buffer = ReadBuf::new(&mut bytes);
+            match ready!(Pin::new(&mut this.wire).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {
+                    *left = left.saturating_sub(buffer.filled().len() as u64);
+                }
+                _ => break,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }

@@ -29,9 +29,9 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    /// Takes one more permit for an address.
-    pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Share {
-        self.one_more(&mut self.0.lock(), site(address))
+    /// Takes one more permit for an address, unless it has as many as one may have.
+    pub(crate) fn take_at_most(self: &Arc<Self>, address: IpAddr, most: Option<usize>) -> Option<Share> {
+        self.take_below(address, most.unwrap_or(usize::MAX))
     }
 
     /// Takes a permit unless the address has `most` already.
@@ -85,7 +85,7 @@ impl Drop for Share {
 }
 
 /// Returns the address to count: an IPv6 client has a whole network.
-fn site(address: IpAddr) -> IpAddr {
+pub(crate) fn site(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
         address => address,
@@ -123,7 +123,7 @@ mod tests {
         let shares = Arc::<Shares>::default();
         let address = |text: &str| text.parse::<IpAddr>().expect("an address");
         let (one, other) = (address("2001:db8::1"), address("2001:db8::2"));
-        let held = [shares.take(one), shares.take(other)];
+        let held = [one, other].map(|address| shares.take_at_most(address, None).expect("a permit"));
         assert!(shares.take_below(one, 2).is_none(), "one network of IPv6");
         assert!(shares.take_below(address("192.0.2.1"), 1).is_some());
         drop(held);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use esker_server::{Limits, Repositories, Served, Server, Stopper};
+use esker_server::{Limits, Options, Repositories, Served, Server, Stopper};
 
 /// Longer than anything here takes; a test that waits so long has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,6 +30,14 @@ impl Running {
         let (address, stopper) = (server.address(), server.stopper());
         let thread = std::thread::spawn(move || server.run().expect("serving"));
         Self { address, stopper, thread: Some(thread) }
+    }
+
+    /// A server with these options.
+    pub(crate) fn with(folders: &[PathBuf], options: Options) -> Self {
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let listener = Server::listen(address).expect("listening");
+        let repositories = Repositories::open(folders).expect("folders");
+        Self::on(Server::new(vec![listener], repositories, options).expect("a server"))
     }
 
     pub(crate) fn of(folders: &[PathBuf]) -> Self {

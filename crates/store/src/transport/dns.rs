@@ -252,6 +252,19 @@ fn clamped(until: Instant, dns: &Dns) -> Instant {
     until.max(least).min(now + dns.longest_ttl.max(dns.least_ttl))
 }
 
+/// Returns the addresses of each host, none for one without an address in time. Blocks.
+pub fn addresses_of(hosts: &[&str], patience: Duration) -> Vec<Vec<IpAddr>> {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return vec![Vec::new(); hosts.len()];
+    };
+    let (names, dns) = (Names::default(), Dns::default());
+    let ask = async |host: &&str| {
+        let resolved = timeout(patience, names.resolve(host, &dns)).await;
+        resolved.ok().and_then(Result::ok).map_or_else(Vec::new, |resolved| resolved.addresses)
+    };
+    runtime.block_on(futures_util::future::join_all(hosts.iter().map(ask)))
+}
+
 /// Returns the full name of a host, as the name servers of this machine know it: with the domain in which it was found, and
 /// that of the host itself for an alias. `None` if they tell no address of it in time. Blocks.
 pub fn full_name(host: &str, patience: Duration) -> Option<String> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 use esker_server::proxy::ProxyOptions;
 use esker_testkit::mirror::Fault;
 
-use super::site::{MANIFEST, Origin, Proxy, options};
+use super::site::{MANIFEST, Origin, Proxy, noise, options};
 
 #[test]
 fn fifty_clients_at_once_cause_one_request_upstream() {
@@ -37,8 +37,9 @@ fn fifty_clients_at_once_cause_one_request_upstream() {
 fn damaged_bytes_reach_no_client_and_no_cache() {
     let (origin, cache) = (Origin::start(), tempfile::tempdir().expect("a folder"));
     let proxy = Proxy::start(options(cache.path(), &[&origin]));
-    for fault in [Fault::FlipByte(100), Fault::CloseAfter(50), Fault::Truncate(50), Fault::Html] {
-        let path = origin.add(format!("a file for {fault:?}, {}", "x".repeat(1000)).as_bytes());
+    let faults = [Fault::FlipByte(100), Fault::CloseAfter(50), Fault::Truncate(50), Fault::Html];
+    for (number, fault) in (0..).zip(faults) {
+        let path = origin.add(&noise(number, 5000));
         let rule = origin.mirror.fault(|path| path.contains("/data/"), fault.clone());
         let refused = proxy.get(&path);
         assert_eq!(refused.status, 502, "{fault:?}: {}", refused.text());
@@ -131,15 +132,7 @@ fn a_client_that_refuses_cached_answers_gets_a_damaged_copy_repaired() {
 fn the_cache_stays_below_its_limit() {
     const LIMIT: u64 = 400_000;
     let (origin, cache) = (Origin::start(), tempfile::tempdir().expect("a folder"));
-    let noise = |number: u32| {
-        let mut state = number;
-        let step = std::iter::repeat_with(move || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            state.to_le_bytes()[3]
-        });
-        step.take(20_000).collect::<Vec<u8>>()
-    };
-    let paths: Vec<String> = (0..40).map(|number| origin.add(&noise(number))).collect();
+    let paths: Vec<String> = (0..40).map(|number| origin.add(&noise(number, 20_000))).collect();
     let proxy = Proxy::start(ProxyOptions { cache_size: LIMIT, ..options(cache.path(), &[&origin]) });
     std::thread::scope(|scope| {
         for worker in 0..4 {

@@ -128,3 +128,13 @@ impl Drop for Proxy {
         }
     }
 }
+
+/// Returns bytes that no compression makes smaller.
+pub(super) fn noise(seed: u32, len: usize) -> Vec<u8> {
+    let mut state = seed;
+    let step = std::iter::repeat_with(move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state.to_le_bytes()[3]
+    });
+    step.take(len).collect()
+}

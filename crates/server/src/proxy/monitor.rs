@@ -1,0 +1,70 @@
+//! Answers of the proxy about itself: state, metrics and health.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::ProxyState;
+use crate::counters::Counters;
+use crate::metrics;
+use crate::transport::{Answering, Call, Handler};
+
+/// Path of the state as JSON.
+const STATE: &str = "/.esker/proxy";
+/// The last line of metrics.
+const END: &str = "# EOF\n";
+
+/// Handler of the socket for metrics.
+pub(crate) struct Monitor(pub(crate) Arc<ProxyState>);
+
+impl Handler for Monitor {
+    fn answer(self: Arc<Self>, call: Call) -> Answering {
+        Box::pin(async move { self.0.respond_about_itself(&call) })
+    }
+}
+
+/// Returns the type and the text of an answer about the proxy; `None` for other paths.
+pub(crate) fn answer(state: &ProxyState, path: &str, has_metrics: bool) -> Option<(&'static str, String)> {
+    match path {
+        STATE => Some(("application/json", format!("{:#}\n", state.status()))),
+        "/metrics" if has_metrics => Some((metrics::CONTENT_TYPE, text(state, &state.served))),
+        "/healthz" | "/readyz" => Some(("text/plain", "ok\n".to_owned())),
+        _ => None,
+    }
+}
+
+/// Returns the metrics of the server side, then those of cache and upstream.
+fn text(state: &ProxyState, counters: &Arc<Counters>) -> String {
+    let mut text = metrics::write(counters, Vec::new());
+    text.truncate(text.len() - if text.ends_with(END) { END.len() } else { 0 });
+    let (cache, objects, heads) = (&state.objects.cache, &state.objects.counters, &state.heads.counters);
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let mut family = |name: &str, kind: &str, help: &str, values: &[(&str, u64)]| {
+        let end = if kind == "counter" { "_total" } else { "" };
+        // Writing to a string succeeds.
+        let _ = writeln!(text, "# HELP esker_proxy_{name} {help}.\n# TYPE esker_proxy_{name} {kind}");
+        for (labels, value) in values {
+            let _ = writeln!(text, "esker_proxy_{name}{end}{labels} {value}");
+        }
+    };
+    family("cache_bytes", "gauge", "Bytes in the cache", &[("", cache.used())]);
+    family("cache_limit_bytes", "gauge", "Largest size of the cache", &[("", cache.limit)]);
+    family("evicted_objects", "counter", "Objects evicted from the cache", &[("", read(&cache.evicted))]);
+    let results = [
+        ("{result=\"hit\"}", read(&objects.hits)),
+        ("{result=\"miss\"}", read(&objects.misses)),
+        ("{result=\"failed\"}", read(&objects.failed)),
+    ];
+    family("objects", "counter", "Requests for objects", &results);
+    family("fetched_objects", "counter", "Objects fetched", &[("", read(&objects.fetched))]);
+    family("fetched_bytes", "counter", "Bytes of objects fetched", &[("", read(&objects.fetched_bytes))]);
+    let results = [
+        ("{result=\"hit\"}", read(&heads.hits)),
+        ("{result=\"confirmed\"}", read(&heads.confirmed)),
+        ("{result=\"stale\"}", read(&heads.stale)),
+        ("{result=\"refused\"}", read(&heads.refused)),
+    ];
+    family("files", "counter", "Requests for files that change", &results);
+    text.push_str(END);
+    text
+}
