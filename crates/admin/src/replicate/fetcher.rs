@@ -260,7 +260,8 @@ impl<'f> Fetcher<'f> {
         required: bool,
     ) -> Result<(), AdminError> {
         let stored = match outcome {
-            _ if self.is_over() => return Ok(()),
+            _ if self.options.stop.load(Ordering::Relaxed) => return Ok(()),
+            // After a failure too: the next run need not fetch it again.
             Ok(stored) => stored,
             Err(error) if is_missing(&error) && !required => {
                 self.lost.lock().insert(name);
