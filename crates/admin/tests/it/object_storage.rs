@@ -263,7 +263,7 @@ fn twenty_publishers(site: &Site) {
                 assert!(report.published && before.is_none(), "{report:?}");
             }
             Err(AdminError::Conflict { paths, .. }) => {
-                assert_eq!(paths, &[path.clone()]);
+                assert_eq!(paths, std::slice::from_ref(path));
                 lost += 1;
             }
             Err(other) => panic!("{other}"),

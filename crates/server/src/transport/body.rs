@@ -40,7 +40,10 @@ enum Content {
 }
 
 /// The next part of a stream, and the step after it; `None` at the end.
-pub(crate) struct Step(pub(crate) Pin<Box<dyn Future<Output = Option<(Bytes, Step)>> + Send>>);
+pub(crate) struct Step(pub(crate) NextPart);
+
+/// Future of the next part of a stream.
+pub(crate) type NextPart = Pin<Box<dyn Future<Output = Option<(Bytes, Step)>> + Send>>;
 
 /// Bytes in memory and in a file.
 pub(crate) struct Pieces {

@@ -123,7 +123,7 @@ impl Buckets {
         if self.options.lock().unwrap().conditions == Conditions::Torn {
             let mut all = self.all.lock().unwrap();
             all.next += 1;
-            if let Some(before) = all.before.get(&request.key).filter(|_| all.next % TORN == 0) {
+            if let Some(before) = all.before.get(&request.key).filter(|_| all.next.is_multiple_of(TORN)) {
                 object.bytes.clone_from(before);
             }
         }

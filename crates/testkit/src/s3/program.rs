@@ -15,12 +15,15 @@ use crate::waiting::until;
 /// Time limit for a program to start listening.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Makes the command of a server that listens at a port and keeps its files in a folder.
+type MakeCommand = Box<dyn Fn(u16, &Path) -> Command + Send + Sync>;
+
 /// A running server with an empty bucket named [`BUCKET`]. Its key is `key`, with the secret `secret`.
 pub struct S3Program {
     folder: TempDir,
     child: Child,
     port: u16,
-    command: Box<dyn Fn(u16, &Path) -> Command + Send + Sync>,
+    command: MakeCommand,
 }
 
 impl S3Program {

@@ -129,7 +129,7 @@ fn a_replica_is_a_whole_published_revision_after_every_step() {
         for step in 0..STEPS {
             match model.random.below(6) {
                 0 | 1 => model.edit(),
-                2 | 3 | 4 => model.replicate(),
+                2..=4 => model.replicate(),
                 _ => model.collect(),
             }
             model.judge(step);

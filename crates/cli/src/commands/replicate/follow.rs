@@ -54,6 +54,7 @@ impl<'f> Follower<'f> {
                 authorities: Authorities::default(),
             };
             let (name, known, event) = (target.name.to_string(), known.clone(), event.clone());
+            #[expect(clippy::host_endian_bytes, reason = "the kernel adds a number of the host's byte order")]
             let heard = move |data: &[u8]| {
                 if is_news(data, &name, known.load(Ordering::Relaxed)) {
                     // A counter that is full is readable as well.
