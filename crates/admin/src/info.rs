@@ -19,8 +19,9 @@ use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
 
-use crate::create::{DAY, MASTER_REPLICA};
+use crate::create::MASTER_REPLICA;
 use crate::error::AdminError;
+use crate::settings::DAY;
 use crate::signed::{SMALL_FILE_MAX, SignedFiles, decoded_object, is_of};
 use crate::storage::Storage;
 

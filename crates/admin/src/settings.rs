@@ -12,11 +12,13 @@ use esker_format::compress::Compression;
 use esker_store::{Disk, persist, read_file};
 use serde::{Deserialize, Serialize};
 
-use crate::create::DAY;
 use crate::disks::Disks;
 use crate::encode::Deflate;
 use crate::error::AdminError;
 use crate::storage;
+
+/// Seconds of a day.
+pub(crate) const DAY: i64 = 86_400;
 
 pub use change::{ChangedSetting, SettingsChange, SettingsChanged};
 pub(crate) use head_terms::sign_head;
