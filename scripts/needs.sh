@@ -4,7 +4,11 @@
 # skipped, and listed at the end (scripts/test.sh).
 set -euo pipefail
 
+# Servers of buckets, which need no rights.
+"$(dirname "$0")/s3-servers.sh"
+
 missing=()  # packages
+wanted=()   # packages whose tests report a skip without them
 blocked=()  # commands that change a setting
 
 command -v cc >/dev/null || missing+=(gcc libc6-dev)
@@ -17,10 +21,10 @@ grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
 [ -x /usr/sbin/squid ] || missing+=(squid)
 [ -x /usr/sbin/nginx ] || missing+=(nginx-light)
 # The ready configurations of deploy/ are tried with their programs.
-[ -x /usr/sbin/apache2 ] || missing+=(apache2-bin)
-[ -x /usr/sbin/varnishd ] || missing+=(varnish)
+[ -x /usr/sbin/apache2 ] || wanted+=(apache2-bin)
+[ -x /usr/sbin/varnishd ] || wanted+=(varnish)
 # Pages are looked at in a browser.
-[ -x /usr/bin/chromium ] || missing+=(chromium)
+[ -x /usr/bin/chromium ] || wanted+=(chromium)
 command -v openssl >/dev/null || missing+=(openssl)
 # Keys in a token. An ordinary user goes without: the test is skipped.
 if [ "$(id -u)" -eq 0 ]; then
@@ -63,6 +67,16 @@ if [ ! -e "$axe/package/axe.min.js" ] && command -v npm >/dev/null; then
         echo "axe-core can't be fetched: its test is skipped" >&2
 fi
 
+if [ ${#wanted[@]} -ne 0 ]; then
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+        for package in "${wanted[@]}"; do
+            echo "installing $package"
+            apt-get install -y --no-install-recommends "$package" >/dev/null 2>&1 || echo "$package can't be installed: its tests are skipped"
+        done
+    else
+        echo "without ${wanted[*]} some tests are skipped"
+    fi
+fi
 [ ${#missing[@]} -eq 0 ] && [ ${#blocked[@]} -eq 0 ] && exit 0
 
 if [ "$(id -u)" -ne 0 ]; then

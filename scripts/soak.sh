@@ -6,6 +6,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 neighbours=${ESKER_SOAK_SECONDS:-3600}
 export ESKER_SOAK_SECONDS=${ESKER_SOAK_SECONDS:-600} ESKER_SOAK_ROUNDS=${ESKER_SOAK_ROUNDS:-200}
+# A server of buckets that keeps them on disk, and is killed; its build takes minutes.
+scripts/s3-servers.sh versitygw
 reports=$(mktemp -d)
 export ESKER_SOAK_REPORTS=$reports
 trap 'rm -rf "$reports"' EXIT

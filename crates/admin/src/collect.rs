@@ -31,13 +31,15 @@ use crate::repository::Repository;
 pub use plan::{CollectPlan, DroppedRevision, KeptRevision, Waiting};
 pub use sweep::Deleted;
 
+pub(crate) use status_file::{date as status_date, set as set_status};
+
 /// Default seconds for which revisions before the head are kept.
-pub(crate) const KEEP_SECONDS: i64 = 3 * crate::create::DAY;
+pub(crate) const KEEP_SECONDS: i64 = 3 * crate::settings::DAY;
 /// Default seconds between condemning an object and deleting it.
 pub(crate) const GRACE_SECONDS: i64 = 3600;
 /// Least age of an object without a revision before it counts as left over: a publish in flight has stored objects that
 /// no revision names yet.
-pub(crate) const ORPHAN_SECONDS: i64 = crate::create::DAY;
+pub(crate) const ORPHAN_SECONDS: i64 = crate::settings::DAY;
 
 /// Which revisions are kept besides the head and the tagged ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,8 +38,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::AdminError;
 use crate::state;
 
-pub(crate) use shared::LEASE;
-use shared::SharedRecord;
+pub(crate) use shared::{LEASE, State};
+use shared::{ListRecord, SharedRecord};
 
 const MAGIC: &[u8; 16] = b"esker-condemn-1\n";
 /// Magic, time and count.
@@ -57,16 +57,6 @@ const REVIVED_MAX: u64 = 1 << 30;
 const SMALL_MAX: u64 = 1 << 16;
 /// Records that are written and read at once.
 const RECORDS_AT_ONCE: usize = 4096;
-
-/// State of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum State {
-    /// Nothing of it is deleted before the grace time is over.
-    Waiting,
-    /// Its objects are being deleted.
-    Deleting,
-}
 
 /// Place of the lists of one repository.
 #[derive(Clone)]
@@ -149,6 +139,33 @@ impl CondemnedFolder {
             Some(shared) => self.read_shared(shared),
             None => self.read_folder(),
         }
+    }
+
+    /// Reads the list that the record names, and fetches it unless there is a copy.
+    fn read_shared(&self, shared: &SharedRecord) -> Result<Option<Condemned>, AdminError> {
+        for _ in 0..shared::ATTEMPTS {
+            let Some(list) = shared.read()?.list else { return Ok(None) };
+            if let Some(copy) = self.copy_of(&list) {
+                return Ok(Some(copy));
+            }
+            // Without the object, another process has just ended the list.
+            if let Some(bytes) = shared.read_list(&list.id)? {
+                let folder = self.state.join(FOLDER);
+                make_dirs(&*self.disk, &folder).map_err(AdminError::file("making folder", &folder))?;
+                let path = folder.join(LIST);
+                let _lock = state::lock(&self.state)?;
+                persist(&*self.disk, &path, &bytes).map_err(AdminError::file("writing", &path))?;
+            }
+        }
+        Err(shared.unreadable())
+    }
+
+    /// Returns the local copy of a list; none if there is no whole one.
+    fn copy_of(&self, list: &ListRecord) -> Option<Condemned> {
+        let mut copy = self.read_folder().ok().flatten().filter(|copy| copy.id == list.id)?;
+        (copy.progress.state, copy.progress.done) = (list.state, list.done);
+        copy.revived = list.revived.iter().filter_map(|name| ObjectName::parse(name)).collect();
+        Some(copy)
     }
 
     fn read_folder(&self) -> Result<Option<Condemned>, AdminError> {

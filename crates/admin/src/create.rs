@@ -22,7 +22,7 @@ use crate::encode::Encoder;
 use crate::entry;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
-use crate::settings::Settings;
+use crate::settings::{DAY, Settings};
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
 use crate::storage::Storage;
@@ -52,7 +52,6 @@ pub const WHITELIST_DAYS: u32 = 30;
 /// it ends.
 pub const WHITELIST_DAYS_MAX: u32 = 36_500;
 const CERTIFICATE_DAYS: u32 = 365;
-pub(crate) const DAY: i64 = 86_400;
 
 impl NewRepository {
     /// Returns a description with the default settings.

@@ -407,6 +407,39 @@ pub enum AdminError {
     /// The repository's publisher did not allow old revisions to be collected.
     #[error("the repository `{0}` is not collectable: its head says that all revisions are kept")]
     NotCollectable(String),
+    /// A repository that is published here is not made a replica.
+    #[error("the repository in `{0}` is published here, and is no replica")]
+    NotReplica(String),
+    /// A replica is not published to.
+    #[error("the repository in `{place}` is a replica of {source_url}, and can't be changed here")]
+    IsReplica {
+        /// Folder of the replica.
+        place: String,
+        /// Server that it is copied from.
+        source_url: String,
+    },
+    /// The file system of a replica is nearly full.
+    #[error(
+        "the file system of `{place}` is nearly full: {} MiB are free, and {} MiB are to stay free",
+        free >> 20,
+        reserve >> 20
+    )]
+    Full {
+        /// Folder of the replica.
+        place: String,
+        /// Free bytes.
+        free: u64,
+        /// Bytes that must stay free.
+        reserve: u64,
+    },
+    /// The state of a replica can't be read.
+    #[error("the state of the replica in `{}` can't be used: {reason}", path.display())]
+    ReplicaState {
+        /// The file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
     /// The caller interrupted the operation.
     #[error("interrupted; the last revision is untouched")]
     Interrupted,

@@ -19,13 +19,14 @@ use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 use esker_format::whitelist::{self, Whitelist};
 
-use crate::create::{DAY, MASTER_REPLICA};
+use crate::create::MASTER_REPLICA;
 use crate::error::AdminError;
+use crate::settings::DAY;
 use crate::signed::{SMALL_FILE_MAX, SignedFiles, decoded_object, is_of};
 use crate::storage::Storage;
 
 pub use list::{ListedRepository, list_repositories};
-pub use report::{CertificateInfo, Problem, RepositoryInfo, WhitelistInfo};
+pub use report::{CertificateInfo, Problem, ReplicaInfo, RepositoryInfo, WhitelistInfo};
 
 /// Largest history and reflog that a description reads, in bytes.
 const DATABASE_MAX: u64 = 256 << 20;

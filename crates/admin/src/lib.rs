@@ -61,6 +61,7 @@ mod recount;
 mod reflog;
 mod reindex;
 mod remove;
+mod replicate;
 mod report;
 mod repository;
 mod resign;
@@ -105,8 +106,8 @@ pub use file_content::file_content;
 pub use filter::{Filter, OwnerMap};
 pub use graft::{Graft, GraftOptions};
 pub use info::{
-    CertificateInfo, InfoContext, ListedRepository, Problem, RepositoryFiles, RepositoryInfo, WhitelistInfo,
-    list_repositories,
+    CertificateInfo, InfoContext, ListedRepository, Problem, ReplicaInfo, RepositoryFiles, RepositoryInfo,
+    WhitelistInfo, list_repositories,
 };
 pub use ingest::{Ingest, Owner};
 pub use key_folder::{Copied, KeyCopy, KeyFile, KeyFolder, PassphraseFor, Passphrases, is_exposed};
@@ -122,6 +123,9 @@ pub use progress::{Phase, Progress};
 pub use publish::Publish;
 pub use reindex::Reindexed;
 pub use remove::Removal;
+pub use replicate::{
+    ReplicaState, Replicate, ReplicateProgress, Replicated, ReplicationPlan, RevisionLimit, SkippedRevision,
+};
 pub use report::{BundleCounts, Report, Seconds};
 pub use repository::Repository;
 pub use resign::{Resign, Resigned};

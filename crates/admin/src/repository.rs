@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest;
+use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::trust::VerifiedHead;
@@ -21,6 +22,7 @@ use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
 use crate::profiles::Profiles;
+use crate::replicate::ReplicaState;
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
@@ -36,7 +38,10 @@ pub struct Repository {
     pub(crate) disks: Disks,
     pub(crate) storage: Storage,
     pub(crate) sink: Arc<dyn Sink>,
-    pub(crate) publisher: Publisher,
+    /// The keys that sign; none for a replica.
+    pub(crate) publisher: Option<Publisher>,
+    /// Public keys of a replica; a publisher has them in its keys folder.
+    master: Option<MasterKeys>,
     pub(crate) settings: Settings,
     /// False if the folder has no settings, since another program made the repository.
     pub(crate) has_settings: bool,
@@ -121,6 +126,9 @@ impl Repository {
     ) -> Result<Self, AdminError> {
         storage.require_head(disks)?;
         storage.prepare(disks)?;
+        if let Some(replica) = ReplicaState::read(storage.place())? {
+            return Err(AdminError::IsReplica { place: storage.describe(), source_url: replica.servers });
+        }
         let publisher = keys.publisher()?;
         let state = state::make(disks, storage.place())?;
         let sink = storage.sink().clone();
@@ -128,6 +136,7 @@ impl Repository {
         let condemned = CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared());
         let collections = condemned.collections()?;
         let head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
+        let publisher = Some(publisher);
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
         let has_settings = settings.is_some();
         let settings = settings.unwrap_or_default();
@@ -139,6 +148,7 @@ impl Repository {
             storage,
             sink,
             publisher,
+            master: None,
             settings,
             has_settings,
             head,
@@ -150,6 +160,61 @@ impl Repository {
             lock_wait,
             on_lock_wait: |_| {},
         })
+    }
+
+    /// Opens the replica in a folder for collecting it. It can't be published to: the keys are elsewhere.
+    pub fn open_replica(root: &Path, name: &RepositoryName, now: UnixTime) -> Result<Self, AdminError> {
+        Self::open_replica_on(&Disks::default(), root, name, now)
+    }
+
+    /// Variant of the function above that works on disks given by the caller.
+    pub fn open_replica_on(
+        disks: &Disks,
+        root: &Path,
+        name: &RepositoryName,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        let replica =
+            ReplicaState::read(root)?.ok_or_else(|| AdminError::NotReplica(root.display().to_string()))?;
+        let master = replica.master_keys()?;
+        let storage = Storage::open_on(disks, root)?;
+        storage.prepare(disks)?;
+        let state = state::make(disks, root)?;
+        let sink = storage.sink().clone();
+        let condemned = CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared());
+        let collections = condemned.collections()?;
+        let head = read_replica_head(&*sink, name, &master, now)?.verified;
+        Ok(Self {
+            name: name.clone(),
+            disks: disks.clone(),
+            storage,
+            sink,
+            publisher: None,
+            master: Some(master),
+            settings: Settings::default(),
+            has_settings: false,
+            head,
+            spool: None,
+            keys: KeyFolder::new(PathBuf::new(), name),
+            opened: now,
+            state,
+            collections,
+            lock_wait: Some(LOCK_WAIT),
+            on_lock_wait: |_| {},
+        })
+    }
+
+    /// Returns true if the repository is a replica.
+    pub fn is_replica(&self) -> bool {
+        self.publisher.is_none()
+    }
+
+    /// Returns the keys that sign.
+    pub(crate) fn publisher(&self) -> Result<&Publisher, AdminError> {
+        let source_url =
+            || ReplicaState::read(self.storage.place()).ok().flatten().unwrap_or_default().servers;
+        let place = self.storage.describe();
+        self.publisher.as_ref().ok_or_else(|| AdminError::IsReplica { place, source_url: source_url() })
     }
 
     /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.
@@ -191,7 +256,11 @@ impl Repository {
 
     /// Reads and verifies the head that is published now.
     pub(crate) fn read_head(&self) -> Result<ReadHead, AdminError> {
-        read_head(&*self.sink, &self.name, &self.keys, &self.publisher, self.opened)
+        match (&self.publisher, &self.master) {
+            (Some(publisher), _) => read_head(&*self.sink, &self.name, &self.keys, publisher, self.opened),
+            (None, Some(master)) => read_replica_head(&*self.sink, &self.name, master, self.opened),
+            (None, None) => Err(AdminError::NotReplica(self.storage.describe())),
+        }
     }
 
     /// Returns the place of the list of condemned objects.
@@ -238,5 +307,19 @@ fn read_head(
     if !signed.lists(name, publisher.certificate())? {
         return Err(AdminError::NotListed(keys.certificate_file()));
     }
+    Ok(ReadHead { verified, bytes: signed.manifest })
+}
+
+/// Reads and verifies the head of a replica. Its whitelist may have expired: a replica has to free space all the same.
+fn read_replica_head(
+    sink: &dyn Sink,
+    name: &RepositoryName,
+    master: &MasterKeys,
+    now: UnixTime,
+) -> Result<ReadHead, AdminError> {
+    let signed = SignedFiles::read(sink, name)?;
+    let expires = signed.whitelist(name)?.expires;
+    let valid = now.min(UnixTime(expires.hour().0.saturating_sub(1)));
+    let verified = signed.verify(name, master, valid)?;
     Ok(ReadHead { verified, bytes: signed.manifest })
 }

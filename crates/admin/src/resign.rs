@@ -14,10 +14,10 @@ use esker_format::write::head::sign_whitelist;
 use esker_store::{Sink, Swap};
 use serde::Serialize;
 
-use crate::create::DAY;
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
+use crate::settings::DAY;
 use crate::signed::{SignedFiles, is_of};
 use crate::storage::Storage;
 

@@ -15,7 +15,6 @@ use crate::balance;
 use crate::changes::Changes;
 use crate::commit::{self, BranchRequest, TagRequest};
 use crate::content_index::ContentIndex;
-use crate::create::DAY;
 use crate::dirtab::Dirtab;
 use crate::encode::Encoder;
 use crate::entry;
@@ -32,6 +31,7 @@ use crate::progress::{Counters, Progress};
 use crate::published::Published;
 use crate::report::Report;
 use crate::repository::{Base, Repository};
+use crate::settings::DAY;
 use crate::settings::Settings;
 use crate::shrink::Shrink;
 

@@ -12,18 +12,19 @@ use esker_format::compress::Compression;
 use esker_store::{Disk, persist, read_file};
 use serde::{Deserialize, Serialize};
 
-use crate::create::DAY;
 use crate::disks::Disks;
 use crate::encode::Deflate;
 use crate::error::AdminError;
+use crate::storage;
+
+/// Seconds of a day.
+pub(crate) const DAY: i64 = 86_400;
 
 pub use change::{ChangedSetting, SettingsChange, SettingsChanged};
 pub(crate) use head_terms::sign_head;
 pub use named::{NAMED, NamedSetting, SettingValue};
 pub(crate) use named::{current, set_by_name};
 
-/// Folder of the publisher's state, below the root of the repository.
-pub(crate) const STATE: &str = ".esker";
 /// Maximum size of the settings file in bytes.
 const FILE_MAX: u64 = 1 << 16;
 
@@ -208,7 +209,7 @@ impl Settings {
 
     /// Reads the settings of the repository in a folder; none if it has no state of a publisher.
     pub(crate) fn read_of(disks: &Disks, root: &Path) -> Result<Option<Self>, AdminError> {
-        Self::read(&*disks.private, &Self::path(&root.join(STATE)))
+        Self::read(&*disks.private, &Self::path(&storage::state_folder(root)))
     }
 
     /// Reads the settings; none if the file is missing.

@@ -15,7 +15,7 @@ use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::file_index;
 use crate::profiles;
-use crate::settings::STATE;
+use crate::storage;
 
 const LOCK: &str = "lock";
 const ID: &str = "id";
@@ -23,7 +23,7 @@ const ID_MAX: u64 = 1 << 10;
 
 /// Returns the folder of a repository, which may not exist.
 pub(crate) fn folder(root: &Path) -> PathBuf {
-    root.join(STATE)
+    storage::state_folder(root)
 }
 
 /// Makes the folder, and removes unfinished files of an interrupted publish.

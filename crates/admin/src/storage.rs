@@ -25,9 +25,13 @@ use esker_store::{FileLock, LocalSink, Sink, make_dirs};
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::signed::SMALL_FILE_MAX;
-use crate::state;
 
 pub use remembered::RememberedStorage;
+
+/// Returns the folder of the publisher's state of the repository at a place, which may not exist.
+pub(crate) fn state_folder(place: &Path) -> PathBuf {
+    place.join(remembered::FOLDER)
+}
 
 /// Storage of one repository, opened.
 #[derive(Clone)]
@@ -104,7 +108,7 @@ impl Storage {
         if self.is_folder() {
             return Ok(());
         }
-        let state = state::folder(&self.place);
+        let state = state_folder(&self.place);
         make_dirs(&*disks.private, &state).map_err(AdminError::file("making folder", &state))
     }
 

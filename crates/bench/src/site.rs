@@ -78,7 +78,13 @@ pub struct Way {
 /// A running proxy with an empty cache.
 enum Running {
     Squid(Squid),
-    Esker(Ending, TempDir, SocketAddr),
+    Esker {
+        child: Ending,
+        address: SocketAddr,
+        /// The folder of the cache, removed when dropped.
+        #[expect(dead_code, reason = "it is held, not read")]
+        folder: TempDir,
+    },
 }
 
 impl Running {
@@ -97,20 +103,20 @@ impl Running {
         BufReader::new(child.0.stdout.take().context("no pipe")?).read_line(&mut line)?;
         let ready: Value = serde_json::from_str(&line).context("`esker proxy` didn't become ready")?;
         let address = serve::address(ready["url"].as_str().context("no address")?)?;
-        Ok(Self::Esker(child, folder, address))
+        Ok(Self::Esker { child, address, folder })
     }
 
     fn address(&self) -> SocketAddr {
         match self {
             Self::Squid(squid) => squid.address,
-            Self::Esker(_, _, address) => *address,
+            Self::Esker { address, .. } => *address,
         }
     }
 
     fn pid(&self) -> u32 {
         match self {
             Self::Squid(squid) => squid.pid(),
-            Self::Esker(child, _, _) => child.pid(),
+            Self::Esker { child, .. } => child.pid(),
         }
     }
 }

@@ -24,6 +24,7 @@ pub(crate) mod profile;
 pub(crate) mod proxy;
 pub(crate) mod publish;
 pub(crate) mod replay;
+pub(crate) mod replicate;
 pub(crate) mod repo;
 pub(crate) mod revision;
 pub(crate) mod rollback;

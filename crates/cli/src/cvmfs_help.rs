@@ -61,7 +61,7 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("server.conf of cvmfs_server", "esker repo set NAME --list"),
     ("cvmfs_server gc", "esker collect NAME"),
     ("cvmfs_server check, check -i", "esker check NAME, esker check NAME --data"),
-    ("cvmfs_server add-replica, snapshot", "none yet"),
+    ("cvmfs_server add-replica, snapshot", "esker replicate URL, esker replicate --all"),
     ("Apache on a server", "esker serve DIR"),
     ("squid at a site", "esker proxy --upstream URL --cache DIR"),
 ];

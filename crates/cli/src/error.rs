@@ -184,6 +184,7 @@ pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
              it again with `esker repo resign NAME`",
         ),
         Cause::Insecure { problem, .. } => failure.hint(problem.mend()),
+        Cause::Bucket { problem, .. } => failure.hint(problem.mend()),
         Cause::Unreachable(error) if error.get_ref().is_some_and(|error| error.is::<NotAsked>()) => {
             failure.hint("leave out --offline once: what was never fetched isn't in this cache")
         }

@@ -3,6 +3,7 @@
 mod ask;
 mod branch;
 mod collect;
+mod failure;
 mod hooks;
 mod interrupt;
 mod lock;
@@ -20,25 +21,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, RememberedStorage, Report,
-    Repository, Shrink, TagRequest, remembered_spool,
+    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, RememberedStorage,
+    ReplicaState, Report, Repository, Shrink, TagRequest, remembered_spool,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_format::trust::TrustError;
-use esker_format::write::history::TagError;
 use esker_run::take_signals;
 
-use crate::error::{Context, Failure, Kind, chain_after, of_store, warn};
+use crate::error::{Context, Failure, Kind, warn};
 use crate::progress::ProgressMeter;
 use crate::settings::Settings;
 
 pub(crate) use ask::confirm;
 pub(crate) use branch::BranchArgs;
 pub(crate) use collect::collect_progress;
+pub(crate) use failure::of_admin;
 pub(crate) use hooks::Hooked;
-pub(crate) use interrupt::Interrupt;
+pub(crate) use interrupt::{Interrupt, Woken};
 pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
 pub(crate) use remote_files::RemoteFiles;
@@ -78,6 +78,11 @@ impl PublisherArgs {
     /// Returns the options for a repository in a known folder.
     pub(crate) fn of(storage: &Path, keys: &Path) -> Self {
         Self { storage: Some(storage.to_owned()), keys: Some(keys.to_owned()), signer: None }
+    }
+
+    /// Returns the options for repositories in this storage, or in the default one.
+    pub(crate) fn in_storage(storage: Option<&Path>) -> Self {
+        Self { storage: storage.map(ToOwned::to_owned), ..Self::default() }
     }
 
     /// True if the storage or the keys are named.
@@ -194,6 +199,24 @@ impl Place {
         let keys = [self.keys.public_key_file(), self.keys.certificate_file()];
         let is_here = self.root.join(manifest::PATH).exists() || RememberedStorage::is_at(&self.root);
         is_here && keys.iter().all(|key| key.exists())
+    }
+
+    /// Opens the repository for a collect, which a replica allows too.
+    pub(crate) fn open_for_collect(
+        &self,
+        lock: LockArgs,
+        interrupt: &Interrupt,
+        quiet: bool,
+    ) -> Result<Repository, Failure> {
+        let failed = |error| of_admin(&format!("can't open {}", self.name), &error);
+        if ReplicaState::read(&self.root).map_err(failed)?.is_none() {
+            return self.open(lock, interrupt, quiet);
+        }
+        let mut repository = Repository::open_replica(&self.root, &self.name, now()).map_err(failed)?;
+        if let Some(limit) = lock.limit() {
+            repository.wait_for_lock(limit, if quiet { |_| {} } else { lock::tell_of_wait });
+        }
+        Ok(repository)
     }
 
     /// Opens the repository for publishing, after waiting for other publishers if that is requested.
@@ -426,122 +449,4 @@ pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| set.store(true, Ordering::Relaxed))
         .context(Kind::Failed, "can't handle signals")?;
     Ok(stop)
-}
-
-/// Converts the failure of a publisher's command.
-pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
-    let kind = match error {
-        AdminError::Storage(error) => return of_store(what, error),
-        AdminError::Interrupted => Kind::Interrupted,
-        AdminError::NoRepository(_)
-        | AdminError::Exists(_)
-        | AdminError::Key { .. }
-        | AdminError::NoKey { .. }
-        | AdminError::PublicKey { .. }
-        | AdminError::Certificate { .. }
-        | AdminError::OtherMaster { .. }
-        | AdminError::StillNeeded { .. }
-        | AdminError::NotListed(_)
-        | AdminError::Target { .. }
-        | AdminError::Outside { .. }
-        | AdminError::Rules { .. }
-        | AdminError::Graft { .. }
-        | AdminError::OverLimit { .. }
-        | AdminError::Settings { .. }
-        | AdminError::Setting { .. }
-        | AdminError::UnknownSetting { .. }
-        | AdminError::NotRemoved { .. }
-        | AdminError::ServerConf { .. }
-        | AdminError::Passphrase { .. }
-        | AdminError::KeyConflict { .. }
-        | AdminError::SignRequest(_)
-        | AdminError::Rotation(_)
-        | AdminError::NotOnWhitelist(_)
-        | AdminError::Profile { .. }
-        | AdminError::NoProfile(_)
-        | AdminError::NoPath(_)
-        | AdminError::NoSuchPath(_)
-        | AdminError::NoRevision { .. }
-        | AdminError::Tag(_)
-        | AdminError::NoTag(_)
-        | AdminError::NotCollectable(_)
-        | AdminError::NotInStorage { .. }
-        | AdminError::MessageWithoutTag
-        | AdminError::Dirtab { .. } => Kind::Usage,
-        AdminError::Untrusted { .. }
-        | AdminError::Missing { .. }
-        | AdminError::Corrupt { .. }
-        | AdminError::Compressed { .. }
-        | AdminError::Catalog { .. }
-        | AdminError::History(_)
-        | AdminError::Reflog(_) => Kind::Damaged,
-        _ => Kind::Failed,
-    };
-    let failure = Failure::new(kind, format!("{what}: {}", chain_after(what, error)));
-    match error {
-        AdminError::NoRepository(_) => {
-            failure.hint("make one with `esker repo create NAME`, or name its folder with --storage DIR")
-        }
-        AdminError::Exists(_) => {
-            failure.hint("publish to it with `esker publish NAME DIR`, or choose another name")
-        }
-        AdminError::Key { .. }
-        | AdminError::NoKey { .. }
-        | AdminError::PublicKey { .. }
-        | AdminError::Certificate { .. }
-        | AdminError::OtherMaster { .. } => failure.hint("name the folder of the keys with --keys DIR"),
-        AdminError::Untrusted { source, .. } if matches!(**source, TrustError::WhitelistExpired { .. }) => {
-            failure.hint("sign the whitelist again with `esker repo resign NAME`")
-        }
-        AdminError::StillNeeded { .. } => {
-            failure.hint("publish with the certificate in the keys folder first, then repeat this")
-        }
-        AdminError::Transaction(_) => {
-            failure.hint("publish or abort it with `cvmfs_server`, or have this wait for that with --wait")
-        }
-        AdminError::Locked { .. } => {
-            failure.hint("repeat this when it has ended, or with --wait (at most ten minutes: --wait=10m)")
-        }
-        AdminError::Conflict { head, .. } => failure.hint(format!(
-            "repeat this to compare with revision {head}, and to replace what it changed there; --dry-run lists the \
-             paths"
-        )),
-        AdminError::Contended { .. } => {
-            failure.hint("repeat this, or let it try for longer with --wait (at most ten minutes: --wait=10m)")
-        }
-        AdminError::BeingDeleted { .. } => {
-            failure.hint("repeat this when the collect has ended; if it was interrupted, `esker collect NAME` ends it")
-        }
-        AdminError::Collected { .. } => failure.hint("repeat this: the objects are then stored again"),
-        AdminError::Shrinks(_) => {
-            failure.hint("if that is meant, repeat this with --allow-shrink; --dry-run lists the paths")
-        }
-        AdminError::Tag(TagError::BranchWithoutTag(_)) => failure.hint("name one with --tag NAME"),
-        AdminError::Tag(TagError::UnknownBranch(_)) => failure.hint(
-            "start it with --from REVISION; `esker tag list NAME --branches` lists those that are there",
-        ),
-        AdminError::Tag(TagError::BranchExists(_)) => {
-            failure.hint("leave out --from to go on with it, or choose another name")
-        }
-        AdminError::OverLimit { first, .. } => failure.hint(match first.setting {
-            "file_size_limit" => "leave the file out, raise the limit with `esker repo set NAME file_size_limit=SIZE`, \
-                                  or have limits only warn with enforce_limits=off"
-                .to_owned(),
-            setting => format!(
-                "split the catalog with `.cvmfscatalog` files, or raise the limit with `esker repo set NAME \
-                 {setting}=ENTRIES`"
-            ),
-        }),
-        AdminError::Graft { .. } => failure.hint("`esker graft FILE` writes markers"),
-        AdminError::MessageWithoutTag => failure.hint("name a tag with --tag NAME"),
-        AdminError::NotListed(_) => {
-            failure.hint("the owner of the master key puts it there with `esker repo resign NAME`")
-        }
-        AdminError::UnknownSetting { .. } => failure.hint("`esker repo set NAME --list` lists the settings"),
-        AdminError::Passphrase { .. } => failure
-            .hint("run this on a terminal, or name a file with the passphrase in ESKER_KEY_PASSPHRASE_FILE"),
-        AdminError::NotOnWhitelist(_) => failure.hint("`esker key list NAME` lists the certificates"),
-        AdminError::NoProfile(_) => failure.hint("`esker profile list NAME` lists them"),
-        _ => failure,
-    }
 }

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::IntoResponse;
-use bytes::Bytes;
 use esker_format::batch;
 use hyper::header::{
     ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
@@ -25,7 +24,7 @@ use crate::file::Opened;
 use crate::pages::{POLICY, Page};
 use crate::range::{RequestedRange, wanted};
 use crate::route::Allowed;
-use crate::transport::body::{Body, Pieces};
+use crate::transport::body::{Body, Piece, Pieces};
 use crate::transport::request::{Method, Refusal, Request, elements};
 use crate::transport::shares::Share;
 
@@ -50,22 +49,6 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<Piece>,
     /// Permit for the memory of the response, held until it is sent.
     permit: Option<(OwnedSemaphorePermit, Share)>,
-}
-
-/// A part of a body.
-#[derive(Debug)]
-pub(crate) enum Piece {
-    Bytes(Bytes),
-    Span(Range<u64>),
-}
-
-impl Piece {
-    pub(crate) fn len(&self) -> u64 {
-        match self {
-            Self::Bytes(bytes) => bytes.len() as u64,
-            Self::Span(span) => span.end - span.start,
-        }
-    }
 }
 
 const OK: u16 = 200;

@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn only_names_of_servers_are_accepted() {
-        assert_eq!(as_given("a.test,[::1]").expect_err("brackets").contains("characters"), true);
+        assert!(as_given("a.test,[::1]").expect_err("brackets").contains("characters"));
         assert_eq!(as_given("a.test,b.test:80,::1").expect("names"), [1, 2, 3]);
         assert!(as_given("a.test,,b").is_err() && as_given("").is_err());
         assert!(as_given(&["a"; NAMES_MAX + 1].join(",")).is_err());

@@ -33,5 +33,6 @@ mod transport;
 pub use access_log::{AccessLog, LogForm, LogOutput, LogTarget};
 pub use geo::{GeoDatabase, GeoError};
 pub use repositories::{Repositories, RootError};
-pub use server::{Limits, Options, ServeError, Served, Server, Stopper};
+pub use server::{Options, ServeError, Served, Server, Stopper};
 pub use tls::{TlsError, TlsFiles};
+pub use transport::{Limits, PENDING_MIN};

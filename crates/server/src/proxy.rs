@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Nothing is handed on before it is verified: an object by the hash in its name, a manifest by its own hash and, if the
-//! repository's key is known, by its signature (docs/decisions/0121-site-proxy.md).
+//! repository's key is known, by its signature (docs/decisions/0124-site-proxy.md).
 
 mod catalogs;
 mod destinations;

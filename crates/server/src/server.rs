@@ -5,7 +5,6 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
@@ -21,60 +20,17 @@ use crate::routes;
 use crate::site::{Files, Pages, Site};
 use crate::tls::TlsFiles;
 use crate::transport::accept::accept;
-use crate::transport::{Handler, Transport};
+use crate::transport::{Handler, Limits, State, Transport};
 
 /// Smallest backlog of the listening socket: all nodes of a cluster may connect in one moment. The kernel has a limit
 /// of its own, and a client beyond it retries after a second or more.
 const WAITING_MIN: i32 = 4096;
-
-/// Minimum number of clients that may be connected without a complete request.
-pub const PENDING_MIN: usize = 64;
 
 /// Maximum number of connections of monitoring at its own socket.
 const MONITORS_MAX: usize = 64;
 
 /// Number of threads that read the content of responses.
 const READERS: usize = 4;
-
-/// Limits for clients.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Maximum number of clients that are served or idle between requests. Each needs up to two descriptors; as
-    /// many more clients, but at least [`PENDING_MIN`], may be connected without a complete request.
-    pub connections: usize,
-    /// Maximum number of these with an event stream.
-    pub listeners: usize,
-    /// Longest idle time of a connection.
-    pub idle: Duration,
-    /// Longest time to send a request.
-    pub head: Duration,
-    /// Longest time without taking a byte of a response.
-    pub stall: Duration,
-    /// Minimum rate of a client over a whole response, in bytes a second.
-    pub slowest: u64,
-    /// Longest time for responses in progress when the server stops.
-    pub grace: Duration,
-    /// Maximum number of connections of one client address; `None` for no limit.
-    pub client_connections: Option<usize>,
-    /// Maximum number of requests of one client address in a second; `None` for no limit.
-    pub client_rate: Option<u32>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            connections: 4096,
-            listeners: 2048,
-            idle: Duration::from_secs(60),
-            head: Duration::from_secs(10),
-            stall: Duration::from_secs(30),
-            slowest: 8 * 1024,
-            grace: Duration::from_secs(10),
-            client_connections: None,
-            client_rate: None,
-        }
-    }
-}
 
 /// Failure to start the server.
 #[derive(Debug, thiserror::Error)]
@@ -90,13 +46,6 @@ pub enum ServeError {
     /// The threads could not be started.
     #[error("can't start the threads of the server")]
     Threads(#[source] io::Error),
-}
-
-/// State of the server for its connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    Serving,
-    Stopping,
 }
 
 /// What a server does beyond answering requests.

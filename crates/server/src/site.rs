@@ -25,7 +25,7 @@ use crate::pages;
 use crate::repositories::Repositories;
 use crate::route::{self, Allowed, Route};
 use crate::routes;
-use crate::server::Limits;
+use crate::transport::Limits;
 use crate::transport::body::{Body, Step};
 use crate::transport::exchange::Exchange;
 use crate::transport::request::{Method, Request};

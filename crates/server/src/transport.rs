@@ -12,6 +12,7 @@ pub(crate) mod connection;
 pub(crate) mod exchange;
 pub(crate) mod gate;
 pub(crate) mod http2;
+mod limits;
 pub(crate) mod pending_clients;
 pub(crate) mod request;
 pub(crate) mod shares;
@@ -34,7 +35,9 @@ use self::request::Request;
 use self::shares::Shares;
 use crate::client_rate::ClientRate;
 use crate::counters::{Counters, Limit};
-use crate::server::{Limits, PENDING_MIN, State};
+
+pub(crate) use self::limits::State;
+pub use self::limits::{Limits, PENDING_MIN};
 
 /// A request, with what a handler may ask about its connection.
 pub(crate) struct Call {

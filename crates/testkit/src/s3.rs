@@ -9,6 +9,7 @@ mod buckets;
 mod connection;
 mod fault;
 mod message;
+mod program;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -19,6 +20,7 @@ use std::thread::JoinHandle;
 use buckets::Buckets;
 pub use fault::{S3Fault, S3Rule};
 pub use message::S3Request;
+pub use program::S3Program;
 
 /// Name of the bucket that every server has.
 pub const BUCKET: &str = "bucket";
@@ -31,6 +33,8 @@ pub enum Conditions {
     Atomic,
     /// Of puts that arrive at once, two may win: the condition is checked before the body is stored.
     Racy,
+    /// Every seventh answer has the version of the present content with the content before.
+    Torn,
     /// Conditions are ignored.
     Ignored,
     /// Puts with conditions are refused.

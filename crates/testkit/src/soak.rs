@@ -54,6 +54,11 @@ impl Soak {
         more
     }
 
+    /// Returns the duration.
+    pub fn lasting(&self) -> Duration {
+        self.lasting
+    }
+
     /// Returns the number of rounds begun.
     pub fn rounds(&self) -> u64 {
         self.rounds

@@ -20,6 +20,7 @@ use crate::error::AdminError;
 use crate::hash_lists::list::HashList;
 use crate::hash_lists::{HashLists, Owner, Record, SortedSet, Sorter, Tagged, parallel};
 use crate::path;
+use crate::replicate::is_selected;
 use crate::repository::DATABASE_MAX;
 use crate::signed::read_object;
 
@@ -76,7 +77,8 @@ impl Catalogs {
             for ((hash, _), (facts, found)) in level.into_iter().zip(read) {
                 found.into_iter().for_each(|finding| findings.add(finding));
                 let edges = facts.iter().flat_map(|facts: &CatalogFacts| &facts.nested);
-                let near = edges.filter(|edge| check.is_near(&edge.path));
+                let here = edges.filter(|edge| is_selected(&edge.path, &check.selected));
+                let near = here.filter(|edge| check.is_near(&edge.path));
                 next.extend(near.map(|edge| (edge.hash, edge.path.clone())));
                 catalogs.entries += facts.as_ref().map_or(0, |facts| facts.entries);
                 catalogs.known.insert(hash, Node { facts, parents: BTreeSet::new() });

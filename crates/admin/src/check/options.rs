@@ -60,6 +60,8 @@ pub struct Check<'c> {
     pub tag: Option<String>,
     /// Only the entries at and below this path.
     pub path: Option<Vec<u8>>,
+    /// Paths of a partial replica, whose other catalogs are elsewhere; empty for a whole repository.
+    pub selected: Vec<Vec<u8>>,
     /// Reads every object and compares it with its name.
     pub data: Option<DataCheck>,
     /// Number of threads.
@@ -103,6 +105,7 @@ impl<'c> Check<'c> {
         Self {
             tag: None,
             path: None,
+            selected: Vec::new(),
             data: None,
             threads: 1,
             buffer: crate::hash_lists::sorter::RECORDS,

@@ -80,6 +80,7 @@ impl Repair<'_> {
         let quick = Check {
             tag: check.tag.clone(),
             path: check.path.clone(),
+            selected: check.selected.clone(),
             data: None,
             stop: check.stop.clone(),
             ..*check

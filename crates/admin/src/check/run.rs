@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_format::history::Tag;
 use esker_format::manifest;
+use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_store::RealDisk;
 
@@ -16,6 +18,7 @@ use super::target::{ServerFiles, Target};
 use super::{data, head, history, paths, reflog, remote, storage};
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
+use crate::replicate::ReplicaState;
 use crate::state;
 use crate::storage::Storage;
 
@@ -66,7 +69,8 @@ impl Check<'_> {
         let mut report = CheckReport::default();
         if let Some(head) = head::check(target, place, now, &mut findings, &mut report.notes)? {
             report.revision = Some(head.revision);
-            let tags = history::check(sink, place, &head, &mut findings);
+            let mut tags = history::check(sink, place, &head, &mut findings);
+            leave_out_tags(target, &mut tags, &mut report.notes)?;
             reflog::check(target, place, &head, &mut findings)?;
             let catalogs = Catalogs::check(self, sink, &lists, (&head, &tags), &mut findings)?;
             report.revisions = catalogs.roots.len() as u64;
@@ -95,6 +99,32 @@ impl Check<'_> {
         (report.findings, report.more) = findings.finish();
         Ok(report)
     }
+}
+
+/// Leaves out the tags whose revisions a replica does not have.
+fn leave_out_tags(
+    target: &Target<'_>,
+    tags: &mut Vec<Tag>,
+    notes: &mut Vec<String>,
+) -> Result<(), AdminError> {
+    let Target::Storage(storage) = target else { return Ok(()) };
+    if ReplicaState::read(storage.place())?.is_none() {
+        return Ok(());
+    }
+    let before = tags.len();
+    let mut here = Vec::new();
+    for tag in tags.drain(..) {
+        let root = ObjectName::new(tag.root_catalog, ObjectKind::Catalog);
+        if storage.sink().len_of(&root)?.is_some() {
+            here.push(tag);
+        }
+    }
+    *tags = here;
+    let left_out = before - tags.len();
+    if left_out > 0 {
+        notes.push(format!("the revisions of {left_out} tags are not on this replica"));
+    }
+    Ok(())
 }
 
 /// Returns the folder for sorted runs: the publisher's state, or else the one for temporary files.

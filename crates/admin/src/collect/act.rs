@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::history::Tag;
-use esker_format::object::ObjectName;
+use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_store::{FileLock, Swap};
@@ -22,6 +22,7 @@ use crate::error::AdminError;
 use crate::exclusive::exclusively;
 use crate::hash_lists::{HashLists, SortedSet};
 use crate::reflog::KnownReflog;
+use crate::replicate::ReplicaState;
 use crate::repository::{DATABASE_MAX, ReadHead, Repository};
 
 /// Folder below the publisher's state for runs that are sorted.
@@ -57,7 +58,7 @@ impl Collect<'_> {
     pub fn dry_run(&self, repository: &Repository, now: UnixTime) -> Result<CollectPlan, AdminError> {
         let run = self.start(repository, now)?;
         let head = repository.read_head()?;
-        let all = tags(&*repository.sink, head.verified.manifest())?;
+        let all = run.tags(&head)?;
         let expired: Vec<String> =
             expired_tags(&all, self.automatic_tags, now).iter().map(|tag| tag.name.clone()).collect();
         let left: Vec<Tag> = all.into_iter().filter(|tag| !expired.contains(&tag.name)).collect();
@@ -107,12 +108,19 @@ impl Collect<'_> {
         let lock = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
         let lock = lock.or_held(AdminError::locked(path.display().to_string()))?;
         let (served, private) = (repository.disks.served.clone(), repository.disks.private.clone());
+        if repository.is_replica() && !repository.storage.is_folder() {
+            // Without a lock, a collect signs heads that keep publishers from using what it deletes.
+            let what = "a collect of a replica";
+            return Err(AdminError::NotInStorage { what, storage: repository.storage.describe() });
+        }
         if self.orphans.is_some() && !repository.storage.is_folder() {
             let what = "a collect of objects without a revision";
             return Err(AdminError::NotInStorage { what, storage: repository.storage.describe() });
         }
         let lists = HashLists::new(&*repository.sink, private.clone(), Some(repository.state()));
         let scratch = self.scratch(repository)?;
+        let is_partial = repository.is_replica()
+            && ReplicaState::read(repository.storage.place())?.is_some_and(|replica| replica.is_partial());
         let has_alternative_paths = repository.head.alternative_paths();
         let marker = Marker {
             collect: self,
@@ -122,6 +130,7 @@ impl Collect<'_> {
             private,
             lists,
             scratch,
+            is_partial,
         };
         Ok(Run { marker, repository, folder: repository.condemned(), log: None, now, _lock: lock })
     }
@@ -147,8 +156,27 @@ impl Run<'_> {
 
     /// Marks for a head.
     pub(super) fn mark_head(&self, head: ReadHead) -> Result<Marked, AdminError> {
-        let tags = tags(&*self.repository.sink, head.verified.manifest())?;
+        let tags = self.tags(&head)?;
         self.mark(head, &tags)
+    }
+
+    /// Returns the tags in the history of a head, newest first; of a replica only those whose revisions it has.
+    fn tags(&self, head: &ReadHead) -> Result<Vec<Tag>, AdminError> {
+        let sink = &*self.repository.sink;
+        if !self.repository.is_replica() {
+            return tags(sink, head.verified.manifest());
+        }
+        let all = match tags(sink, head.verified.manifest()) {
+            Err(AdminError::Missing { .. }) => Vec::new(),
+            other => other?,
+        };
+        let mut here = Vec::new();
+        for tag in all {
+            if sink.len_of(&ObjectName::new(tag.root_catalog, ObjectKind::Catalog))?.is_some() {
+                here.push(tag);
+            }
+        }
+        Ok(here)
     }
 
     fn mark(&self, head: ReadHead, tags: &[Tag]) -> Result<Marked, AdminError> {
@@ -204,6 +232,10 @@ impl Run<'_> {
     /// It is a change of its own, before anything is condemned: at no moment a tag names a revision that goes.
     fn prune_tags(&self) -> Result<Vec<String>, AdminError> {
         let Some(age) = self.marker.collect.automatic_tags else { return Ok(Vec::new()) };
+        // The history of a replica is signed elsewhere.
+        if self.repository.is_replica() {
+            return Ok(Vec::new());
+        }
         let before = UnixTime(self.now.0.saturating_sub(age));
         exclusively(self.repository, &self.marker.collect.stop, |lock| {
             let mut history = lock.history()?;

@@ -38,6 +38,8 @@ pub(crate) struct Marker<'m> {
     pub(crate) lists: HashLists<'m>,
     /// Folder of the runs.
     pub(crate) scratch: PathBuf,
+    /// Whether catalogs are missing by intention, since only some paths were replicated.
+    pub(crate) is_partial: bool,
 }
 
 /// The kept objects.
@@ -107,12 +109,15 @@ impl Marker<'_> {
         Ok(Kept {
             objects: sorter.finish()?,
             catalogs: closure.catalogs.into_keys().collect(),
-            warnings: closure.incomplete.iter().map(warning).collect(),
+            warnings: closure.incomplete.iter().filter(|_| !self.is_partial).map(warning).collect(),
         })
     }
 
     /// Fails if a catalog of the head or of a tagged revision is missing: the objects that it names would be deleted.
     fn refuse_incomplete(&self, kept: &[KeptRoot]) -> Result<(), AdminError> {
+        if self.is_partial {
+            return Ok(());
+        }
         let required: Vec<&KeptRoot> = kept.iter().filter(|kept| kept.required).collect();
         let roots: Vec<ContentHash> = required.iter().map(|kept| kept.root).collect();
         let closure = self.closure(&self.lists, &roots)?;

@@ -60,6 +60,13 @@ impl HeadLock<'_> {
         let repository = self.repository;
         let sink = &*repository.sink;
         let head = &self.head().verified;
+        if repository.is_replica() && next.history.is_none() {
+            // The head of a replica is signed elsewhere, and names another reflog.
+            let reflog = self.reflog(&[], &next.forgotten, next.timestamp)?;
+            sink.put_root(reflog::PATH, &reflog)?;
+            return Ok(Swap::Replaced);
+        }
+        let publisher = repository.publisher()?;
         let mut encoder = Encoder::for_metadata();
         let algorithm = head.hash_algorithm();
         let mut room = Vec::new();
@@ -73,9 +80,9 @@ impl HeadLock<'_> {
             Some(draft) => Some(put(&draft.finish(), ObjectKind::History)?),
             None => head.history(),
         };
-        let certificate = match kept::certificate(sink, head, repository.publisher.certificate())? {
+        let certificate = match kept::certificate(sink, head, publisher.certificate())? {
             Some(published) => published,
-            None => put(repository.publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?,
+            None => put(publisher.certificate_pem().as_bytes(), ObjectKind::Certificate)?,
         };
         let metainfo = kept::metainfo(sink, head)?;
         sink.flush()?;
@@ -108,7 +115,7 @@ impl HeadLock<'_> {
             ..head.manifest().clone()
         };
         change(&mut manifest);
-        let signed = sign_manifest(&manifest, repository.publisher.key()).map_err(AdminError::Signing)?;
+        let signed = sign_manifest(&manifest, publisher.key()).map_err(AdminError::Signing)?;
         if sink.replace_root(manifest::PATH, &signed, Some(&self.head().bytes))? == Swap::Moved {
             return Ok(Swap::Moved);
         }

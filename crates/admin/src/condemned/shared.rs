@@ -14,19 +14,29 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use esker_format::object::ObjectName;
-use esker_store::{LockHolder, Sink, Swap, persist};
+use esker_store::{LockHolder, Sink, Swap};
 use serde::{Deserialize, Serialize};
 
-use super::{Condemned, CondemnedFolder, FOLDER, LIST, REVIVED_MAX, State};
 use crate::back_off::BackOff;
 use crate::error::AdminError;
-use crate::state;
 
 const RECORD: &str = ".esker_condemned.json";
+/// More than a list or record of ten million objects has.
+const FILE_MAX: u64 = 1 << 30;
 /// Attempts to change the record, and to fetch a list that is there.
-const ATTEMPTS: u32 = 50;
+pub(super) const ATTEMPTS: u32 = 50;
 /// Time after which a collector that did not renew its lease has ended.
 pub(crate) const LEASE: Duration = Duration::from_secs(900);
+
+/// State of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum State {
+    /// Nothing of it is deleted before the grace time is over.
+    Waiting,
+    /// Its objects are being deleted.
+    Deleting,
+}
 
 /// The record of a repository in object storage.
 #[derive(Clone)]
@@ -38,18 +48,18 @@ pub(super) struct SharedRecord {
 pub(super) struct Record {
     /// Number of lists that were begun, and of those that were ended.
     pub(super) collections: u64,
-    list: Option<ListRecord>,
+    pub(super) list: Option<ListRecord>,
     /// A list that is being stored, and may be left over.
     #[serde(default)]
     storing: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct ListRecord {
-    id: String,
-    state: State,
-    done: u64,
-    revived: BTreeSet<String>,
+pub(super) struct ListRecord {
+    pub(super) id: String,
+    pub(super) state: State,
+    pub(super) done: u64,
+    pub(super) revived: BTreeSet<String>,
     /// Collector that deletes, and the time of its last sign of life.
     #[serde(default)]
     owner: Option<String>,
@@ -67,15 +77,21 @@ impl SharedRecord {
     }
 
     fn read_bytes(&self) -> Result<(Option<Vec<u8>>, Record), AdminError> {
-        let bytes = self.sink.read(RECORD, REVIVED_MAX)?;
+        let bytes = self.sink.read(RECORD, FILE_MAX)?;
         let record = bytes.as_deref().map(serde_json::from_slice).transpose();
-        Ok((bytes, record.map_err(|_| self.unreadable(RECORD))?.unwrap_or_default()))
+        Ok((bytes, record.map_err(|_| self.unreadable())?.unwrap_or_default()))
     }
 
-    fn unreadable(&self, name: &str) -> AdminError {
+    /// Returns the error for a damaged record, or for a list that it names and that is not there.
+    pub(super) fn unreadable(&self) -> AdminError {
         let text = "it is damaged; remove it from the storage, and collect again";
-        let path = format!("{}/{name}", self.sink.describe());
+        let path = format!("{}/{RECORD}", self.sink.describe());
         AdminError::file("reading", path.as_ref())(io::Error::new(io::ErrorKind::InvalidData, text))
+    }
+
+    /// Reads a list; none if it ended meanwhile.
+    pub(super) fn read_list(&self, id: &str) -> Result<Option<Vec<u8>>, AdminError> {
+        Ok(self.sink.read(&list_name(id), FILE_MAX)?)
     }
 
     /// Changes the record, again if another process changed it meanwhile. An unchanged record is not written.
@@ -207,34 +223,4 @@ fn seconds_now() -> i64 {
 
 fn list_name(id: &str) -> String {
     format!(".esker_condemned_{id}")
-}
-
-impl CondemnedFolder {
-    /// Reads the list that the record names, and fetches it unless there is a copy.
-    pub(super) fn read_shared(&self, shared: &SharedRecord) -> Result<Option<Condemned>, AdminError> {
-        for _ in 0..ATTEMPTS {
-            let Some(list) = shared.read()?.list else { return Ok(None) };
-            if let Some(copy) = self.copy_of(&list) {
-                return Ok(Some(copy));
-            }
-            // Without the object, another process has just ended the list.
-            if let Some(bytes) = shared.sink.read(&list_name(&list.id), REVIVED_MAX)? {
-                let folder = self.state.join(FOLDER);
-                esker_store::make_dirs(&*self.disk, &folder)
-                    .map_err(AdminError::file("making folder", &folder))?;
-                let path = folder.join(LIST);
-                let _lock = state::lock(&self.state)?;
-                persist(&*self.disk, &path, &bytes).map_err(AdminError::file("writing", &path))?;
-            }
-        }
-        Err(shared.unreadable(RECORD))
-    }
-
-    /// Returns the local copy of a list; none if there is no whole one.
-    fn copy_of(&self, list: &ListRecord) -> Option<Condemned> {
-        let mut copy = self.read_folder().ok().flatten().filter(|copy| copy.id == list.id)?;
-        (copy.progress.state, copy.progress.done) = (list.state, list.done);
-        copy.revived = list.revived.iter().filter_map(|name| ObjectName::parse(name)).collect();
-        Some(copy)
-    }
 }

@@ -36,6 +36,15 @@ pub(crate) struct HashList {
 impl HashList {
     /// Reads the list of a catalog.
     pub(crate) fn of<B: AsRef<[u8]>>(catalog: &Catalog<B>) -> Result<Self, CatalogError> {
+        Self::with_sizes(catalog, &mut |_, _| ())
+    }
+
+    /// Reads the list of a catalog, and passes each file and chunk with its plain size to `visit`, in no particular
+    /// order.
+    pub(crate) fn with_sizes<B: AsRef<[u8]>>(
+        catalog: &Catalog<B>,
+        visit: &mut dyn FnMut(Record, u64),
+    ) -> Result<Self, CatalogError> {
         let properties = catalog.properties();
         let mut list = Self {
             revision: properties.revision,
@@ -54,12 +63,17 @@ impl HashList {
                     EntryKind::Directory => ObjectKind::Micro,
                     _ => ObjectKind::File,
                 };
-                list.objects.push(Record::of(&ObjectName::new(hash, kind)));
+                let record = Record::of(&ObjectName::new(hash, kind));
+                visit(record, row.size());
+                list.objects.push(record);
             }
             if flags.has(Flags::CHUNKED) {
                 let chunks = catalog.chunks(&row)?;
-                let names = chunks.iter().map(|chunk| ObjectName::new(chunk.hash, ObjectKind::Chunk));
-                list.objects.extend(names.map(|name| Record::of(&name)));
+                for chunk in chunks.iter() {
+                    let record = Record::of(&ObjectName::new(chunk.hash, ObjectKind::Chunk));
+                    visit(record, chunk.size);
+                    list.objects.push(record);
+                }
             }
         }
         let nested = catalog.nested()?.into_iter().filter(|nested| !nested.bind);

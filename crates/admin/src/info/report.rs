@@ -47,6 +47,8 @@ pub struct RepositoryInfo {
     pub last_check: Option<String>,
     /// Whether the last check found no fault.
     pub check_succeeded: Option<bool>,
+    /// What is known of its servers, if it is a replica in a folder.
+    pub replica: Option<ReplicaInfo>,
     /// Whether replicas may copy the repository.
     pub master_replica: Option<bool>,
     /// Settings of the publisher; empty for a repository elsewhere.
@@ -59,6 +61,31 @@ pub struct RepositoryInfo {
     pub problems: Vec<Problem>,
     /// Facts that need attention.
     pub warnings: Vec<String>,
+}
+
+/// A replica and its servers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReplicaInfo {
+    /// Servers that it is copied from.
+    pub servers: String,
+    /// Paths that it has; empty for all.
+    pub paths: Vec<String>,
+    /// Tagged revisions that it has beside the head; none for all.
+    pub revisions: Option<u64>,
+    /// Newest revision that the servers offered.
+    pub upstream_revision: u64,
+    /// True if the servers were asked just now.
+    pub online: bool,
+    /// Number of revisions that it is behind.
+    pub behind: u64,
+    /// Seconds between the signatures of its head and of the servers' head; none if they were not asked.
+    pub lag_seconds: Option<i64>,
+    /// Time of the last run, in seconds since 1970.
+    pub attempted: i64,
+    /// Time of the last successful run.
+    pub succeeded: Option<i64>,
+    /// Failure of the last run.
+    pub failure: Option<String>,
 }
 
 /// Certificate of a head.
@@ -110,6 +137,40 @@ impl RepositoryInfo {
         self.ttl = Some(head.ttl);
         self.hash_algorithm = Some(head.root_catalog.algorithm().to_string());
         self.garbage_collectable = Some(head.garbage_collectable);
+    }
+
+    /// Adds what a replica remembers of its servers, if this is one.
+    pub fn add_replica(&mut self, root: &std::path::Path) {
+        let known = match crate::replicate::ReplicaState::read(root) {
+            Ok(known) => known,
+            Err(error) => {
+                self.problems.push(Problem { part: "replica", text: super::causes(&error) });
+                None
+            }
+        };
+        let here = self.revision.unwrap_or(0);
+        self.replica = known.map(|known| ReplicaInfo {
+            servers: known.servers,
+            paths: known.paths,
+            revisions: known.revisions,
+            upstream_revision: known.upstream_revision,
+            online: false,
+            behind: known.upstream_revision.saturating_sub(here),
+            lag_seconds: None,
+            attempted: known.attempted,
+            succeeded: known.succeeded,
+            failure: known.failure,
+        });
+    }
+
+    /// Adds the head that the servers of a replica have now.
+    pub fn add_upstream(&mut self, head: &Manifest) {
+        let (here, published) = (self.revision.unwrap_or(0), self.published.unwrap_or(head.timestamp.0));
+        let Some(replica) = &mut self.replica else { return };
+        replica.online = true;
+        replica.upstream_revision = head.revision;
+        replica.behind = head.revision.saturating_sub(here);
+        replica.lag_seconds = Some(head.timestamp.0.saturating_sub(published).max(0));
     }
 
     /// Adds what only the publisher knows: settings and key files.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_store::{
     Environment, Sink, StorageSettings, StorageUrl, make_dirs, open_storage, persist, public_url, read_file,
@@ -11,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::disks::Disks;
 use crate::error::AdminError;
-use crate::state;
+use crate::signed::SMALL_FILE_MAX;
 
-use super::Storage;
-
+/// Folder of the publisher's state.
+pub(super) const FOLDER: &str = ".esker";
 const FILE: &str = "storage.json";
 const FILE_MAX: u64 = 1 << 16;
 
@@ -69,14 +70,14 @@ impl RememberedStorage {
 
     /// Returns true if there is a repository.
     pub fn has_head(&self, place: &Path) -> Result<bool, AdminError> {
-        let disks = Disks::default();
-        Storage::new(place, self.open(&disks, place)?).has_head(&disks)
+        let sink = self.open(&Disks::default(), place)?;
+        Ok(sink.read(manifest::PATH, SMALL_FILE_MAX)?.is_some())
     }
 
     /// Remembers the storage at a place.
     pub fn write(&self, place: &Path) -> Result<(), AdminError> {
         let disks = Disks::default();
-        let state = state::folder(place);
+        let state = folder(place);
         make_dirs(&*disks.private, &state).map_err(AdminError::file("making folder", &state))?;
         let stored = Stored { url: self.url.to_string(), settings: self.settings.clone() };
         let text =
@@ -87,7 +88,7 @@ impl RememberedStorage {
 
     /// Forgets the storage at a place, and removes the folders that are empty then.
     pub fn forget(place: &Path) {
-        let state = state::folder(place);
+        let state = folder(place);
         // What stays does no harm.
         let _ = std::fs::remove_file(path(place));
         let _ = std::fs::remove_dir(state);
@@ -96,7 +97,7 @@ impl RememberedStorage {
 
     /// Opens the storage, with credentials of this process.
     pub fn open(&self, disks: &Disks, place: &Path) -> Result<Arc<dyn Sink>, AdminError> {
-        let state = Some(state::folder(place));
+        let state = Some(folder(place));
         let settings =
             StorageSettings { state, environment: Environment::of_process(), ..self.settings.clone() };
         Ok(open_storage(&self.url, &settings, disks.served.clone())?)
@@ -110,5 +111,10 @@ impl RememberedStorage {
 }
 
 fn path(place: &Path) -> PathBuf {
-    state::folder(place).join(FILE)
+    folder(place).join(FILE)
+}
+
+/// Returns the folder of the publisher's state.
+fn folder(place: &Path) -> PathBuf {
+    place.join(FOLDER)
 }

@@ -30,6 +30,7 @@ mod protocol;
 mod removal_of_repositories;
 mod removals;
 mod replicas;
+mod replicating;
 mod resign;
 mod round_trip;
 mod scene;

@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use esker_admin::{
     Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Mirror, MirrorFolder, MirrorServer, Repair,
-    Repaired,
+    Repaired, ReplicaState,
 };
 use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
@@ -103,6 +103,12 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let cores = || std::thread::available_parallelism().map_or(1, usize::from);
     let mut check = Check::new(&progress);
     check.tag.clone_from(&args.tag);
+    check.selected = replica(&place, url)?
+        .map(|replica| replica.paths)
+        .unwrap_or_default()
+        .into_iter()
+        .map(String::into_bytes)
+        .collect();
     check.path = args.path.as_ref().map(|path| {
         let bytes = path.as_os_str().as_bytes();
         bytes.strip_suffix(b"/").unwrap_or(bytes).to_vec()
@@ -211,10 +217,21 @@ fn place(args: &Args, settings: &Settings) -> Result<(Place, Option<MasterKeys>)
 /// Returns the public keys that are named or in the keys folder.
 fn public_keys(place: &Place, args: &Args) -> Result<Option<MasterKeys>, Failure> {
     let Some(file) = &args.public_key else {
-        return Ok(place.keys.public_key_file().exists().then(|| place.keys.public().ok()).flatten());
+        let own = place.keys.public_key_file().exists().then(|| place.keys.public().ok()).flatten();
+        let copied = || replica(place, None).ok().flatten()?.master_keys().ok();
+        return Ok(own.or_else(copied));
     };
     let text = std::fs::read(file).context(Kind::Usage, "can't read the public key")?;
     MasterKeys::parse(&text).context(Kind::Usage, "can't use the public key").map(Some)
+}
+
+/// Returns the state of a replica; none for a repository that is no replica, or on a server.
+fn replica(place: &Place, url: Option<&str>) -> Result<Option<ReplicaState>, Failure> {
+    if url.is_some() || place.root.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    ReplicaState::read(&place.root)
+        .map_err(|error| of_admin(&format!("{} was not checked", place.name), &error))
 }
 
 fn describe(progress: CheckProgress) -> String {

@@ -149,7 +149,7 @@ fn one(
     collect.log.clone_from(&args.log);
     collect.threads = args.threads.map_or_else(cores, usize::from);
     collect.stop = interrupt.flag();
-    let repository = place.open(args.lock, interrupt, args.quiet)?;
+    let repository = place.open_for_collect(args.lock, interrupt, args.quiet)?;
     let usual = repository.settings().automatic_tags_age();
     collect.automatic_tags = args.automatic_tags.map(seconds).or(usual).filter(|age| *age > 0);
     let outcome = match args.dry_run {

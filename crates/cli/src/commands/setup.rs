@@ -10,7 +10,7 @@ use crate::machine::setup::{Item, Left, Machine, Plan, undo};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Writes the files with which autofs, systemd or fstab mount repositories, or imports domains.
+/// Writes the files with which autofs, systemd or fstab mount repositories, or systemd replicates them; or imports domains.
 ///
 /// Importing a domain adds the servers and public keys of its repositories. `--undo` removes what was written.
 ///
@@ -22,7 +22,8 @@ pub(crate) struct Args {
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
-    /// Program that mounts: autofs or systemd at the first access, fstab at boot
+    /// Program that mounts: autofs or systemd at the first access, fstab at boot; or how systemd keeps replicas up to
+    /// date
     #[arg(long, value_enum, default_value = "autofs")]
     with: With,
 
@@ -137,6 +138,9 @@ fn wanted(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<Vec<Item>,
     };
     let sbin = machine.sbin();
     let link = |name: &str| Item::Link { path: sbin.join(name), target: program.clone() };
+    if let With::ReplicaFollow | With::ReplicaTimer = args.with {
+        return replicas(args, &program);
+    }
     let mut items = vec![link("mount.esker")];
     if !args.side_by_side && !machine.has_reference() {
         items.push(link("mount.cvmfs"));
@@ -157,8 +161,22 @@ fn wanted(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<Vec<Item>,
         let name = RepositoryName::parse(name).map_err(|error| Failure::usage(error.to_string()))?;
         items.extend(match args.with {
             With::Systemd => content::systemd(mount_dir, name.as_str()),
-            With::Fstab | With::Autofs => content::fstab(mount_dir, name.as_str()),
+            _ => content::fstab(mount_dir, name.as_str()),
         });
+    }
+    Ok(items)
+}
+
+/// Returns the units of replicas.
+fn replicas(args: &Args, program: &Path) -> Result<Vec<Item>, Failure> {
+    if args.names.is_empty() {
+        return Err(Failure::usage("which replicas?")
+            .hint("name them, as in `esker setup --with replica-follow sw.example.org`"));
+    }
+    let mut items = Vec::new();
+    for name in &args.names {
+        let name = RepositoryName::parse(name).map_err(|error| Failure::usage(error.to_string()))?;
+        items.extend(content::replica(program, name.as_str(), args.with == With::ReplicaFollow));
     }
     Ok(items)
 }
@@ -186,6 +204,12 @@ fn next_steps(args: &Args, machine: &Machine, mount_dir: &Path) -> Vec<String> {
                 args.names.iter().map(|name| format!("'{}'", content::automount_unit(mount_dir, name)));
             let units: Vec<_> = units.collect();
             steps.push(format!("systemctl daemon-reload && systemctl start {}", units.join(" ")));
+        }
+        With::ReplicaFollow | With::ReplicaTimer => {
+            let timer = args.with == With::ReplicaTimer;
+            let units: Vec<_> = args.names.iter().map(|name| content::replica_unit(name, timer)).collect();
+            steps.push(format!("systemctl daemon-reload && systemctl start {}", units.join(" ")));
+            return steps;
         }
         With::Fstab => steps.push("systemctl daemon-reload, where systemd is; then `mount -a`".to_owned()),
     }

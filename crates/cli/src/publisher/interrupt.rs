@@ -23,7 +23,7 @@ pub(crate) struct Interrupt {
 
 /// Cause of the end of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Woken {
+pub(crate) enum Woken {
     /// The user wants the command to end.
     Interrupted,
     /// The descriptor can be read.
@@ -70,7 +70,7 @@ impl Interrupt {
     }
 
     /// Waits until `readable` is readable, a signal arrives, or the time limit passes.
-    pub(super) fn wait(&self, readable: Option<BorrowedFd<'_>>, time: Option<Duration>) -> io::Result<Woken> {
+    pub(crate) fn wait(&self, readable: Option<BorrowedFd<'_>>, time: Option<Duration>) -> io::Result<Woken> {
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         let mut fds = vec![PollFd::from_borrowed_fd(self.event.as_fd(), PollFlags::IN)];
         fds.extend(readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));

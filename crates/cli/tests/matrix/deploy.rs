@@ -7,8 +7,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use esker_testkit::fixture;
-use esker_testkit::skip;
 use esker_testkit::web::Web;
+use esker_testkit::{skip, skip_optional};
 
 use crate::served::Served;
 use crate::test_env::TestEnv;
@@ -70,8 +70,8 @@ fn object(world: &TestEnv) -> String {
 
 /// Mounts through the program, and compares the tree with the listing of the reference.
 fn read_through(world: &TestEnv, url: &str, options: &[&str]) {
-    world.mount_of(url, options);
-    reads_exactly(world, &world.mounted());
+    let mount = world.mount_of(url, options);
+    reads_exactly(world, &mount);
 }
 
 /// What all programs have in common: rules for caches, and files that don't exist for clients.
@@ -119,7 +119,8 @@ fn nginx_serves_a_repository_with_the_file_of_deploy() {
 #[test]
 fn apache_serves_a_repository_with_the_file_of_deploy() {
     if !Web::has("apache2") {
-        skip!("Apache is not installed");
+        skip_optional!("Apache is not installed");
+        return;
     }
     let world = world();
     let root = world.repository.document_root().display().to_string();
@@ -138,7 +139,8 @@ fn apache_serves_a_repository_with_the_file_of_deploy() {
 #[test]
 fn varnish_keeps_what_a_server_has_with_the_file_of_deploy() {
     if !Web::has("varnishd") {
-        skip!("Varnish is not installed");
+        skip_optional!("Varnish is not installed");
+        return;
     }
     let world = world();
     let server = Served::start(world.repository.document_root());

@@ -19,7 +19,7 @@ use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 use crate::usage::{commands, help};
 
-const GUIDES: [&str; 9] = [
+const GUIDES: [&str; 10] = [
     "README.md",
     "docs/guides/users.md",
     "docs/guides/publishers.md",
@@ -27,6 +27,7 @@ const GUIDES: [&str; 9] = [
     "docs/guides/administrators.md",
     "docs/guides/configuration.md",
     "docs/guides/caching.md",
+    "docs/guides/stratum1.md",
     "docs/guides/troubleshooting.md",
     "docs/guides/site-proxy.md",
 ];
@@ -367,6 +368,7 @@ fn the_examples_of_help_work() {
         "profile list",
         "profile remove",
         "profile",
+        "replicate",
         "serve",
         "ls",
         "cat",

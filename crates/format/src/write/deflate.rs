@@ -13,7 +13,9 @@
 //!
 //! Only the search for the same result differs. The whole input is in memory, so there is no window to move. The
 //! positions with equal hashes are linked ahead of the search, without a branch ([`links`]). A second chain links
-//! positions whose first *four* bytes have equal hashes; the longest match is found there, among far fewer candidates.
+//! positions whose first *four* bytes have equal hashes; all matches but the shortest are found there, among fewer
+//! candidates. A match that is longer than the best one has the same bytes at *every* offset, so the search may follow
+//! the chain of any four of them: it follows that of the last four, unless the chain of the first four is sparser.
 //! As each position also has a rank among those with its three-byte hash, the difference of two ranks is the number
 //! of candidates that zlib would have tested by then, and so shows whether zlib would have reached this one.
 
@@ -32,8 +34,8 @@ use links::{Links, MATCH_MIN};
 
 /// Maximum length of a match in bytes.
 const MATCH_MAX: usize = 258;
-/// Minimum length of matches that are searched one by one; of shorter ones only the nearest is used.
-const LONG_MIN: usize = 5;
+/// Minimum length of matches that are found in the chains of four bytes.
+const LONG_MIN: usize = 4;
 /// Length of a match that ends a search.
 const NICE_LEN: usize = 128;
 /// Length of a match from which on a search tests fewer candidates.
@@ -43,6 +45,9 @@ const LAZY_LEN: usize = 16;
 /// Maximum number of candidates of a search; a second constant limits searches after a match of [`GOOD_LEN`].
 const CANDIDATES: u16 = 128;
 const CANDIDATES_GOOD: u16 = CANDIDATES / 4;
+/// Maximum number of steps along the chain of last bytes, before the search returns to that of the first ones, which
+/// is bounded.
+const END_STEPS: u32 = 256;
 /// Maximum distance of a match: zlib's window without room for one match and its lookahead.
 const DISTANCE_MAX: usize = WINDOW - (MATCH_MAX + MATCH_MIN + 1);
 /// Maximum distance of a match of three bytes.
@@ -182,22 +187,21 @@ fn search(links: &Links, plain: &[u8], at: usize, known: usize, buffer_start: us
         return NONE;
     }
     let reach = DISTANCE_MAX.min(at - buffer_start);
-    if left >= LONG_MIN {
-        let found = search_long(links, plain, at, known, (nearest, reach));
-        if found.len > known {
-            return found;
-        }
+    if left < LONG_MIN {
+        // The only match that is long enough has three bytes.
+        return search_three(links, plain, at, reach);
     }
-    if known < LONG_MIN - 1 && left >= LONG_MIN - 1 {
-        let found = search_four(links, plain, at, (nearest, reach));
-        if found.len > known {
-            return found;
-        }
+    let found = search_long(links, plain, at, known, (nearest, reach));
+    if found.len > known || known >= MATCH_MIN {
+        return found;
     }
-    if known < MATCH_MIN { search_three(links, plain, at, reach) } else { NONE }
+    search_three(links, plain, at, reach)
 }
 
-/// Searches for a match of five bytes or more that is longer than the known one.
+/// Searches for a match of four bytes or more that is longer than the known one.
+///
+/// A longer match must have the bytes at every offset up to its end. So the candidates are found in the chain of its
+/// first four bytes as well as in that of its last four ones, and the search follows the one with fewer candidates.
 #[inline(always)]
 fn search_long(
     links: &Links,
@@ -214,13 +218,24 @@ fn search_long(
     let mut best = Match { len: known.max(LONG_MIN - 1), distance: 0 };
     // Last four bytes that a better match must have.
     let mut last = load_u32(plain, at + best.len - 3);
-    let mut distance = usize::from(here.five);
+    // Offset in the match of the bytes whose chain is followed.
+    let mut offset = 0;
+    let mut distance = usize::from(here.four);
+    // Distance from which on the chain of the first bytes was not followed.
+    let mut resume = distance;
+    if known >= LONG_MIN {
+        let end = usize::from(links.link_at(at + known - 3).four);
+        if end > distance {
+            (offset, distance) = (known - 3, end);
+        }
+    }
+    let mut steps_left = END_STEPS;
     while distance < reach || distance == nearest {
         let candidate = at - distance;
-        let there = links.link_at(candidate);
+        let step = usize::from(links.link_at(candidate + offset).four);
         if load_u32(plain, candidate) == first {
             // Equal bytes have equal hashes, so both ranks are of the same chain.
-            if here.rank.wrapping_sub(there.rank) > candidates {
+            if here.rank.wrapping_sub(links.link_at(candidate).rank) > candidates {
                 break;
             }
             if load_u32(plain, candidate + best.len - 3) == last {
@@ -231,29 +246,22 @@ fn search_long(
                         break;
                     }
                     last = load_u32(plain, at + len - 3);
+                    resume = distance + usize::from(links.link_at(candidate).four);
+                    let end = links.follow(at + len - 3, distance);
+                    (offset, distance) = if end > resume { (len - 3, end) } else { (0, resume) };
+                    continue;
                 }
             }
         }
-        distance += usize::from(there.five);
+        distance += step;
+        if offset > 0 {
+            steps_left -= 1;
+            if steps_left == 0 {
+                (offset, distance, steps_left) = (0, resume, END_STEPS);
+            }
+        }
     }
     if best.distance == 0 { NONE } else { best }
-}
-
-/// Finds a match of four bytes.
-#[inline(always)]
-fn search_four(links: &Links, plain: &[u8], at: usize, (nearest, reach): (usize, usize)) -> Match {
-    let here = links.link_at(at);
-    let first = load_u32(plain, at);
-    let mut distance = usize::from(links.four_at(at));
-    while distance < reach || distance == nearest {
-        let candidate = at - distance;
-        if load_u32(plain, candidate) == first {
-            let is_near = here.rank.wrapping_sub(links.link_at(candidate).rank) <= CANDIDATES;
-            return if is_near { Match { len: LONG_MIN - 1, distance } } else { NONE };
-        }
-        distance += usize::from(links.four_at(candidate));
-    }
-    NONE
 }
 
 /// Finds a match of three bytes.

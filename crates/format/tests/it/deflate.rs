@@ -40,6 +40,23 @@ fn content_of_every_kind_is_encoded_as_by_zlib() {
     }
 }
 
+/// The end of a match is common here, and its start rare: a search has to find candidates by both.
+#[test]
+fn runs_after_rare_bytes_are_encoded_as_by_zlib() {
+    let mut random = Random(10);
+    for run in [4, 12, 60, 130, 300, 5000] {
+        for rare in [2, 40, 256] {
+            let mut plain = Vec::new();
+            while plain.len() < 150_000 {
+                let byte = random.below(rare) as u8;
+                plain.extend([byte, byte ^ 0x55, byte ^ 0xaa]);
+                plain.resize(plain.len() + 1 + random.below(run), b' ');
+            }
+            compare(&plain);
+        }
+    }
+}
+
 /// Near the end of the input, searches test fewer bytes, and zlib's buffer moves by another rule.
 #[test]
 fn every_end_of_input_is_encoded_as_by_zlib() {

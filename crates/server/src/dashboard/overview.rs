@@ -181,10 +181,11 @@ mod tests {
             "{:?}",
             broken.sizes
         );
+        let older = repository.head_at("v2");
         repository.write(".cvmfspublished", b"nonsense");
         assert!(state(&mut overview, &repository, ENOUGH).head.is_err());
         repository.write(&object, &catalog);
-        repository.publish(&repository.head_at("v2"));
+        repository.publish(&older);
         roots(&state(&mut overview, &repository, ENOUGH));
         repository.publish(&head);
         assert!(roots(&state(&mut overview, &repository, ENOUGH)).contains(&root));

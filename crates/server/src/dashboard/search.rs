@@ -83,7 +83,7 @@ impl Search {
         for row in mounted.catalog.scan().map_err(|error| mounted.failed(error))? {
             let row = row.map_err(|error| mounted.failed(error))?;
             self.entries += 1;
-            if self.entries % STRIDE == 0 && objects.budget().is_spent() {
+            if self.entries.is_multiple_of(STRIDE) && objects.budget().is_spent() {
                 return Ok(true);
             }
             // The root of a nested catalog is an entry of the catalog above, too.

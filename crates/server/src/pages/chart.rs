@@ -12,9 +12,12 @@ pub(crate) fn small(values: &[u64], label: &str) -> Markup {
     chart(values, label, SMALL, "spark", None)
 }
 
-/// Returns a large chart. A script may replace its line by newer values, under the given name.
+/// Returns a large chart and what it shows. A script may replace its line by newer values, under the given name.
 pub(crate) fn large(values: &[u64], label: &str, live: Option<&str>) -> Markup {
-    chart(values, label, LARGE, "chart", live)
+    if values.len() < 2 {
+        return html! {};
+    }
+    html! { figure { (chart(values, label, LARGE, "chart", live)) figcaption { (label) } } }
 }
 
 fn chart(

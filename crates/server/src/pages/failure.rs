@@ -4,6 +4,7 @@ use esker_admin::AdminError;
 use maud::{Markup, html};
 
 use super::layout::{self, Part};
+use super::numbers::shown;
 
 /// Returns the status for an error.
 pub(crate) fn status(error: &AdminError) -> u16 {
@@ -21,8 +22,11 @@ pub(crate) fn status(error: &AdminError) -> u16 {
 pub(crate) fn page(part: Part<'_>, error: &AdminError) -> Markup {
     let text = match error {
         AdminError::Interrupted => "reading it took too long; try it again".to_owned(),
+        AdminError::NoSuchPath(path) => format!("the revision has no {path}"),
         error => causes(error),
     };
+    // Errors name what a publisher or a request chose.
+    let text = shown(text.as_bytes());
     layout::page("Not shown", part, &html! { h1 { "This can’t be shown" } p { (text) "." } })
 }
 

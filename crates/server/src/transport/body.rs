@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -18,7 +19,6 @@ use super::chunk::{self, Reading};
 use super::exchange::{Exchange, OpenStream};
 use super::shares::Share;
 use crate::access_log::Line;
-use crate::answer::Piece;
 use crate::dashboard::Answered;
 use crate::metrics::Kind;
 
@@ -40,7 +40,26 @@ enum Content {
 }
 
 /// The next part of a stream, and the step after it; `None` at the end.
-pub(crate) struct Step(pub(crate) Pin<Box<dyn Future<Output = Option<(Bytes, Step)>> + Send>>);
+pub(crate) struct Step(pub(crate) NextPart);
+
+/// Future of the next part of a stream.
+pub(crate) type NextPart = Pin<Box<dyn Future<Output = Option<(Bytes, Step)>> + Send>>;
+
+/// A part of a body.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Bytes(Bytes),
+    Span(Range<u64>),
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::Span(span) => span.end - span.start,
+        }
+    }
+}
 
 /// Bytes in memory and in a file.
 pub(crate) struct Pieces {

@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use base64ct::{Base64, Encoding as _};
 use esker_testkit::fixture::{FULL, RMD, Repository, SHAKE};
-use esker_testkit::skip;
+use esker_testkit::skip_optional;
 use serde_json::{Value, json};
 
 use crate::chromium::Chromium;
@@ -43,11 +44,13 @@ impl Scene {
     fn new() -> Self {
         let (first, rmd, shake) = (FULL.unpack(), RMD.unpack(), SHAKE.unpack());
         let status = json!({
-            "last_snapshot": "Fri Oct 18 08:01:07 UTC 2024",
-            "last_gc": "Fri Oct 18 09:00:00 UTC 2024",
+            "last_snapshot": date("20 minutes ago"),
+            "last_gc": date("2 days ago"),
+            "last_check": date("5 hours ago"),
+            "check_status": "succeeded",
         });
         rmd.write(".cvmfs_status.json", status.to_string().as_bytes());
-        let status = json!({ "last_check": "Fri Oct 18 08:01:07 UTC 2024", "check_status": "failed" });
+        let status = json!({ "last_check": date("3 hours ago"), "check_status": "failed" });
         shake.write(".cvmfs_status.json", status.to_string().as_bytes());
         for other in [&rmd, &shake] {
             let name = other.fixture().name();
@@ -65,6 +68,12 @@ impl Scene {
     }
 }
 
+/// Returns a time as status files have it.
+fn date(words: &str) -> String {
+    let output = Command::new("date").args(["--utc", "--date", words]).env("LC_ALL", "C").output();
+    String::from_utf8(output.expect("running date").stdout).expect("text").trim().to_owned()
+}
+
 /// Returns the file of axe-core that `scripts/needs.sh` fetched.
 fn axe() -> Option<String> {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
@@ -73,7 +82,10 @@ fn axe() -> Option<String> {
 
 #[test]
 fn pages_have_no_errors_and_ask_no_other_server() {
-    let Some(program) = Chromium::program() else { skip!("Chromium is not installed") };
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
     let scene = Scene::new();
     assert!(scene.first.path().exists());
     let mut browser = Chromium::start(program);
@@ -111,7 +123,10 @@ fn pages_have_no_errors_and_ask_no_other_server() {
 /// to the content.
 #[test]
 fn everything_is_reached_by_keyboard() {
-    let Some(program) = Chromium::program() else { skip!("Chromium is not installed") };
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
     let scene = Scene::new();
     let mut browser = Chromium::start(program);
     for path in ["/", "/dashboard/repo/full.test", "/dashboard/repo/full.test/compare", "/dashboard/site"] {
@@ -145,7 +160,10 @@ fn everything_is_reached_by_keyboard() {
 
 #[test]
 fn pages_are_whole_without_scripts() {
-    let Some(program) = Chromium::program() else { skip!("Chromium is not installed") };
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
     let scene = Scene::new();
     let mut browser = Chromium::start(program);
     browser.call("Emulation.setScriptExecutionDisabled", &json!({ "value": true }));
@@ -163,8 +181,14 @@ fn pages_are_whole_without_scripts() {
 
 #[test]
 fn axe_finds_nothing_serious() {
-    let Some(program) = Chromium::program() else { skip!("Chromium is not installed") };
-    let Some(axe) = axe() else { skip!("axe-core is not there; scripts/needs.sh fetches it") };
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
+    let Some(axe) = axe() else {
+        skip_optional!("axe-core is not there; scripts/needs.sh fetches it");
+        return;
+    };
     let scene = Scene::new();
     let mut browser = Chromium::start(program);
     let mut rules = 0;
@@ -190,7 +214,10 @@ fn axe_finds_nothing_serious() {
 /// The pictures of the documents are made by this test, in the folder that `scripts/screenshots.sh` gives.
 #[test]
 fn screenshots_of_a_real_run_are_small() {
-    let Some(program) = Chromium::program() else { skip!("Chromium is not installed") };
+    let Some(program) = Chromium::program() else {
+        skip_optional!("Chromium is not installed");
+        return;
+    };
     let temporary = tempfile::tempdir().expect("a folder");
     let folder = std::env::var_os(SCREENSHOTS).map_or(temporary.path().to_owned(), PathBuf::from);
     let scene = Scene::new();

@@ -2,7 +2,7 @@ use std::io::{BufRead, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use esker_server::server::PENDING_MIN;
+use esker_server::PENDING_MIN;
 use esker_server::{Limits, Repositories, Server};
 use esker_testkit::fixture::{FULL, Repository};
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http_body_util::BodyExt;
+use hyper::StatusCode;
 use object_store::ClientOptions as StoreOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
@@ -65,7 +66,15 @@ impl HttpService for Connector {
             Ok(response) => tracing::debug!(%method, path, status = response.status().as_u16(), "answered"),
             Err(cause) => tracing::debug!(%method, path, "failed: {cause}"),
         }
-        let response = outcome.map_err(|cause| HttpError::new(kind(&cause), cause))?;
+        let mut response = outcome.map_err(|cause| {
+            // Where that service doesn't answer at once, there is none.
+            let kind = if is_metadata { HttpErrorKind::Unknown } else { kind(&cause) };
+            HttpError::new(kind, cause)
+        })?;
+        if response.status() == StatusCode::NOT_IMPLEMENTED {
+            // `object_store` repeats requests after every status from 500 on; this one is an answer for good.
+            *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
+        }
         Ok(response.map(|body| {
             // Interrupted bodies are asked for again.
             HttpResponseBody::new(body.map_err(|cause| HttpError::new(HttpErrorKind::Interrupted, cause)))

@@ -1,5 +1,11 @@
-//! Probes whether the conditional puts of a server are atomic: several writers race for one file, and exactly one may win.
+//! Probes whether the conditional puts of a server are atomic.
+//!
+//! Several writers race for one file, and exactly one may win. Then several writers add to one file, each to what it read:
+//! no addition may be lost. This also notices servers that keep the version of a file apart from its content, and tell
+//! the new version with the old content for a moment.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -9,15 +15,21 @@ use futures_util::future::join_all;
 
 use super::failure::Failure;
 use super::problem::StorageProblem;
-use super::requests::{Condition, ReadFailure, Requests, Version};
+use super::requests::{Condition, FileKind, ReadFailure, Requests, Version};
 use crate::cache::disk::{RealDisk, make_dirs, persist};
 
 /// Number of writers in a race.
 const WRITERS: usize = 12;
 /// Number of races for creating a file, and again for updating it.
-const RACES: usize = 6;
+const RACES: usize = 3;
 /// Number of times that a race is repeated in which no request was answered.
 const AGAIN_MAX: usize = 3;
+/// Number of writers that add to one file.
+const ADDERS: usize = 8;
+/// Number of additions of each of them.
+const ADDITIONS: usize = 8;
+/// Number of attempts of each of them; another one succeeds in nearly every attempt that fails.
+const ATTEMPTS: u32 = 500;
 /// Maximum size of the file that is raced for.
 const FILE_MAX: u64 = 1 << 10;
 /// Name of the file that remembers a verdict.
@@ -45,6 +57,9 @@ pub(crate) async fn probe(requests: &Requests) -> Result<(), StorageProblem> {
         if verdict.is_err() {
             break;
         }
+    }
+    if verdict.is_ok() {
+        verdict = add_at_once(requests, &files[0]).await;
     }
     let removed = requests.delete(&files).await;
     verdict.and(removed)
@@ -125,6 +140,74 @@ async fn race(
             Race::Unfair(format!("when {doing} a file, {number} of {WRITERS} writers won that wrote at once"))
         }
     })
+}
+
+/// Lets writers add to one file at once.
+async fn add_at_once(requests: &Requests, file: &str) -> Result<(), StorageProblem> {
+    requests.put(file, Bytes::new(), FileKind::Root).await?;
+    let seen = RefCell::default();
+    let adders = (0..ADDERS).map(|adder| add(requests, file, b'a' + adder as u8, &seen));
+    join_all(adders).await.into_iter().collect::<Result<(), _>>()?;
+    let (all, _) = read(requests, file).await?;
+    let wanted = ADDERS * ADDITIONS;
+    match all.len() == wanted {
+        true => Ok(()),
+        false => Err(StorageProblem::NotAtomic(format!(
+            "of {wanted} changes of {ADDERS} writers that wrote at once, the file has {}",
+            all.len()
+        ))),
+    }
+}
+
+/// Contents of a file by version.
+type Seen = RefCell<HashMap<(Option<String>, Option<String>), Bytes>>;
+
+/// Adds a letter to a file several times, each time to what it has.
+async fn add(requests: &Requests, file: &str, letter: u8, seen: &Seen) -> Result<(), StorageProblem> {
+    let mut left = ADDITIONS;
+    let mut tried: Option<Bytes> = None;
+    let mut last = None;
+    for _ in 0..ATTEMPTS {
+        let (content, version) = read(requests, file).await?;
+        let key = (version.e_tag.clone(), version.version.clone());
+        if *seen.borrow_mut().entry(key).or_insert_with(|| content.clone()) != content {
+            return Err(StorageProblem::NotAtomic(
+                "the server tells one version (ETag) of two contents".to_owned(),
+            ));
+        }
+        // The answer to the attempt before was lost.
+        if tried.take().is_some_and(|tried| content.starts_with(&tried)) {
+            left -= 1;
+        }
+        if left == 0 {
+            return Ok(());
+        }
+        let added = Bytes::from([&content[..], &[letter]].concat());
+        match requests.put_if(file, &added, Condition::Is(version)).await {
+            Ok(()) => left -= 1,
+            Err(Failure::Unsupported(said)) => return Err(StorageProblem::NotAtomic(said)),
+            Err(Failure::Problem(problem)) if !problem.may_pass() => return Err(problem),
+            Err(failure) => {
+                tried = Some(added);
+                last = Some(failure);
+            }
+        }
+        if left == 0 {
+            return Ok(());
+        }
+    }
+    Err(last.map_or_else(|| StorageProblem::Unavailable("no attempt was made".to_owned()), Failure::problem))
+}
+
+async fn read(requests: &Requests, file: &str) -> Result<(Bytes, Version), StorageProblem> {
+    match requests.get(file, FILE_MAX).await {
+        Ok(Some(found)) => Ok(found),
+        Ok(None) => Err(StorageProblem::NotAtomic("a file that was written is missing".to_owned())),
+        Err(ReadFailure::TooLarge) => {
+            Err(StorageProblem::NotAtomic("the file has what was not written".to_owned()))
+        }
+        Err(ReadFailure::Problem(problem)) => Err(problem),
+    }
 }
 
 /// Returns whether a probe of this place succeeded lately, according to the state of the publisher.

@@ -25,8 +25,9 @@ use crate::object_storage::{
 };
 use uploads::Uploads;
 
-/// Length from which the server is asked for an object before it is sent; below, sending costs less than asking.
-const ASK_FROM: usize = 64 << 10;
+/// Length from which the server is asked for an object before it is sent. The caller waits for the answer, so asking for
+/// smaller ones would cost more than sending them again.
+const ASK_FROM: usize = 1 << 20;
 /// Number of folders that are listed at once.
 const LISTED_AT_ONCE: usize = 8;
 /// Size up to which a root file is read to be compared; a larger one is only equal to expected content of its size.

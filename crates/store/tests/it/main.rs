@@ -4,6 +4,10 @@
 mod admin;
 mod batch;
 mod bounded;
+mod bucket_faults;
+mod bucket_races;
+mod bucket_servers;
+mod buckets;
 mod crash;
 mod damage;
 mod descriptors;

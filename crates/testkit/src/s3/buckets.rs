@@ -18,6 +18,8 @@ const KEPT: [&str; 3] = ["content-type", "cache-control", "x-amz-storage-class"]
 const PART_MIN: usize = 5 << 20;
 /// Time for which a racy put waits for another one.
 const RACE: Duration = Duration::from_secs(1);
+/// Interval of torn answers.
+const TORN: u64 = 7;
 const MODIFIED: &str = "Fri, 27 Nov 2026 00:00:00 GMT";
 
 /// The buckets of a server.
@@ -34,6 +36,8 @@ pub(super) struct Buckets {
 struct All {
     buckets: BTreeMap<String, BTreeMap<String, S3Object>>,
     uploads: BTreeMap<String, Upload>,
+    /// Content before the last put, by key.
+    before: BTreeMap<String, Vec<u8>>,
     next: u64,
 }
 
@@ -112,10 +116,17 @@ impl Buckets {
     }
 
     fn read(&self, request: &S3Request) -> Answer {
-        let Some(object) = self.get(&request.bucket, &request.key) else {
+        let Some(mut object) = self.get(&request.bucket, &request.key) else {
             return Answer::error(404, "NoSuchKey");
         };
         let tag = tag(&object.bytes);
+        if self.options.lock().unwrap().conditions == Conditions::Torn {
+            let mut all = self.all.lock().unwrap();
+            all.next += 1;
+            if let Some(before) = all.before.get(&request.key).filter(|_| all.next.is_multiple_of(TORN)) {
+                object.bytes.clone_from(before);
+            }
+        }
         if request.field("if-none-match").is_some_and(|known| known == tag) {
             return Answer::of(304).with("ETag", tag);
         }
@@ -144,7 +155,9 @@ impl Buckets {
         let answer = Answer::of(200).with("ETag", tag(body));
         let store = |all: &mut All| {
             let bucket = all.buckets.entry(request.bucket.clone()).or_default();
-            bucket.insert(request.key.clone(), object.clone());
+            if let Some(before) = bucket.insert(request.key.clone(), object.clone()) {
+                all.before.insert(request.key.clone(), before.bytes);
+            }
         };
         if !request.is_conditional_put() || conditions == Conditions::Ignored {
             store(&mut self.all.lock().unwrap());

@@ -1,6 +1,6 @@
 use std::path::{Path, PathBuf};
 
-use esker_admin::{InfoContext, KeyFolder, Problem, RepositoryInfo, Storage, remembered_spool};
+use esker_admin::{InfoContext, KeyFolder, Problem, ReplicaState, RepositoryInfo, Storage, remembered_spool};
 use esker_format::certificate::Certificate;
 use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
@@ -36,6 +36,10 @@ pub(super) struct Args {
     /// Folder of open transactions [default: as of `esker transaction`]
     #[arg(long, value_name = "DIR")]
     transactions: Option<PathBuf>,
+
+    /// Ask the servers of a replica for their newest revision
+    #[arg(long)]
+    online: bool,
 
     /// Print a JSON object
     #[arg(long)]
@@ -84,14 +88,23 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
     }
     let folder = name.as_ref().and_then(|name| args.publisher.keys(name, settings).ok());
     let (own, mut refused) = own_certificate(folder.as_ref());
-    let (keys, unread) = keys(args, name.as_ref(), folder.as_ref(), settings);
+    let (mut keys, unread) = keys(args, name.as_ref(), folder.as_ref(), settings);
     refused.extend(unread);
+    if keys.is_none() && args.public_key.is_empty() {
+        let replica = ReplicaState::read(&root).ok().flatten();
+        keys = replica.and_then(|replica| replica.master_keys().ok());
+    }
     let storage = Storage::open(&root).map_err(|error| of_admin("can't open the storage", &error))?;
     let place = storage.describe();
     let context = InfoContext { place, name: name.clone(), keys, own, now: now() };
     let mut info = RepositoryInfo::read(&storage, &context);
     info.problems.extend(refused);
-    info.add_publisher(&root, folder.as_ref());
+    info.add_replica(&root);
+    if info.replica.is_none() {
+        info.add_publisher(&root, folder.as_ref());
+    } else if args.online {
+        ask_upstream(&mut info);
+    }
     let spool =
         name.clone().and_then(|name| settings.spool(&name, &root)).or_else(|| remembered_spool(&root));
     let marker = spool.map(|spool| spool.join("in_transaction.lock")).filter(|marker| marker.exists());
@@ -101,6 +114,23 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
         info.transactions.extend(open.of_repository(name).iter().map(Transaction::line));
     }
     Ok(info)
+}
+
+/// Asks the servers of a replica for their head, the first that answers.
+fn ask_upstream(info: &mut RepositoryInfo) {
+    use esker_admin::RepositoryFiles as _;
+    let servers = info.replica.as_ref().map(|replica| replica.servers.clone()).unwrap_or_default();
+    let mut refused = String::new();
+    for url in servers.split(';') {
+        let read = RemoteFiles::new(url).map_err(|failure| failure.message);
+        let read = read.and_then(|files| files.read(manifest::PATH, 1 << 20));
+        match read.map(|bytes| bytes.and_then(|bytes| Manifest::parse(&bytes).ok())) {
+            Ok(Some(head)) => return info.add_upstream(&head),
+            Ok(None) => refused = format!("{url} has no manifest"),
+            Err(why) => refused = why,
+        }
+    }
+    info.problems.push(Problem { part: "replica", text: refused });
 }
 
 /// Returns the name in the manifest of a folder, or that of the folder.
@@ -198,6 +228,26 @@ fn print(out: &mut Output, info: &RepositoryInfo) -> Result<(), Failure> {
         lines.push(("tags", format!("{tags}{branches}")));
     }
     lines.extend(info.reflog_entries.map(|entries| ("reflog", format!("{entries} objects"))));
+    if let Some(replica) = &info.replica {
+        lines.push(("replica of", esker_store::without_passwords(&replica.servers)));
+        let source = if replica.online { "the server has" } else { "at the last run, the server had" };
+        let lag = replica.lag_seconds.filter(|_| replica.behind > 0);
+        let lag = lag.map(|lag| format!(", signed {lag} s later")).unwrap_or_default();
+        lines.push((
+            "lag",
+            format!("{} revisions; {source} revision {}{lag}", replica.behind, replica.upstream_revision),
+        ));
+        if !replica.paths.is_empty() {
+            lines.push(("only the paths", replica.paths.join(" ")));
+        }
+        lines.extend(replica.revisions.map(|number| ("tagged revisions", format!("the newest {number}"))));
+        let failed = replica.failure.as_ref();
+        lines.extend(
+            failed.map(|why| {
+                ("last run", out.warning(&format!("failed at {}: {why}", time(replica.attempted))))
+            }),
+        );
+    }
     for (label, text) in [
         ("last collection", &info.last_gc),
         ("last replication", &info.last_snapshot),

@@ -13,6 +13,10 @@ pub(crate) enum With {
     Systemd,
     /// /etc/fstab: mounts at boot
     Fstab,
+    /// systemd: keeps replicas up to date, as the server announces revisions
+    ReplicaFollow,
+    /// systemd: keeps replicas up to date, by a timer each ten minutes
+    ReplicaTimer,
 }
 
 /// First line of all files that setup writes, after the comment mark.
@@ -93,6 +97,68 @@ pub(crate) fn systemd(mount_dir: &Path, name: &str) -> Vec<Item> {
     ]
 }
 
+/// Returns the service that keeps a replica up to date, enabled; with a timer it runs each ten minutes.
+pub(crate) fn replica(program: &Path, name: &str, follows: bool) -> Vec<Item> {
+    let folder = Path::new("/etc/systemd/system");
+    let unit = replica_unit(name, false);
+    let program = program.display();
+    let (kind, options, install) = match follows {
+        true => (
+            "Type=exec\nRestart=always\nRestartSec=30",
+            " --follow",
+            "\n[Install]\nWantedBy=multi-user.target\n",
+        ),
+        false => ("Type=oneshot", "", ""),
+    };
+    let service = format!(
+        "# {OURS}\n\
+         [Unit]\n\
+         Description=Replica of {name}\n\
+         Wants=network-online.target\n\
+         After=network-online.target\n\
+         \n\
+         [Service]\n\
+         {kind}\n\
+         ExecStart={program} replicate {name}{options} --quiet\n\
+         Nice=5\n\
+         NoNewPrivileges=yes\n\
+         PrivateTmp=yes\n\
+         ProtectHome=read-only\n\
+         {install}"
+    );
+    let file = |path: PathBuf, text: String| Item::File { path, text: text.into(), mode: 0o644 };
+    let mut items = vec![file(folder.join(&unit), service)];
+    let (enabled, target) = match follows {
+        true => ("multi-user.target.wants", folder.join(&unit)),
+        false => {
+            let timer = folder.join(replica_unit(name, true));
+            let text = format!(
+                "# {OURS}\n\
+                 [Unit]\n\
+                 Description=Replica of {name}, each ten minutes\n\
+                 \n\
+                 [Timer]\n\
+                 OnBootSec=1min\n\
+                 OnUnitActiveSec=10min\n\
+                 RandomizedDelaySec=1min\n\
+                 \n\
+                 [Install]\n\
+                 WantedBy=timers.target\n"
+            );
+            items.push(file(timer.clone(), text));
+            ("timers.target.wants", timer)
+        }
+    };
+    let link = folder.join(enabled).join(target.file_name().unwrap_or_default());
+    items.push(Item::Link { path: link, target });
+    items
+}
+
+/// Returns the name of a replica's service, or of its timer.
+pub(crate) fn replica_unit(name: &str, timer: bool) -> String {
+    format!("esker-replicate-{name}.{}", if timer { "timer" } else { "service" })
+}
+
 /// Returns the automount unit of a repository.
 pub(crate) fn automount_unit(mount_dir: &Path, name: &str) -> String {
     format!("{}.automount", unit_name(&mount_dir.join(name)))
@@ -123,6 +189,30 @@ fn unit_name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// systemd accepts the units of replicas.
+    #[test]
+    fn units_of_replicas_are_valid() {
+        if std::process::Command::new("systemd-analyze").arg("--version").output().is_err() {
+            esker_testkit::skip!("no systemd-analyze");
+        }
+        for follows in [false, true] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut files = Vec::new();
+            for item in replica(Path::new("/bin/true"), "sw.example.org", follows) {
+                if let Item::File { path, text, .. } = item {
+                    let file = folder.path().join(path.file_name().expect("a name"));
+                    std::fs::write(&file, text).expect("a unit");
+                    files.push(file);
+                }
+            }
+            let mut verify = std::process::Command::new("systemd-analyze");
+            let output = verify.arg("verify").arg("--man=no").args(&files).output().expect("systemd-analyze");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let ours = said.lines().filter(|line| line.contains("esker-replicate"));
+            assert_eq!(ours.collect::<Vec<_>>(), [""; 0], "{said}");
+        }
+    }
 
     #[test]
     fn units_are_named_as_systemd_names_them() {

@@ -8,7 +8,7 @@ use esker_format::name::RepositoryName;
 use esker_store::{Environment, StorageSettings, StorageUrl};
 
 use crate::error::Failure;
-use crate::publisher::of_admin;
+use crate::publisher::failure::of_admin;
 
 /// Options for a repository in object storage, which are remembered with its address.
 #[derive(clap::Args, Clone, Debug, Default)]

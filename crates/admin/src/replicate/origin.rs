@@ -1,0 +1,88 @@
+//! The servers that a repository is copied from.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use esker_format::object::ObjectName;
+use esker_store::{Callback, Cause, Check, Fetch, Priority, Source, Spool, StoreError, Urgency};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use crate::error::AdminError;
+use crate::repository::DATABASE_MAX;
+
+/// The servers of one repository.
+#[derive(Clone)]
+pub(super) struct Origin {
+    pub(super) source: Arc<dyn Source>,
+    /// Folder for bodies that are too large for memory.
+    pub(super) spool: PathBuf,
+}
+
+impl Origin {
+    /// Reads a file in the root of the repository, past caches; none if there is none. A response that fails the check
+    /// counts as damage, so that the next server is tried.
+    pub(super) fn root_file(
+        &self,
+        path: &str,
+        limit: u64,
+        check: Option<Check>,
+    ) -> Result<Option<Vec<u8>>, AdminError> {
+        let fetch = Fetch { fresh: true, check, ..Fetch::new(path, path, limit) };
+        self.read(fetch)
+    }
+
+    /// Reads the stored bytes of an object at a path, verified by its name; none if no server has it.
+    pub(super) fn object(
+        &self,
+        name: &ObjectName,
+        path: String,
+        limit: u64,
+    ) -> Result<Option<Vec<u8>>, AdminError> {
+        self.read(Fetch { path, limit, ..self.fetch(name, None, Urgency::Demand) })
+    }
+
+    fn read(&self, fetch: Fetch) -> Result<Option<Vec<u8>>, AdminError> {
+        let path = fetch.path.clone();
+        match Callback::wait(|done| self.source.fetch(fetch, done)) {
+            Ok(stored) => {
+                let unread = AdminError::file("fetching", path.as_ref());
+                stored.into_bytes().map(Some).map_err(unread)
+            }
+            Err(error) if is_missing(&error) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns the request for an object.
+    pub(super) fn fetch(&self, name: &ObjectName, plain_size: Option<u64>, urgency: Urgency) -> Fetch {
+        Fetch {
+            object: Some(*name),
+            expect: Some(name.hash),
+            plain_size,
+            priority: Priority::new(urgency),
+            spool: Some(Arc::new(SpoolFolder(self.spool.clone()))),
+            ..Fetch::new(name.path(), name.to_string(), DATABASE_MAX)
+        }
+    }
+}
+
+/// Returns true if all servers say that a file does not exist.
+pub(super) fn is_missing(error: &StoreError) -> bool {
+    matches!(error.cause(), Cause::Missing { .. })
+}
+
+/// Makes unnamed files in a folder.
+struct SpoolFolder(PathBuf);
+
+impl Spool for SpoolFolder {
+    fn file(&self) -> io::Result<File> {
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        Ok(File::from(openat(CWD, &self.0, flags, Mode::from_raw_mode(0o600))?))
+    }
+
+    fn append(&self, mut file: &File, bytes: &[u8]) -> io::Result<()> {
+        file.write_all(bytes)
+    }
+}

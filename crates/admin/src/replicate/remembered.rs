@@ -1,0 +1,66 @@
+//! What a replica remembers of its last run, in its state folder.
+
+use std::path::Path;
+
+use esker_format::master_keys::MasterKeys;
+use esker_store::{Disk, read_file};
+use serde::{Deserialize, Serialize};
+
+use crate::disks::Disks;
+use crate::error::AdminError;
+use crate::signed::SMALL_FILE_MAX;
+use crate::state;
+
+/// Folder of replication in the state folder.
+pub(super) const FOLDER: &str = "replica";
+/// File in that folder.
+pub(super) const STATE: &str = "state.json";
+
+/// What a replica remembers of its last run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReplicaState {
+    /// Servers that it is copied from.
+    pub servers: String,
+    /// Public master keys as PEM text.
+    pub keys: String,
+    /// Paths that it has; empty for all.
+    pub paths: Vec<String>,
+    /// Tagged revisions that it has beside the head; none for all.
+    pub revisions: Option<u64>,
+    /// Newest revision that the servers offered.
+    pub upstream_revision: u64,
+    /// Time of the last run, in seconds since 1970.
+    pub attempted: i64,
+    /// Time of the last successful run.
+    pub succeeded: Option<i64>,
+    /// Failure of the last run.
+    pub failure: Option<String>,
+    /// SHA-1 of the manifest that the last successful run left, while every catalog here has its whole subtree.
+    pub complete: Option<String>,
+}
+
+impl ReplicaState {
+    /// Reads the state of the replica in a folder; none if the folder has no replica.
+    pub fn read(root: &Path) -> Result<Option<Self>, AdminError> {
+        Self::read_on(&*Disks::default().private, &state::folder(root))
+    }
+
+    pub(super) fn read_on(disk: &dyn Disk, state: &Path) -> Result<Option<Self>, AdminError> {
+        let path = state.join(FOLDER).join(STATE);
+        let text = read_file(disk, &path, SMALL_FILE_MAX).map_err(AdminError::file("reading", &path))?;
+        let parsed = text.map(|text| serde_json::from_slice(&text)).transpose();
+        parsed.map_err(|error| AdminError::ReplicaState { path, reason: error.to_string() })
+    }
+
+    /// Returns the public keys.
+    pub fn master_keys(&self) -> Result<MasterKeys, AdminError> {
+        let refused = |reason: String| AdminError::PublicKey { path: STATE.into(), reason };
+        MasterKeys::parse(self.keys.as_bytes()).map_err(|error| refused(error.to_string()))
+    }
+
+    /// Returns true if it has a part of the repository only.
+    pub fn is_partial(&self) -> bool {
+        !self.paths.is_empty()
+    }
+}
