@@ -29,7 +29,7 @@ use crate::settings::public_keys::{master_keys, public_keys};
 /// each object once, verifies it before any client gets a byte, and keeps it on disk. While the servers are away it serves
 /// what it has. It forwards requests for repositories of the named servers only. Its state is at /.esker/proxy as JSON.
 ///
-/// Example: esker proxy --upstream http://stratum1.example.org --cache /var/cache/esker-proxy --listen 0.0.0.0:3128
+/// Example: esker proxy --upstream http://server --cache /var/cache/esker-proxy --listen 0.0.0.0:3128
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Server of repositories, at /cvmfs unless the URL has another path; further ones are used when those before fail

@@ -86,6 +86,7 @@ impl Reader {
             ("/mnt/", self.home("mnt/")),
             ("/srv/cvmfs", self.home(".local/share/esker/repositories")),
             ("/var/tmp/", self.home("tmp/")),
+            ("/var/cache/", self.home("tmp/")),
         ];
         let text = places.iter().fold(text.to_owned(), |text, (there, here)| text.replace(there, here));
         let mut path = self.world.program().parent().expect("a folder").as_os_str().to_owned();
@@ -370,6 +371,7 @@ fn the_examples_of_help_work() {
         "profile",
         "replicate",
         "serve",
+        "proxy",
         "ls",
         "cat",
         "stat",
@@ -409,7 +411,7 @@ fn the_examples_of_help_work() {
         let (example, _) = example.split_once("\n\n").expect("a paragraph");
         let example = example.replace('\n', " ");
         match command {
-            "serve" => reader.serve(command, &example),
+            "serve" | "proxy" => reader.serve(command, &example),
             // Listens where only root may; `broker.rs` starts it elsewhere.
             "broker" => {}
             // The same example as that of one of its commands, whose repository is there by now.
