@@ -47,7 +47,9 @@ impl Site {
     /// A command on a machine, which has a folder for the states of publishers.
     fn command(&self, machine: &str, arguments: &[&str]) -> Command {
         let mut command = self.world.esker(arguments);
-        command.args(["--keys", &self.home("keys")]);
+        if arguments[..2] != ["repo", "list"] {
+            command.args(["--keys", &self.home("keys")]);
+        }
         command.env("ESKER_STORAGE", self.home(machine));
         command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
         command
