@@ -108,7 +108,7 @@ fn until_requests(mirror: &Mirror, child: &mut Child, requests: usize) -> bool {
 #[test]
 fn a_followed_revision_arrives_at_a_replica_and_at_its_replica() {
     let workshop = published(TestUser::ordinary());
-    let first = Served::start(Path::new(&workshop.home("storage")));
+    let first = Served::start_as(workshop.world.person, Path::new(&workshop.home("storage")));
     let follow = ["--follow", "--every", "2h"];
     let start = |url: &str, to: &str| {
         let mut child = replicate(&workshop, url, to, &follow).stdout(Stdio::piped()).spawn().expect("esker");
@@ -124,7 +124,7 @@ fn a_followed_revision_arrives_at_a_replica_and_at_its_replica() {
     };
     let (mut one, mut of_one) = start(&first.url(NAME), "one");
     until(&mut of_one, 1);
-    let second = Served::start(Path::new(&workshop.home("one")));
+    let second = Served::start_as(workshop.world.person, Path::new(&workshop.home("one")));
     let (mut two, mut of_two) = start(&second.url(NAME), "two");
     until(&mut of_two, 1);
     let file = PathBuf::from(workshop.tree()).join("a/new");
