@@ -10,9 +10,9 @@ use crate::machine::setup::{Item, Left, Machine, Plan, undo};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Writes the files with which autofs, systemd or fstab mount repositories, or systemd replicates them; or imports domains.
+/// Writes files of autofs, systemd or fstab that mount repositories or keep replicas up to date.
 ///
-/// Importing a domain adds the servers and public keys of its repositories. `--undo` removes what was written.
+/// With --import it imports domains instead: that adds the servers and public keys of its repositories. `--undo` removes what was written.
 ///
 /// Example: esker setup --with autofs --root stage --program /usr/bin/esker
 #[derive(clap::Args, Debug)]

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::test_env::words;
+use crate::test_user::TestUser;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TOP: &str = "/cvmfs/full.test/.cvmfspublished";
@@ -53,7 +54,7 @@ impl Drop for Serving {
 }
 
 fn esker(folder: &Path, options: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_esker"));
+    let mut command = TestUser::myself().command(env!("CARGO_BIN_EXE_esker"));
     command.arg("serve").arg(folder).args(options).arg("--json");
     if rustix::process::geteuid().is_root() {
         command.args(["--user", "root"]);
