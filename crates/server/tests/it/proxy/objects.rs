@@ -3,8 +3,16 @@ use std::time::Duration;
 
 use esker_server::proxy::ProxyOptions;
 use esker_testkit::mirror::Fault;
+use esker_testkit::waiting::until;
 
 use super::site::{MANIFEST, Origin, Proxy, noise, options};
+use crate::client::PATIENCE;
+
+/// Waits until an object is in the cache, where it is stored after the answer is sent.
+fn wait_until_stored(proxy: &Proxy, path: &str) {
+    let is_stored = || proxy.get(path).field("x-cache") == Some("HIT");
+    assert!(until(PATIENCE, is_stored), "{path} is not stored");
+}
 
 #[test]
 fn fifty_clients_at_once_cause_one_request_upstream() {
@@ -92,6 +100,7 @@ fn objects_survive_a_restart_and_a_kill() {
     let path = origin.add(&vec![3; 5000]);
     let proxy = Proxy::start(options(cache.path(), &[&origin]));
     assert_eq!(proxy.get(&path).status, 200);
+    wait_until_stored(&proxy, &path);
     proxy.stop();
     origin.mirror.leave();
     let proxy = Proxy::start(options(cache.path(), &[&origin]));
@@ -119,8 +128,7 @@ fn a_client_that_refuses_cached_answers_gets_a_damaged_copy_repaired() {
     let path = origin.add(&vec![3; 5000]);
     let proxy = Proxy::start(options(cache.path(), &[&origin]));
     let stored = proxy.get(&path).body;
-    // The object is stored after the answer is sent.
-    while proxy.get(&path).field("x-cache") != Some("HIT") {}
+    wait_until_stored(&proxy, &path);
     let name = path.rsplit("/data/").next().expect("a name");
     fs::write(cache.path().join("objects").join(name), vec![0; 20]).expect("damage");
     let repaired = proxy.client().ask("GET", &path, "Pragma: no-cache\r\n");
