@@ -79,7 +79,7 @@ pub(crate) struct DiskCache {
     used: AtomicU64,
     /// Bytes of each folder; its lock is held for each change in the folder.
     pub(super) folders: Vec<Mutex<u64>>,
-    /// Time of an unclean stop's restart; inodes changed before it are doubtful.
+    /// Time of an unclean stop's restart; inodes not changed after it are doubtful.
     doubtful_before: Option<SystemTime>,
     /// Age of the recorded last use at which a new use is recorded.
     record_after: Duration,
@@ -172,7 +172,8 @@ impl DiskCache {
             return Ok(None);
         }
         let changed = time(facts.ctime(), facts.ctime_nsec());
-        let is_trusted = self.doubtful_before.is_none_or(|start| changed >= start);
+        // An object of the same tick may be from before the start: it is verified once too often rather than never.
+        let is_trusted = self.doubtful_before.is_none_or(|start| changed > start);
         if is_trusted {
             let used = time(facts.mtime(), facts.mtime_nsec());
             if SystemTime::now().duration_since(used).unwrap_or(Duration::MAX) >= self.record_after {
