@@ -9,11 +9,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use esker_format::master_keys::MasterKeys;
-use esker_server::proxy::{ProxyOptions, ProxyServer, Upstream};
+use esker_server::proxy::{CacheError, ProxyError, ProxyOptions, ProxyServer, Upstream};
 use esker_server::{Options, Stopper};
 use esker_testkit::fixture::{FULL, Repository};
 use esker_testkit::mirror::Mirror;
 use esker_testkit::object;
+use esker_testkit::waiting::until_some;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -88,7 +89,15 @@ impl Proxy {
     }
 
     pub(super) fn on(listener: TcpListener, options: ProxyOptions) -> Self {
-        let server = ProxyServer::new(vec![listener], options, Options::default()).expect("a proxy");
+        // A proxy that was stopped in this process may still end the last of its tasks, which hold the cache.
+        let server = until_some(PATIENCE, || {
+            let listener = listener.try_clone().expect("a descriptor");
+            match ProxyServer::new(vec![listener], options.clone(), Options::default()) {
+                Err(ProxyError::Cache(CacheError::Busy { .. })) => None,
+                other => Some(other.expect("a proxy")),
+            }
+        });
+        let server = server.expect("the cache is free");
         let (address, stopper) = (server.address(), server.stopper());
         let thread = std::thread::spawn(move || server.run().expect("serving").1);
         Self { address, stopper, thread: Some(thread) }
