@@ -79,6 +79,9 @@ fn a_mount_through_the_proxy_reads_while_servers_and_proxy_come_and_go() {
     assert_eq!(env.mirror.sent(), fetched);
     env.mirror.come_back();
     env.repository.write(".cvmfspublished", &newest);
+    // A new process does not wait until it asks a server again that failed.
+    drop(proxy);
+    let proxy = start(&server, &cache, &key, &address);
     reads_as(&env, third, &url, &options);
     // As a server in place of a proxy.
     reads_as(&env, third, &format!("{}/cvmfs/full.test", proxy.1), &[]);
