@@ -41,13 +41,19 @@ pub(super) struct Prepared {
     pub(super) collections: Option<u64>,
     /// Root catalogs that the reflog lists.
     pub(super) roots: Vec<ContentHash>,
-    /// Catalogs that are staged, or here already.
-    pub(super) catalogs: Vec<ContentHash>,
+    /// Catalogs that are staged, or here already; each list has those that lead only to catalogs of the lists before it.
+    pub(super) catalogs: Vec<Vec<ContentHash>>,
     /// Certificate, history, description.
     pub(super) small: Vec<(ObjectName, Vec<u8>)>,
     /// Condemned objects that the new head needs.
     pub(super) revived: BTreeSet<ObjectName>,
     pub(super) warnings: Vec<String>,
+}
+
+impl Prepared {
+    fn has_catalog(&self, catalog: &ContentHash) -> bool {
+        self.catalogs.iter().any(|level| level.contains(catalog))
+    }
 }
 
 impl Replicate<'_> {
@@ -72,18 +78,21 @@ impl Replicate<'_> {
         // Before the catalogs: what a collect finds below `data` has to be reachable from a root that it knows.
         let reflog = self.reflog(replica, prepared, now)?;
         sink.put_root(reflog::PATH, &reflog)?;
-        for catalog in &prepared.catalogs {
-            let name = ObjectName::new(*catalog, ObjectKind::Catalog);
-            match replica.staged(catalog)? {
-                Some(stored) => drop(sink.put_anew(&name, &stored)?),
-                None if sink.len_of(&name)?.is_some() => {}
-                None => {
-                    let what = "a staged catalog".to_owned();
-                    return Err(AdminError::Missing { what, object: name.to_string() });
+        for level in &prepared.catalogs {
+            for catalog in level {
+                let name = ObjectName::new(*catalog, ObjectKind::Catalog);
+                match replica.staged(catalog)? {
+                    Some(stored) => drop(sink.put_anew(&name, &stored)?),
+                    None if sink.len_of(&name)?.is_some() => {}
+                    None => {
+                        let what = "a staged catalog".to_owned();
+                        return Err(AdminError::Missing { what, object: name.to_string() });
+                    }
                 }
             }
+            // A catalog that is here stands for its subtree, also after a flush that failed half way.
+            sink.flush()?;
         }
-        sink.flush()?;
         self.check_root(replica, offer)?;
         if offer.head.alternative_paths() {
             sink.put_alternative(&offer.head.root_catalog())?;
@@ -152,7 +161,7 @@ fn keep(replica: &Replica, prepared: &Prepared) -> Result<bool, AdminError> {
     list.revive(&prepared.revived.iter().copied().collect::<Vec<_>>())?;
     for object in &prepared.revived {
         let is_stored_now =
-            prepared.catalogs.contains(&object.hash) || prepared.small.iter().any(|(name, _)| name == object);
+            prepared.has_catalog(&object.hash) || prepared.small.iter().any(|(name, _)| name == object);
         if !is_stored_now && replica.sink.len_of(object)?.is_none() {
             return Ok(false);
         }

@@ -229,7 +229,7 @@ impl Replicate<'_> {
                 }
             }
         }
-        prepared.catalogs = catalogs.into_iter().collect();
+        prepared.catalogs = walker.levels(&catalogs);
         prepared.small.push(offer.certificate.clone());
         prepared.small.extend(history.object.clone());
         for name in described(&offer.head) {
@@ -246,7 +246,8 @@ impl Replicate<'_> {
         // Of a list that began or ended meanwhile, the commit finds out itself.
         let named = wanted.iter().chain(others.wanted.iter());
         let named = named.filter_map(|tagged| tagged.map(|tagged| tagged.record.name()).transpose());
-        let catalogs = prepared.catalogs.iter().map(|hash| Ok(ObjectName::new(*hash, ObjectKind::Catalog)));
+        let catalogs =
+            prepared.catalogs.iter().flatten().map(|hash| Ok(ObjectName::new(*hash, ObjectKind::Catalog)));
         let small = prepared.small.iter().map(|(name, _)| Ok(*name));
         prepared.revived = replica.condemned_of(named.chain(catalogs).chain(small))?;
         done.catalogs += walker.fetched.load(Ordering::Relaxed);

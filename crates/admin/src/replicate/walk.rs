@@ -1,6 +1,6 @@
 //! Catalogs that are not here yet, and the objects that they name.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_format::catalog::Catalog;
@@ -238,6 +238,34 @@ impl<'w> Walker<'w> {
         let mut found: Vec<_> = found.into_iter().collect();
         found.sort_unstable();
         Ok(Ok(found))
+    }
+
+    /// Returns visited catalogs by their height: first those that lead to no other visited catalog.
+    pub(super) fn levels(&self, catalogs: &BTreeSet<ContentHash>) -> Vec<Vec<ContentHash>> {
+        let below = |catalog: &ContentHash| self.visited.get(catalog).into_iter().flatten();
+        let mut heights: HashMap<ContentHash, usize> = HashMap::new();
+        // A catalog is looked at again when those below it have their heights.
+        let mut waiting: Vec<(ContentHash, bool)> =
+            catalogs.iter().map(|catalog| (*catalog, false)).collect();
+        while let Some((catalog, is_ready)) = waiting.pop() {
+            if heights.contains_key(&catalog) {
+                continue;
+            }
+            if is_ready {
+                let highest = below(&catalog).filter_map(|below| heights.get(below)).max();
+                heights.insert(catalog, highest.map_or(0, |height| height + 1));
+            } else {
+                waiting.push((catalog, true));
+                waiting.extend(below(&catalog).map(|below| (*below, false)));
+            }
+        }
+        let mut levels = Vec::new();
+        for catalog in catalogs {
+            let height = heights.get(catalog).copied().unwrap_or(0);
+            levels.resize(levels.len().max(height + 1), Vec::new());
+            levels[height].push(*catalog);
+        }
+        levels
     }
 
     /// Returns the objects that a visited catalog names.
