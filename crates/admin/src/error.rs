@@ -81,10 +81,10 @@ pub enum AdminError {
         /// Number of attempts.
         attempts: u32,
     },
-    /// Object storage does not have what is asked for.
+    /// A repository in object storage does not support this operation.
     #[error("{what} is for repositories in folders, and this one is in {storage}")]
     NotInStorage {
-        /// What is asked for.
+        /// The operation.
         what: &'static str,
         /// Address of the storage.
         storage: String,

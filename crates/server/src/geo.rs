@@ -56,7 +56,7 @@ pub struct GeoDatabase {
     names: Mutex<HashMap<String, (Instant, Option<Place>)>>,
 }
 
-/// Who asks.
+/// Addresses of a client, from the request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requester {
     /// The part of the path that names the proxy of the client, or its cache.

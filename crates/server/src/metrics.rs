@@ -121,7 +121,7 @@ pub(crate) fn write(counters: &Arc<Counters>, repositories: Vec<RepositoryHealth
     text
 }
 
-/// What is read when the metrics are.
+/// Collects values that change between requests for metrics, at each request.
 #[derive(Debug)]
 struct Now {
     counters: Arc<Counters>,

@@ -24,7 +24,7 @@ pub struct Web {
     ports: Vec<u16>,
     child: Child,
     is_nginx: bool,
-    /// True if its processes end only if they are told to.
+    /// True if it has child processes, which a killed parent would leave.
     has_children: bool,
 }
 
