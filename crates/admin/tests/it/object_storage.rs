@@ -18,7 +18,7 @@ use esker_testkit::listing::of_folder;
 use esker_testkit::s3::{BUCKET, S3Server};
 
 use crate::memory_bucket::{Fault, MemoryBucket, MemorySink};
-use crate::workshop::{NAME, assert_same_trees, now, options, publish, shared_keys};
+use crate::workshop::{NAME, assert_same_trees, folder, now, options, publish, shared_keys};
 
 /// A bucket, and folders for the states of its publishers.
 struct Site {
@@ -141,20 +141,6 @@ fn export(server: &S3Server, root: &Path) {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, object.bytes).unwrap();
     }
-}
-
-/// A folder with files of equal time.
-fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    files.iter().for_each(|(path, content)| write(&folder.path().join(path), content));
-    folder
-}
-
-fn write(path: &Path, content: &str) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, content).unwrap();
-    let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_600_000_000);
-    fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }
 
 fn collect(repository: &Repository, grace: i64, time: UnixTime) -> Result<Collected, AdminError> {

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_admin::{
-    AdminError, Disks, NewRepository, Replicate, ReplicateProgress, Replicated, ReplicationPlan,
-    RevisionLimit, Storage,
+    AdminError, Check, CheckPlace, CheckReport, Disks, NewRepository, Replicate, ReplicateProgress,
+    Replicated, ReplicationPlan, RevisionLimit, Storage,
 };
 use esker_format::chunker::ChunkSizes;
 use esker_format::manifest::Manifest;
@@ -76,6 +76,22 @@ impl Scene {
 
     pub(crate) fn plan(&self) -> ReplicationPlan {
         options(&self.workshop, self.source()).dry_run(&self.root(), now()).unwrap()
+    }
+
+    pub(crate) fn place(&self) -> CheckPlace {
+        CheckPlace {
+            root: self.root(),
+            name: RepositoryName::parse(NAME).unwrap(),
+            keys: Some(self.workshop.keys().public().unwrap()),
+            spool: None,
+        }
+    }
+
+    /// Checks the replica, and asserts that nothing is found.
+    pub(crate) fn check(&self, when: &str) -> CheckReport {
+        let report = Check::new(&|_| ()).run(&self.place(), now()).unwrap();
+        assert!(report.findings.is_empty(), "{when}: {:#?}", report.findings);
+        report
     }
 
     /// Asserts that the replica shows what the source of the workshop has.
@@ -152,14 +168,7 @@ fn a_replica_shows_the_tree_of_its_source_and_passes_the_checks() {
     let last = fs::read_to_string(scene.root().join(".cvmfs_last_snapshot")).unwrap();
     assert!(status.contains("last_snapshot") && status.contains(last.trim_end()), "{status} {last}");
     assert!(!scene.root().join(".cvmfs_is_snapshotting").exists());
-    let place = esker_admin::CheckPlace {
-        root: scene.root(),
-        name: RepositoryName::parse(NAME).unwrap(),
-        keys: Some(scene.workshop.keys().public().unwrap()),
-        spool: None,
-    };
-    let report = esker_admin::Check::new(&|_| ()).run(&place, now()).unwrap();
-    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+    scene.check("after a replication");
 }
 
 #[test]
@@ -301,8 +310,8 @@ fn repositories_of_the_reference_are_replicated_with_all_tagged_revisions() {
         let copied = judge(&root);
         copied.assert_whole(fixture.name());
         assert_same_trees(&judge(&unpacked.path()).listing(), &copied.listing());
-        let place = esker_admin::CheckPlace { root, name, keys: None, spool: None };
-        let report = esker_admin::Check::new(&|_| ()).run(&place, now()).unwrap();
+        let place = CheckPlace { root, name, keys: None, spool: None };
+        let report = Check::new(&|_| ()).run(&place, now()).unwrap();
         assert!(report.findings.is_empty(), "{:#?}", report.findings);
     }
 }

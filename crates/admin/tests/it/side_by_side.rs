@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
 use std::sync::Mutex;
-use std::time::{Duration, SystemTime};
 
 use esker_admin::{AdminError, Ingest, Owner, Phase, Publish, Report, Repository};
 use esker_format::name::RepositoryName;
@@ -15,21 +13,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use crate::scene::disks;
-use crate::workshop::{NAME, Workshop, now, options, publish};
-
-/// A folder with these files. All have the same time, so that files with the same content are the same.
-fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    files.iter().for_each(|(path, content)| write(&folder.path().join(path), content));
-    folder
-}
-
-fn write(path: &Path, content: &str) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, content).unwrap();
-    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1_600_000_000);
-    fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
-}
+use crate::workshop::{NAME, Workshop, folder, now, options, publish, write};
 
 /// A repository with two directories, each in a nested catalog.
 fn prepared() -> Workshop {

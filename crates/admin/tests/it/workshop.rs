@@ -1,9 +1,10 @@
 //! A repository and a source folder to try things with.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
     AdminError, KeyFolder, NewRepository, Progress, Publish, PublishOptions, Report, Repository, TagRequest,
@@ -114,6 +115,21 @@ impl Workshop {
 
 fn paths_in(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder).unwrap().map(|found| found.unwrap().path()).collect()
+}
+
+/// A folder with these files. All have the same time, so that files with the same content are the same.
+pub(crate) fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    files.iter().for_each(|(path, content)| write(&folder.path().join(path), content));
+    folder
+}
+
+/// Writes a file with that time, and the folders above it.
+pub(crate) fn write(path: &Path, content: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+    let time = UNIX_EPOCH + Duration::from_secs(1_600_000_000);
+    fs::File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
 }
 
 pub(crate) fn publish(repository: &Repository, source: &Path, target: &str) -> Result<Report, AdminError> {

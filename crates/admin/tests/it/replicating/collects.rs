@@ -59,10 +59,11 @@ fn a_collect_on_a_replica_keeps_the_signed_head_and_deletes_what_no_kept_revisio
 #[test]
 fn condemned_objects_that_a_new_head_needs_again_stay() {
     let scene = untagged();
-    change(&scene, "returns");
-    scene.with(head_only).unwrap();
-    change(&scene, "other");
-    scene.with(head_only).unwrap();
+    // The tag `trunk-previous` keeps the revision before the head.
+    for content in ["returns", "between", "other"] {
+        change(&scene, content);
+        scene.with(head_only).unwrap();
+    }
     let collect = Collect { keep: Keep::Last(0), grace: 3600, threads: 2, ..Collect::new(&|_| ()) };
     let first = collect.run(&open(&scene), now()).unwrap();
     assert!(first.waiting.is_some_and(|waiting| waiting.objects > 0), "{first:?}");
@@ -83,8 +84,10 @@ fn a_condemned_catalog_is_not_taken_for_complete() {
     change(&scene, "returns");
     scene.with(head_only).unwrap();
     let returning = head(&scene.workshop.root());
-    change(&scene, "other");
-    scene.with(head_only).unwrap();
+    for content in ["between", "other"] {
+        change(&scene, content);
+        scene.with(head_only).unwrap();
+    }
     let collect = Collect { keep: Keep::Last(0), grace: 3600, threads: 2, ..Collect::new(&|_| ()) };
     collect.run(&open(&scene), now()).unwrap();
     fs::remove_file(stored(&scene, "returns")).unwrap();

@@ -87,14 +87,7 @@ impl Model {
             return;
         }
         let revision = head(&self.scene.root()).revision;
-        let place = esker_admin::CheckPlace {
-            root: self.scene.root(),
-            name: RepositoryName::parse(NAME).unwrap(),
-            keys: Some(self.scene.workshop.keys().public().unwrap()),
-            spool: None,
-        };
-        let report = esker_admin::Check::new(&|_| ()).run(&place, now()).unwrap();
-        assert!(report.findings.is_empty(), "step {step}: {:#?}", report.findings);
+        self.scene.check(&format!("step {step}"));
         let found = findings(&self.scene.workshop, &self.scene.root()).listing();
         assert_same_trees(&self.published[&revision], &found);
     }

@@ -16,14 +16,7 @@ fn the_newest_tagged_revisions_are_copied_if_a_number_is_given() {
     revisions(&scene, 5);
     let done = scene.with(|replicate| replicate.revisions = RevisionLimit::Newest(2)).unwrap();
     assert_eq!(done.revisions, 2, "{done:?}");
-    let place = esker_admin::CheckPlace {
-        root: scene.root(),
-        name: RepositoryName::parse(NAME).unwrap(),
-        keys: Some(scene.workshop.keys().public().unwrap()),
-        spool: None,
-    };
-    let report = esker_admin::Check::new(&|_| ()).run(&place, now()).unwrap();
-    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+    let report = scene.check("two tagged revisions");
     assert_eq!((report.revisions, report.notes.len()), (3, 1), "{:?}", report.notes);
     // All of them, when asked for.
     let done = scene.replicate();
@@ -46,15 +39,7 @@ fn a_tagged_revision_that_no_server_has_any_more_is_left_out() {
     let findings = findings(&scene.workshop, &scene.root());
     assert_same_trees(&scene.workshop.check().listing(), &findings.listing());
     // Its catalogs are not here, so a collect and the next run know that it is not.
-    let name = RepositoryName::parse(NAME).unwrap();
-    let place = esker_admin::CheckPlace {
-        root: scene.root(),
-        name,
-        keys: Some(scene.workshop.keys().public().unwrap()),
-        spool: None,
-    };
-    let report = esker_admin::Check::new(&|_| ()).run(&place, now()).unwrap();
-    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+    scene.check("without a revision");
     rule.lift();
     let done = scene.with(|replicate| replicate.full = true).unwrap();
     assert!(done.skipped.is_empty() && done.objects == 1, "{done:?}");
@@ -96,15 +81,9 @@ fn a_partial_replica_has_the_catalogs_of_its_paths_and_says_so() {
         scene.root().join(object.strip_prefix(scene.workshop.root()).unwrap())
     };
     assert!(object("a/deep 1").exists() && !object("b 1").exists());
-    let place = esker_admin::CheckPlace {
-        root: scene.root(),
-        name: RepositoryName::parse(NAME).unwrap(),
-        keys: Some(scene.workshop.keys().public().unwrap()),
-        spool: None,
-    };
     let mut check = esker_admin::Check::new(&|_| ());
     check.selected = vec![b"/a/deep".to_vec()];
-    let report = check.run(&place, now()).unwrap();
+    let report = check.run(&scene.place(), now()).unwrap();
     assert!(report.findings.is_empty(), "{:#?}", report.findings);
     // The others come with a wider selection, although the root catalog is here already.
     let done = scene.replicate();
