@@ -9,7 +9,6 @@ pub mod plain;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
-use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use esker_store::{Callback, Engine, EngineOptions, Fetch, Priority, StoreError, Stored, Urgency, connect};
@@ -18,11 +17,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
 use crate::conditions::Conditions;
+use crate::proxied::{Turns, Way};
 use crate::serve::{self, Served};
 use crate::squid::Squid;
-use crate::startup::status::cpu_of;
-use crate::statistics::{Estimate, median, median_of, ratio_of};
-use crate::sys::Used;
 use crate::table;
 use esker_testkit::soak::Random;
 
@@ -69,23 +66,6 @@ pub struct Report {
     pub ways: Vec<Way>,
 }
 
-/// Results of one method of fetching.
-#[derive(Clone, Debug, Serialize)]
-pub struct Way {
-    /// Name of the method.
-    pub name: String,
-    /// Seconds until all clients had all objects.
-    pub real: Estimate,
-    /// Time relative to the plain fetcher.
-    pub ratio: Option<Estimate>,
-    /// Processor seconds of the proxy.
-    pub proxy_cpu: f64,
-    /// Processor seconds of the clients.
-    pub own_cpu: f64,
-    /// Seconds of each run.
-    pub runs: Vec<f64>,
-}
-
 /// Measures all methods in turns, after a run that fills the proxy's cache.
 pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
     raise_descriptor_limit()?;
@@ -101,34 +81,17 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
     say(&format!("{} objects, {} MB, into the proxy", objects.len(), bytes / 1_000_000));
     plain::fetch(squid.address, &url, &objects, 1, 4)?;
     let names = [format!("{} clients", plan.clients), format!("{} plain connections", plan.connections)];
-    let mut reals = [Vec::new(), Vec::new()];
-    let mut cpus = [Vec::new(), Vec::new()];
-    let mut own = [Vec::new(), Vec::new()];
+    let mut turns = Turns::default();
     for repetition in 0..plan.repetitions {
         say(&format!("{} of {}", repetition + 1, plan.repetitions));
-        for place in 0..2 {
-            let way = (place + repetition) % 2;
-            let before = cpu_of(squid.pid()).context("the proxy is gone")?;
-            let own_before = Used::now()?.processor;
-            let start = Instant::now();
-            match way {
-                0 => emulate(&url, &objects, plan.clients, plan.requests)?,
-                _ => plain::fetch(squid.address, &url, &objects, plan.clients, plan.connections)?,
-            }
-            reals[way].push(start.elapsed().as_secs_f64());
-            own[way].push((Used::now()?.processor - own_before).as_secs_f64());
-            cpus[way].push(cpu_of(squid.pid()).context("the proxy is gone")? - before);
+        for way in Turns::order(repetition) {
+            turns.run(way, squid.pid(), || match way {
+                0 => emulate(&url, &objects, plan.clients, plan.requests),
+                _ => plain::fetch(squid.address, &url, &objects, plan.clients, plan.connections),
+            })?;
         }
     }
-    let ways = names.into_iter().enumerate().map(|(way, name)| Way {
-        name,
-        real: median_of(&reals[way]),
-        ratio: (way == 0).then(|| ratio_of(&reals[0], &reals[1])),
-        proxy_cpu: median(&cpus[way]),
-        own_cpu: median(&own[way]),
-        runs: reals[way].clone(),
-    });
-    let ways = ways.collect();
+    let ways = turns.ways(names);
     let (clients, connections) = (plan.clients, plan.connections);
     Ok(Report { conditions, clients, objects: objects.len(), bytes, connections, apart, ways })
 }
@@ -246,25 +209,9 @@ impl Report {
     /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let total = (self.bytes * self.clients as u64) as f64;
-        let rows: Vec<Vec<String>> = self
-            .ways
-            .iter()
-            .map(|way| {
-                let range = |estimate: &Estimate| format!("{:.3}–{:.3}", estimate.low, estimate.high);
-                vec![
-                    way.name.clone(),
-                    String::new(),
-                    format!("{:.3}", way.real.point),
-                    range(&way.real),
-                    way.ratio.map_or_else(|| "1".into(), |ratio| format!("{:.3}", ratio.point)),
-                    way.ratio.map_or_else(String::new, |ratio| range(&ratio)),
-                    format!("{:.0}", total / 1e6 / way.real.point),
-                    format!("{:.2}", way.proxy_cpu),
-                    format!("{:.2}", way.own_cpu),
-                ]
-            })
-            .collect();
-        let header = ["", "", "real s", "95 %", "ratio", "95 %", "MB/s", "proxy CPU s", "own CPU s"];
+        let row = |way: &Way| [vec![way.name.clone(), String::new()], way.cells(total).to_vec()].concat();
+        let rows: Vec<_> = self.ways.iter().map(row).collect();
+        let header = [&["", ""], &Way::HEADER[..], &["own CPU s"]].concat();
         format!(
             "{} objects, {} MB, fetched {} times\n{}\n\n{}",
             self.objects,

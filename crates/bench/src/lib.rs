@@ -33,6 +33,7 @@ pub mod measure;
 pub mod nodes;
 pub mod plot;
 pub mod prepare;
+pub mod proxied;
 pub mod publish;
 pub mod publisher;
 pub mod pynamic;

@@ -7,7 +7,6 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -17,11 +16,9 @@ use tempfile::TempDir;
 use crate::child::Ending;
 use crate::clients::{Object, choose, plain, raise_descriptor_limit};
 use crate::conditions::Conditions;
+use crate::proxied::{Turns, Way};
 use crate::serve::{self, Served};
 use crate::squid::Squid;
-use crate::startup::status::cpu_of;
-use crate::statistics::{Estimate, median, median_of, ratio_of};
-use crate::sys::Used;
 use crate::table;
 
 /// Options of the measurement.
@@ -56,23 +53,6 @@ pub struct Report {
     pub bytes: u64,
     /// The two proxies.
     pub ways: Vec<Way>,
-}
-
-/// Results of one proxy.
-#[derive(Clone, Debug, Serialize)]
-pub struct Way {
-    /// Name of the proxy.
-    pub name: String,
-    /// Seconds until all clients had all objects.
-    pub real: Estimate,
-    /// Time relative to squid.
-    pub ratio: Option<Estimate>,
-    /// Processor seconds of the proxy.
-    pub proxy_cpu: f64,
-    /// Processor seconds of the clients.
-    pub own_cpu: f64,
-    /// Seconds of each run.
-    pub runs: Vec<f64>,
 }
 
 /// A running proxy with an empty cache.
@@ -129,32 +109,16 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
     let objects = choose(&plan.repository, plan.bytes)?;
     let bytes: u64 = objects.iter().map(|object| object.bytes).sum();
     let served = Served::start(&plan.esker, &plan.repository)?;
-    let (mut reals, mut cpus, mut own) = ([vec![], vec![]], [vec![], vec![]], [vec![], vec![]]);
+    let mut turns = Turns::default();
     for repetition in 0..plan.repetitions {
         say(&format!("{} of {}", repetition + 1, plan.repetitions));
-        for place in 0..2 {
-            let way = (place + repetition) % 2;
+        for way in Turns::order(repetition) {
             let proxy = Running::start(way, plan, &served, bytes)?;
             let url = serve::at(&served.url, proxy.address())?;
-            let before = cpu_of(proxy.pid()).context("the proxy is gone")?;
-            let own_before = Used::now()?.processor;
-            let start = Instant::now();
-            clients(proxy.address(), &url, &objects, plan)?;
-            reals[way].push(start.elapsed().as_secs_f64());
-            own[way].push((Used::now()?.processor - own_before).as_secs_f64());
-            cpus[way].push(cpu_of(proxy.pid()).context("the proxy is gone")? - before);
+            turns.run(way, proxy.pid(), || clients(proxy.address(), &url, &objects, plan))?;
         }
     }
-    let names = ["esker proxy", "squid"];
-    let ways = names.into_iter().enumerate().map(|(way, name)| Way {
-        name: name.to_owned(),
-        real: median_of(&reals[way]),
-        ratio: (way == 0).then(|| ratio_of(&reals[0], &reals[1])),
-        proxy_cpu: median(&cpus[way]),
-        own_cpu: median(&own[way]),
-        runs: reals[way].clone(),
-    });
-    let ways = ways.collect();
+    let ways = turns.ways(["esker proxy", "squid"].map(str::to_owned));
     Ok(Report { conditions, clients: plan.clients, objects: objects.len(), bytes, ways })
 }
 
@@ -173,21 +137,9 @@ impl Report {
     /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
         let total = (self.bytes * self.clients as u64) as f64;
-        let range = |estimate: &Estimate| format!("{:.3}–{:.3}", estimate.low, estimate.high);
-        let row = |way: &Way| {
-            vec![
-                way.name.clone(),
-                format!("{:.3}", way.real.point),
-                range(&way.real),
-                way.ratio.map_or_else(|| "1".into(), |ratio| format!("{:.3}", ratio.point)),
-                way.ratio.map_or_else(String::new, |ratio| range(&ratio)),
-                format!("{:.0}", total / 1e6 / way.real.point),
-                format!("{:.2}", way.proxy_cpu),
-                format!("{:.2}", way.own_cpu),
-            ]
-        };
+        let row = |way: &Way| [vec![way.name.clone()], way.cells(total).to_vec()].concat();
         let rows: Vec<_> = self.ways.iter().map(row).collect();
-        let header = ["", "real s", "95 %", "ratio", "95 %", "MB/s", "proxy CPU s", "client CPU s"];
+        let header = [&[""], &Way::HEADER[..], &["client CPU s"]].concat();
         format!(
             "{} clients, each {} objects, {} MB, through an empty cache\n{}\n\n{}",
             self.clients,
