@@ -13,6 +13,7 @@ mod output;
 mod process;
 mod progress;
 mod publisher;
+mod serving;
 mod settings;
 mod suggest;
 mod transaction;
@@ -88,8 +89,8 @@ impl Command {
         match self {
             Command::Mount(args) => args.log,
             Command::Broker(args) => args.log,
-            Command::Serve(args) => args.log,
-            Command::Proxy(args) => args.log,
+            Command::Serve(args) => args.serving.log,
+            Command::Proxy(args) => args.serving.log,
             _ => LogArgs::default(),
         }
     }

@@ -4,22 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_format::name::RepositoryName;
-use esker_run::notify;
+use esker_server::Options;
 use esker_server::proxy::{
     AllowedHost, CacheError, FindKeys, ProxyError, ProxyOptions, ProxyServer, Upstream,
 };
-use esker_server::{Limits, Options};
 use esker_store::Authorities;
-use rustix::thread::CapabilitySet;
 use serde_json::json;
 
-use super::serve::{
-    Controls, LogFormArg, access_log, connections_max, listen, listeners, log_output, signals, url,
-};
 use crate::error::{Context, Failure, Kind, chain};
-use crate::logging::LogArgs;
 use crate::output::{Output, parse_duration, parse_size, size};
 use crate::process::privileges;
+use crate::serving::{self, Controls, ServingArgs};
 use crate::settings::Settings;
 use crate::settings::public_keys::{master_keys, public_keys};
 
@@ -77,44 +72,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE|DIR")]
     ca: Vec<PathBuf>,
 
-    /// Largest number of open connections
-    #[arg(long, value_name = "COUNT", default_value_t = Limits::default().connections)]
-    connections: usize,
-
-    /// Largest number of connections of one client address; further ones get status 429
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-    client_connections: Option<u32>,
-
-    /// Largest number of requests of one client address in a second; further ones get status 429
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
-    client_rate: Option<u32>,
-
-    /// File for a line about each request, or - for standard output; SIGHUP opens it again
-    #[arg(long, value_name = "FILE")]
-    access_log: Option<PathBuf>,
-
-    /// Form of these lines
-    #[arg(long, value_name = "FORM", default_value = "combined", requires = "access_log")]
-    access_log_format: LogFormArg,
-
-    /// Address for Prometheus metrics, in place of /metrics on the address of clients
-    #[arg(long, value_name = "ADDR:PORT")]
-    metrics: Option<SocketAddr>,
-
-    /// Time limit in seconds for responses in progress when the proxy stops
-    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().grace.as_secs())]
-    grace: u64,
-
-    /// User to run as after binding the address, if root starts it [default: esker if there is such a user, else root]
-    #[arg(long, value_name = "USER")]
-    user: Option<String>,
-
-    /// Print one JSON object when ready and one at the end
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
-    pub(crate) log: LogArgs,
+    pub(crate) serving: ServingArgs,
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
@@ -123,30 +82,16 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             .hint("name the servers with --upstream URL, or hosts that clients name with --allow HOST"));
     }
     let keys = find_keys(&args.public_key, settings)?;
-    // Before there are threads: each has privileges of its own.
-    let account = privileges::named_or_usual(args.user.as_deref())?;
-    let listeners = listeners(args.listen)?;
-    let metrics = args.metrics.map(|address| listen(address, "--metrics")).transpose()?;
-    let log_output = log_output(args.access_log.as_deref())?;
+    let mut opened = args.serving.open(args.listen)?;
     let cache = std::path::absolute(&args.cache)
         .context(Kind::Usage, format!("--cache {} is no path", args.cache.display()))?;
-    if let Some(account) = &account {
+    if let Some(account) = &opened.account {
         let failed = format!("can't give {} to user {}", cache.display(), account.name);
         std::fs::create_dir_all(&cache)
             .and_then(|()| privileges::give_folder(&cache, account))
             .context(Kind::Failed, failed)?;
     }
-    privileges::become_user(account.as_ref(), CapabilitySet::empty())?;
-    let signals = signals()?;
-    let connections = args.connections.clamp(1, connections_max());
-    let limits = Limits {
-        connections,
-        listeners: (connections / 2).max(1),
-        grace: Duration::from_secs(args.grace),
-        client_connections: args.client_connections.map(|count| count as usize),
-        client_rate: args.client_rate,
-        ..Limits::default()
-    };
+    let signals = opened.drop_privileges()?;
     let options = ProxyOptions {
         own_url: args.own_url.clone(),
         peers: args.peer.clone(),
@@ -162,37 +107,26 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         allowed: args.allow.clone(),
         ..ProxyOptions::new(cache)
     };
-    let access_log = log_output.map(|output| access_log(output, args.access_log_format)).transpose()?;
-    let serving = Options { limits, access_log: access_log.clone(), metrics, ..Options::default() };
-    let proxy = ProxyServer::new(listeners, options, serving).map_err(|error| of_proxy(&error))?;
-    let url = url(proxy.address(), false);
-    let controls = Controls { stopper: proxy.stopper(), tls: None, access_log };
-    std::thread::Builder::new()
-        .name("stop".into())
-        .spawn(move || controls.follow(&signals))
-        .context(Kind::Failed, "can't start a thread")?;
+    let access_log = args.serving.start_log(&mut opened)?;
+    let limits = args.serving.limits();
+    let serving =
+        Options { limits, access_log: access_log.clone(), metrics: opened.metrics, ..Options::default() };
+    let proxy = ProxyServer::new(opened.listeners, options, serving).map_err(|error| of_proxy(&error))?;
+    let url = serving::url(proxy.address(), false);
+    Controls { stopper: proxy.stopper(), tls: None, access_log }.start(signals)?;
     let mut out = Output::new();
-    if args.json {
+    if args.serving.json {
         out.json(&json!({ "event": "ready", "url": url, "pid": std::process::id() }))?;
     } else {
         out.line(format!("proxy at {url}/, state at {url}/.esker/proxy"))?;
     }
     out.finish()?;
-    if let Err(error) = notify("READY=1") {
-        tracing::warn!("can't tell the service manager that the proxy is ready: {error}");
-    }
+    serving::tell_ready("proxy");
     let (served, mut status) = proxy.run().map_err(|error| of_proxy(&error))?;
     let mut out = Output::new();
-    if args.json {
+    if args.serving.json {
         status["event"] = "stopped".into();
-        status["served"] = json!({
-            "connections": served.connections,
-            "requests": served.requests,
-            "failures": served.failures,
-            "broken_off": served.broken_off,
-            "bytes": served.bytes,
-            "cut": served.cut,
-        });
+        status["served"] = serving::counts(&served);
         out.json(&status)?;
     } else {
         let fetched = status["objects"]["fetched_bytes"].as_u64().unwrap_or_default();

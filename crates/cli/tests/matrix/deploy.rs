@@ -98,6 +98,14 @@ fn check_rules(world: &TestEnv, port: u16, base: &str) {
     assert_eq!((part.status, part.len), (206, 4), "{}", part.head);
 }
 
+/// Checks a server of the repository's folder, and reads all of it through a mount.
+fn check_server(world: &TestEnv, port: u16) {
+    check_rules(world, port, "");
+    let object = ask(port, &format!("/cvmfs/full.test/{}", object(world)), "");
+    assert_eq!(object.field("Cache-Control"), Some("max-age=259200, immutable"));
+    read_through(world, &format!("http://127.0.0.1:{port}/cvmfs/full.test"), &[]);
+}
+
 #[test]
 fn nginx_serves_a_repository_with_the_file_of_deploy() {
     if !Web::has("nginx") {
@@ -109,11 +117,7 @@ fn nginx_serves_a_repository_with_the_file_of_deploy() {
         let listen = format!("listen 127.0.0.1:{}", ports[0]);
         configuration("nginx.conf", &[("/srv/cvmfs", root.clone()), ("listen 8000", listen)])
     });
-    let port = web.ports()[0];
-    check_rules(&world, port, "");
-    let object = ask(port, &format!("/cvmfs/full.test/{}", object(&world)), "");
-    assert_eq!(object.field("Cache-Control"), Some("max-age=259200, immutable"));
-    read_through(&world, &format!("http://127.0.0.1:{port}/cvmfs/full.test"), &[]);
+    check_server(&world, web.ports()[0]);
 }
 
 #[test]
@@ -129,11 +133,7 @@ fn apache_serves_a_repository_with_the_file_of_deploy() {
         let changes = [("/srv/cvmfs", root.clone()), ("Listen 8000", listen), ("*:8000", host)];
         configuration("apache.conf", &changes)
     });
-    let port = web.ports()[0];
-    check_rules(&world, port, "");
-    let object = ask(port, &format!("/cvmfs/full.test/{}", object(&world)), "");
-    assert_eq!(object.field("Cache-Control"), Some("max-age=259200, immutable"));
-    read_through(&world, &format!("http://127.0.0.1:{port}/cvmfs/full.test"), &[]);
+    check_server(&world, web.ports()[0]);
 }
 
 #[test]

@@ -1,0 +1,259 @@
+//! What the servers of the command line share: limits of clients, logs, metrics, signals and readiness.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use esker_run::{Received, die_by, inherited_listeners, notify, take_signals};
+use esker_server::{AccessLog, Limits, LogForm, LogOutput, LogTarget, Served, Server, Stopper, TlsFiles};
+use rustix::thread::CapabilitySet;
+use serde_json::{Value, json};
+
+use crate::error::{Context, Failure, Kind, chain};
+use crate::logging::LogArgs;
+use crate::process::privileges::{self, Account};
+
+/// Options of all servers.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ServingArgs {
+    /// Largest number of open connections
+    #[arg(long, value_name = "COUNT", default_value_t = Limits::default().connections)]
+    connections: usize,
+
+    /// Largest number of connections of one client address; further ones get status 429
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    client_connections: Option<u32>,
+
+    /// Largest number of requests of one client address in a second; further ones get status 429
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    client_rate: Option<u32>,
+
+    /// File for a line about each request, or - for standard output; SIGHUP opens it again
+    #[arg(long, value_name = "FILE")]
+    access_log: Option<PathBuf>,
+
+    /// Form of these lines
+    #[arg(long, value_name = "FORM", default_value = "combined", requires = "access_log")]
+    access_log_format: LogFormArg,
+
+    /// Address for Prometheus metrics, in place of /metrics on the address of clients
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+
+    /// Time limit in seconds for responses in progress at the end
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().grace.as_secs())]
+    grace: u64,
+
+    /// User to run as after binding the address, if root starts it [default: esker if there is such a user, else root]
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
+
+    /// Print one JSON object when ready and one at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// Form of the lines of the access log.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LogFormArg {
+    /// The form of Apache and nginx
+    Combined,
+    /// A JSON object
+    Json,
+}
+
+/// What a server opens before it gives up the privileges of root.
+pub(crate) struct Opened {
+    /// User to run as.
+    pub(crate) account: Option<Account>,
+    /// Sockets for clients.
+    pub(crate) listeners: Vec<TcpListener>,
+    /// Socket for metrics, if they have one of their own.
+    pub(crate) metrics: Option<TcpListener>,
+    log: Option<LogOutput>,
+}
+
+impl ServingArgs {
+    /// Opens sockets and the access log; called before there are threads, because each has privileges of its own.
+    pub(crate) fn open(&self, address: SocketAddr) -> Result<Opened, Failure> {
+        let account = privileges::named_or_usual(self.user.as_deref())?;
+        let listeners = listeners(address)?;
+        let metrics = self.metrics.map(|address| listen(address, "--metrics")).transpose()?;
+        let log = log_output(self.access_log.as_deref())?;
+        Ok(Opened { account, listeners, metrics, log })
+    }
+
+    /// Returns the limits of clients.
+    pub(crate) fn limits(&self) -> Limits {
+        let connections = self.connections.clamp(1, connections_max());
+        Limits {
+            connections,
+            listeners: (connections / 2).max(1),
+            grace: Duration::from_secs(self.grace),
+            client_connections: self.client_connections.map(|count| count as usize),
+            client_rate: self.client_rate,
+            ..Limits::default()
+        }
+    }
+
+    /// Starts the thread of the access log.
+    pub(crate) fn start_log(&self, opened: &mut Opened) -> Result<Option<AccessLog>, Failure> {
+        opened.log.take().map(|output| access_log(output, self.access_log_format)).transpose()
+    }
+}
+
+impl Opened {
+    /// Gives up the privileges of root, and takes the signals that end a server.
+    pub(crate) fn drop_privileges(&self) -> Result<mpsc::Receiver<Received>, Failure> {
+        privileges::become_user(self.account.as_ref(), CapabilitySet::empty())?;
+        signals()
+    }
+}
+
+/// Tells the service manager that the server is ready; one that is gone is no failure.
+pub(crate) fn tell_ready(server: &str) {
+    if let Err(error) = notify("READY=1") {
+        tracing::warn!("can't tell the service manager that the {server} is ready: {error}");
+    }
+}
+
+/// Returns the counts of a server that ended.
+pub(crate) fn counts(served: &Served) -> Value {
+    json!({
+        "connections": served.connections,
+        "requests": served.requests,
+        "failures": served.failures,
+        "broken_off": served.broken_off,
+        "bytes": served.bytes,
+        "cut": served.cut,
+    })
+}
+
+/// Handles the signals that end the server; called before any other thread starts.
+fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
+    let (sender, receiver) = mpsc::channel();
+    take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
+        // The receiver is gone before the server runs, and after.
+        if sender.send(received).is_err() {
+            die_by(received.signal);
+        }
+    })
+    .context(Kind::Failed, "can't handle signals")?;
+    Ok(receiver)
+}
+
+/// What signals act on.
+pub(crate) struct Controls {
+    pub(crate) stopper: Stopper,
+    pub(crate) tls: Option<Arc<TlsFiles>>,
+    pub(crate) access_log: Option<AccessLog>,
+}
+
+impl Controls {
+    /// Acts on signals, in a thread of its own.
+    pub(crate) fn start(self, signals: mpsc::Receiver<Received>) -> Result<(), Failure> {
+        let started = std::thread::Builder::new().name("stop".into()).spawn(move || self.follow(&signals));
+        started.context(Kind::Failed, "can't start a thread").map(drop)
+    }
+
+    /// Reads files again at SIGHUP, stops the server at the first other signal and ends the process at the second.
+    fn follow(&self, signals: &mpsc::Receiver<Received>) {
+        let mut stops = false;
+        while let Ok(received) = signals.recv() {
+            if received.signal == libc::SIGHUP && (self.tls.is_some() || self.access_log.is_some()) {
+                self.reload();
+            } else if stops {
+                die_by(received.signal);
+            } else {
+                stops = true;
+                // A manager that is gone needs no news.
+                let _ = notify("STOPPING=1");
+                self.stopper.stop();
+            }
+        }
+    }
+
+    fn reload(&self) {
+        if let Some(log) = &self.access_log {
+            log.reopen();
+        }
+        if let Some(Err(error)) = self.tls.as_ref().map(|tls| tls.reload()) {
+            tracing::warn!("keeping the old certificate: {}", chain(&error));
+        }
+    }
+}
+
+/// Returns the sockets for clients: those that the service manager passes, or else one at the address.
+fn listeners(address: SocketAddr) -> Result<Vec<TcpListener>, Failure> {
+    let passed =
+        inherited_listeners().context(Kind::Failed, "can't use the sockets of the service manager")?;
+    if passed.is_empty() { Ok(vec![listen(address, "--listen")?]) } else { Ok(passed) }
+}
+
+fn listen(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
+    Server::listen(address).map_err(|error| {
+        Failure::new(Kind::Network, chain(&error)).hint(format!(
+            "choose another address or port with {option} ADDR:PORT; port 0 takes any free one"
+        ))
+    })
+}
+
+/// Opens the file of the access log, without a thread.
+fn log_output(path: Option<&Path>) -> Result<Option<LogOutput>, Failure> {
+    let Some(path) = path else { return Ok(None) };
+    let target = if path.as_os_str() == "-" { LogTarget::Stdout } else { LogTarget::File(path.to_owned()) };
+    let output = LogOutput::open(target).map_err(|error| {
+        Failure::new(Kind::Failed, format!("can't open the access log {}: {error}", path.display()))
+            .hint("name a file in a folder that the server may write to with --access-log FILE")
+    })?;
+    Ok(Some(output))
+}
+
+fn access_log(output: LogOutput, form: LogFormArg) -> Result<AccessLog, Failure> {
+    let form = match form {
+        LogFormArg::Combined => LogForm::Combined,
+        LogFormArg::Json => LogForm::Json,
+    };
+    AccessLog::start(output, form).context(Kind::Failed, "can't start a thread")
+}
+
+/// Returns the limit of connections. A connection needs a socket and a file, an idle one a socket, and the rest of the
+/// process a few more.
+fn connections_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit
+        .map_or(usize::MAX, |limit| usize::try_from(limit.saturating_sub(128) / 3).unwrap_or(usize::MAX))
+        .max(1)
+}
+
+/// Returns the server's URL for this machine.
+pub(crate) fn url(address: SocketAddr, is_secure: bool) -> String {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    let scheme = if is_secure { "https" } else { "http" };
+    format!("{scheme}://{}", SocketAddr::new(ip, address.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_can_be_used_as_they_are() {
+        for (address, expected) in [
+            ("127.0.0.1:8000", "http://127.0.0.1:8000"),
+            ("0.0.0.0:80", "http://127.0.0.1:80"),
+            ("[::]:80", "http://[::1]:80"),
+            ("10.1.2.3:80", "http://10.1.2.3:80"),
+        ] {
+            assert_eq!(url(address.parse().expect("an address"), false), expected);
+        }
+    }
+}
