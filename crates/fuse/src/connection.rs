@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_threads::Pool;
+use esker_threads::{Pool, waits};
 use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Kind, Listing, NodeWithAttr, Tree, TreeError};
 
 use crate::abi::XattrSize;
@@ -281,7 +281,12 @@ impl Connection {
         match answer {
             Ok(data) => {
                 let claim = || self.inflight.claim(request);
-                match data::send(&request.channel, request.unique, &data, len, claim) {
+                let before = waits::tally();
+                let sent = data::send(&request.channel, request.unique, &data, len, claim);
+                if request.was_left() {
+                    self.counters.waits(request.opcode, waits::tally().since(before));
+                }
+                match sent {
                     Ok(()) => self.done(request, Ok(())),
                     Err(Failure::Kernel(error)) => self.done(request, Err(error)),
                     Err(Failure::Source(_)) if !request.reread.swap(true, Ordering::Relaxed) => {
@@ -397,6 +402,10 @@ impl Connection {
     }
 
     fn done(&self, request: &Request, sent: io::Result<()>) {
+        if request.was_left() {
+            self.counters.waits(request.opcode, request.waits());
+            self.counters.late_reply(request.opcode, request.received.elapsed());
+        }
         self.inflight.answered(request);
         match sent {
             // The caller is gone, or the mount is.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use esker_cache_share::FileError;
 use parking_lot::{Condvar, Mutex};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize};
 
 use crate::revisions::Revisions;
@@ -230,6 +231,17 @@ pub fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Respo
             _ => error,
         })
         .map_err(FileError::on("ask the daemon at", socket))
+}
+
+/// Sends a request to the daemon at `socket`, whose whole reply has to arrive by `deadline`. Doesn't wait for a daemon
+/// that accepts no connections.
+pub fn ask_by(socket: &Path, request: &Request, deadline: Instant) -> io::Result<Response> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    let stream = UnixStream::from(stream);
+    stream.set_nonblocking(false)?;
+    ask_on(&stream, request, deadline)
 }
 
 /// Sends a request on a connection. The whole reply has to arrive by `deadline`.

@@ -12,7 +12,7 @@ use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
 use esker_fuse::{Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Unmount};
 use esker_prefetch::{RecordingTree, ReplayerCommand, SequenceStore};
-use esker_store::{Datagrams, ObjectStore};
+use esker_store::{Datagrams, ObjectStore, StoreStatus};
 use esker_threads::watchdog;
 use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
@@ -29,6 +29,7 @@ use crate::revisions::{Looks, Shown};
 use crate::status::{self, MountStatus, Presentation, seconds};
 use crate::talk::Talk;
 use crate::telemetry;
+use crate::usage;
 
 /// Time limit for clients of the control socket to read their last reply.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
@@ -463,9 +464,29 @@ impl Served {
     }
 
     fn status(&self) -> MountStatus {
+        match &self.content {
+            Content::Repository(repository, view) => {
+                of_repository(self.base_status(), repository, view, repository.store.status())
+            }
+            Content::Image(image) => {
+                let status = self.base_status();
+                let (image, errors) = (image.status)();
+                MountStatus { fixed: true, since: status.mounted, image: Some(image), errors, ..status }
+            }
+        }
+    }
+
+    /// Returns the status of a repository from memory, without asking the cache's writer; `None` for an image.
+    pub(crate) fn known_status(&self) -> Option<MountStatus> {
+        let (repository, view) = self.content.repository().ok()?;
+        Some(of_repository(self.base_status(), repository, view, repository.store.known_status()))
+    }
+
+    /// Returns what the status of every mount has.
+    fn base_status(&self) -> MountStatus {
         let (repository, url, _) = self.content.names();
         let counters = self.session.counters();
-        let status = MountStatus {
+        MountStatus {
             mountpoint: self.mountpoint.clone(),
             command: self.command.clone(),
             repository,
@@ -479,22 +500,20 @@ impl Served {
             nodes: counters.nodes,
             notifications: counters.notifications,
             hired: counters.hired,
+            process: usage::of_this_process(),
             ..MountStatus::default()
-        };
-        match &self.content {
-            Content::Repository(repository, view) => of_repository(status, repository, view),
-            Content::Image(image) => {
-                let (image, errors) = (image.status)();
-                MountStatus { fixed: true, since: status.mounted, image: Some(image), errors, ..status }
-            }
         }
     }
 }
 
 /// Adds the status of a repository and its view.
-fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> MountStatus {
+fn of_repository(
+    status: MountStatus,
+    repository: &Repository,
+    view: &View,
+    store: StoreStatus,
+) -> MountStatus {
     let view = view.status();
-    let store = repository.store.status();
     let head = repository.heads.current();
     let mut errors: Vec<_> = view.failures.into_iter().map(status::Failure::from).collect();
     errors.extend(store.cache.disk_failure.clone().map(status::Failure::of_cache));

@@ -23,5 +23,5 @@ pub use error::{ErrorKind, TreeError, errno};
 pub use listing::{Cookie, DirEntry, FIRST_COOKIE, LAST_COOKIE, Listing, whole_listing};
 pub use node::{Ino, Node, NodeKey, PAYLOAD_LEN, Payload};
 pub use reply::Reply;
-pub use requester::{Pending, Progress, Requester};
+pub use requester::{Pending, Progress, Requester, Waits};
 pub use tree::{Change, NodeWithAttr, Tree, Watcher};

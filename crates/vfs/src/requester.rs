@@ -3,8 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use esker_threads::waits::WaitTimes;
+
 /// Returns the time of the latest arrival of bytes for a call; `None` before the first.
 pub type Progress = Box<dyn Fn() -> Option<Instant> + Send + Sync>;
+
+/// Returns the waits of a call since it began to wait for something.
+pub type Waits = Box<dyn Fn() -> WaitTimes + Send + Sync>;
 
 /// A pending call with a deadline.
 pub trait Pending: Send + Sync {
@@ -15,6 +20,11 @@ pub trait Pending: Send + Sync {
 
     /// Extends the call's deadline from the last arrival that `progress` reports, too.
     fn follow(&self, progress: Progress);
+
+    /// Adds waits of other threads to those of the call.
+    fn add_waits(&self, waits: Waits) {
+        drop(waits);
+    }
 }
 
 /// User of a call, and the pending call.
@@ -41,6 +51,13 @@ impl Requester {
     pub fn follow(&self, progress: impl Fn() -> Option<Instant> + Send + Sync + 'static) {
         if let Some(pending) = &self.pending {
             pending.follow(Box::new(progress));
+        }
+    }
+
+    /// Counts waits of other threads as waits of the call, by their causes.
+    pub fn add_waits(&self, waits: impl Fn() -> WaitTimes + Send + Sync + 'static) {
+        if let Some(pending) = &self.pending {
+            pending.add_waits(Box::new(waits));
         }
     }
 }
