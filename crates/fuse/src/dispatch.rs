@@ -156,7 +156,9 @@ impl Connection {
             let sent = self.refuse_at_once(channel, header, esker_vfs::errno(ErrorKind::Stale));
             return self.note_send(sent);
         };
-        let request = self.request(channel, slot, header, (id, node), op);
+        let trace = self.tracers.begin(header.pid);
+        let request = self.request(channel, slot, header, (id, node), op).traced(trace);
+        let request = Arc::new(request);
         self.inflight.add(&request);
         // Before the tree is called: a worker that it blocks can't do it afterwards.
         self.timer.note_activity();
@@ -183,6 +185,9 @@ impl Connection {
             if self.inflight.claim(request) {
                 self.inflight.answered(request);
                 self.note_send(request.channel.plain(request.unique, &wire::attr_out(&attr)));
+                if let Some(trace) = &request.trace {
+                    trace.end(request);
+                }
             }
             return;
         }
@@ -196,11 +201,11 @@ impl Connection {
         header: &InHeader,
         about: (NodeId, Node),
         op: TreeOp,
-    ) -> Arc<Request> {
+    ) -> Request {
         let numbers = (header.unique, header.opcode);
         let from = (header.pid, self.user(header), self.batches.load(Ordering::SeqCst));
         let deadline = self.shared_deadlines.inherited(about.0, &op);
-        Arc::new(Request::new(numbers, about, from, op, deadline, Arc::clone(channel), slot))
+        Request::new(numbers, about, from, op, deadline, Arc::clone(channel), slot)
     }
 
     /// Returns the calling user. An overlay reads as the user who mounted it, so behind one it is the user of the
