@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_vfs::{Node, Origin, OriginOf};
+use esker_vfs::{Node, NodeKey, Origin, OriginOf};
 use parking_lot::{Mutex, RwLock};
 
 use crate::inflight::{Request, TreeOp};
@@ -39,7 +39,7 @@ pub struct Call {
     /// Name of a lookup.
     pub name: Option<Box<[u8]>>,
     /// Node that a lookup found.
-    pub found: Option<Node>,
+    pub found: Option<NodeKey>,
     /// Calling thread, 0 if unknown.
     pub caller: u32,
     /// Time at which the request was read from the kernel.
@@ -147,7 +147,7 @@ struct Facts {
     errno: i32,
     bytes: u64,
     from_file: bool,
-    found: Option<Node>,
+    found: Option<NodeKey>,
     /// Node that the request concerns, if it isn't that of the request.
     node: Option<Node>,
     origins: Vec<OriginOf>,
@@ -160,7 +160,7 @@ impl Trace {
     }
 
     pub(crate) fn found(&self, node: &Node) {
-        self.facts.lock().found = Some(*node);
+        self.facts.lock().found = Some(node.key);
     }
 
     pub(crate) fn concerns(&self, node: &Node) {

@@ -29,3 +29,4 @@ mod sys;
 pub mod syslog;
 pub mod talk;
 pub mod telemetry;
+pub mod trace;
