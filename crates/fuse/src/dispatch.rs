@@ -185,7 +185,9 @@ impl Connection {
             self.note_send(sent);
             return true;
         };
-        let request = self.request(channel, slot, (header, since), (id, node), op);
+        let trace = self.tracers.begin(header.pid);
+        let request = self.request(channel, slot, (header, since), (id, node), op).traced(trace);
+        let request = Arc::new(request);
         self.inflight.add(&request);
         // Before the tree is called: a worker that it blocks can't do it afterwards.
         self.timer.note_activity();
@@ -214,6 +216,9 @@ impl Connection {
             if self.inflight.claim(request) {
                 self.inflight.answered(request);
                 self.note_send(request.channel.plain(request.unique, &wire::attr_out(&attr)));
+                if let Some(trace) = &request.trace {
+                    trace.end(request);
+                }
             }
             return;
         }
@@ -227,11 +232,11 @@ impl Connection {
         (header, since): (&InHeader, Instant),
         about: (NodeId, Node),
         op: TreeOp,
-    ) -> Arc<Request> {
+    ) -> Request {
         let numbers = (header.unique, header.opcode);
         let from = (header.pid, self.user(header), self.batches.load(Ordering::SeqCst));
         let deadline = self.shared_deadlines.inherited(about.0, &op);
-        Arc::new(Request::new(numbers, about, from, op, (since, deadline), Arc::clone(channel), slot))
+        Request::new(numbers, about, from, op, (since, deadline), Arc::clone(channel), slot)
     }
 
     /// Returns the calling user. An overlay reads as the user who mounted it, so behind one it is the user of the

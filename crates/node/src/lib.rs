@@ -30,4 +30,5 @@ mod sys;
 pub mod syslog;
 pub mod talk;
 pub mod telemetry;
+pub mod trace;
 mod usage;

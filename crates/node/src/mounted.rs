@@ -1,6 +1,7 @@
 //! Serves a mounted repository or image in this process, from mounting to cleaning up.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -29,6 +30,8 @@ use crate::revisions::{Looks, Shown};
 use crate::status::{self, MountStatus, Presentation, seconds};
 use crate::talk::Talk;
 use crate::telemetry;
+use crate::trace::subscriber::Traces;
+use crate::trace::{Activity, TraceRequest, TraceStart};
 use crate::usage;
 
 /// Time limit for clients of the control socket to read their last reply.
@@ -197,6 +200,7 @@ pub(crate) struct Served {
     /// Registration; none once the tree is unmounted, so that another mount may take the path.
     registration: Mutex<Option<Registration>>,
     mounted: SystemTime,
+    traces: Traces,
 }
 
 /// Services that report about a mount during its lifetime.
@@ -335,14 +339,16 @@ impl Mounted {
             listening,
             registration: Mutex::new(registration),
             mounted: SystemTime::now(),
+            traces: Traces::default(),
         });
         if let Content::Repository(_, view) = &served.content {
             view.tell(Arc::new(OfMount(Arc::downgrade(&served))));
         }
         let beside = Beside::start(plan.telemetry, plan.talk, &served);
-        let answering = served.clone();
+        let (answering, tracing) = (served.clone(), served.clone());
         let answer = Arc::new(move |request| answering.answer(request));
-        let control = socket.map(|socket| socket.serve(answer)).transpose();
+        let trace = Arc::new(move |request: &TraceRequest, client| tracing.trace(request, client));
+        let control = socket.map(|socket| socket.serve_with_traces(answer, trace)).transpose();
         let control = control.map_err(MountedError::Thread)?;
         Ok(Self { served, control, beside: Mutex::new(Some(beside)) })
     }
@@ -378,6 +384,7 @@ impl Mounted {
             tracing::warn!("{error}; detaching");
         }
         drop(self.beside.lock().take());
+        self.served.traces.close();
         // The client that asked to unmount gets its reply before the registry's lock is dropped.
         if let Some(control) = &self.control {
             control.drain(DRAIN_PATIENCE);
@@ -441,6 +448,10 @@ impl Served {
                 },
                 Err(response) => response,
             },
+            Request::Trace(_) => {
+                Response::Failed { message: "a trace needs a connection of its own".to_owned() }
+            }
+            Request::Activity => Response::Activity(Box::new(self.activity().now(&self.session))),
             Request::Unmount { .. } if self.command.is_some() => {
                 let pid = std::process::id();
                 let message = format!("it is mounted for a command alone and ends with process {pid}");
@@ -459,6 +470,53 @@ impl Served {
                     }
                     Err(error) => Response::Failed { message: error.to_string() },
                 }
+            }
+        }
+    }
+
+    /// Serves a trace until its client ends it.
+    fn trace(&self, request: &TraceRequest, client: UnixStream) -> std::io::Result<()> {
+        let (repository, ..) = self.content.names();
+        let start = TraceStart {
+            mountpoint: self.mountpoint.display().to_string(),
+            repository,
+            revision: match &self.content {
+                Content::Repository(_, view) => view.status().revision,
+                Content::Image(_) => 0,
+            },
+            image: matches!(self.content, Content::Image(_)),
+            shown_with: self.shown_with,
+            daemon: std::process::id(),
+            warning: None,
+        };
+        self.traces.serve(&self.session, request, start, client)
+    }
+
+    /// Returns the counters for `esker top`, without waiting for another process.
+    fn activity(&self) -> Activity {
+        let (repository, ..) = self.content.names();
+        let activity = Activity {
+            mountpoint: self.mountpoint.display().to_string(),
+            command: self.command.clone(),
+            repository,
+            shown_with: self.shown_with,
+            ..Activity::default()
+        };
+        match &self.content {
+            Content::Repository(repository, view) => {
+                let (view, store) = (view.status(), repository.store.known_status());
+                Activity {
+                    hits: view.counters.reads.saturating_sub(view.counters.misses),
+                    misses: view.counters.misses,
+                    received_bytes: store.network.received_bytes,
+                    offline: view.offline.map(|offline| offline.reason),
+                    failures: view.counters.failures,
+                    ..activity
+                }
+            }
+            Content::Image(image) => {
+                let (image, errors) = (image.status)();
+                Activity { received_bytes: image.read_bytes, failures: errors.len() as u64, ..activity }
             }
         }
     }
