@@ -1,5 +1,7 @@
 //! What the servers of the command line share: limits of clients, logs, metrics, signals and readiness.
 
+pub(crate) mod storage;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};

@@ -51,7 +51,7 @@ pub use callback::Callback;
 pub use cancel_token::CancelToken;
 pub use counter::Counter;
 pub use destinations::{DestinationRule, Destinations};
-pub use engine::{Engine, EngineOptions, connect, connect_straight};
+pub use engine::{Engine, EngineOptions, connect, connect_bucket, connect_straight};
 pub use error::{Blame, Cause, Phase, StoreError, names};
 pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
