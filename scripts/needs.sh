@@ -55,8 +55,8 @@ command -v newuidmap >/dev/null || missing+=(uidmap)
 namespaces=/proc/sys/user/max_user_namespaces
 [ -e "$namespaces" ] && [ "$(cat "$namespaces")" -eq 0 ] && blocked+=("sysctl -w user.max_user_namespaces=15000")
 for setting in kernel/unprivileged_userns_clone:1 kernel/apparmor_restrict_unprivileged_userns:0; do
-    file=/proc/sys/${setting%:*} wanted=${setting#*:}
-    [ -e "$file" ] && [ "$(cat "$file")" != "$wanted" ] && blocked+=("sysctl -w $(tr / . <<<"${setting%:*}")=$wanted")
+    file=/proc/sys/${setting%:*} value=${setting#*:}
+    [ -e "$file" ] && [ "$(cat "$file")" != "$value" ] && blocked+=("sysctl -w $(tr / . <<<"${setting%:*}")=$value")
 done
 
 # The judge of accessible pages, a file for tests only. It takes a few seconds, once.
