@@ -7,6 +7,8 @@
 mod administration;
 mod broker;
 mod browsing;
+mod bucket_publishers;
+mod bucket_server;
 mod caring;
 mod chain;
 mod collecting;
