@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   Role ──► groups of system calls ──► filter of this thread and those that it starts
-//!   Policy (role and paths) ──► Landlock rules ──► same threads
+//!   Policy (role and paths) ──► opened paths ──► Landlock rules ──► same threads
 //! ```
 //!
 //! Restrictions belong to a thread, and a thread inherits those of its starter. So a daemon calls
-//! [`Policy::enforce`] before it starts threads. A refused call returns `EPERM`; `clone3` returns `ENOSYS`, whose
+//! [`Prepared::enforce`] before it starts threads. A refused call returns `EPERM`; `clone3` returns `ENOSYS`, whose
 //! callers then use `clone`, whose flags a filter can check.
 #![deny(unsafe_code)]
 
@@ -17,6 +17,6 @@ mod policy;
 mod role;
 mod table;
 
-pub use policy::{ConfineError, Confinement, Policy};
+pub use policy::{Confinement, Policy, Prepared};
 pub use role::Role;
 pub use table::table;

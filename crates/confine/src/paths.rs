@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, PathFd, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, RulesetError,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError,
 };
 
 use crate::role::{Network, Reading, Role};
@@ -32,53 +32,72 @@ const NULL: &str = "/dev/null";
 /// The device of mounts.
 pub(crate) const FUSE: &str = "/dev/fuse";
 
-/// Restricts this thread and those that it starts. Returns the version of Landlock; `None` if the kernel has none.
-pub(crate) fn restrict(
-    role: Role,
-    read: &[PathBuf],
-    write: &[PathBuf],
-) -> Result<Option<i32>, RulesetError> {
-    let reading = AccessFs::ReadFile | AccessFs::ReadDir;
-    let writing = AccessFs::from_write(KNOWN) & !(AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev);
-    let mut handled = AccessFs::from_write(KNOWN) | AccessFs::Execute;
-    if role.reading() == Reading::Named {
-        handled |= reading;
-    }
-    let rights = |wanted: BitFlags<AccessFs>| wanted & handled;
-    let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(handled)?;
-    // A role without sockets needs no rule for them; the others connect, and listen at the sockets that they have.
-    let rules = match role.network() {
-        Network::None => rules.handle_access(AccessNet::from_all(KNOWN))?,
-        Network::Internet => rules.handle_access(AccessNet::BindTcp)?,
-    };
-    let mut rules = rules.create()?;
-    let everywhere = if role == Role::Replayer { &[][..] } else { &READ_BY_ALL[..] };
-    for path in everywhere.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path)) {
-        rules = add(rules, path, rights(reading.into()))?;
-    }
-    for path in write {
-        rules = add(rules, path, rights(reading | writing))?;
-    }
-    rules = add(rules, Path::new(NULL), rights(AccessFs::ReadFile | AccessFs::WriteFile))?;
-    if role.has_device() {
-        let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-        rules = add(rules, Path::new(FUSE), rights(device))?;
-    }
-    let status = rules.restrict_self()?;
-    Ok(match status.landlock {
-        LandlockStatus::Available { effective_abi, .. } => Some(effective_abi as i32),
-        _ => None,
-    })
+/// Opened paths of a policy: to open one may block on a disk that doesn't answer.
+#[derive(Debug)]
+pub(crate) struct OpenedPaths {
+    read: Vec<PathFd>,
+    write: Vec<PathFd>,
 }
 
-/// Adds a rule for a path. A path that is absent has nothing to read, and no right would be empty.
+impl OpenedPaths {
+    /// Opens the paths. One that is absent grants nothing.
+    pub(crate) fn open(role: Role, read: &[PathBuf], write: &[PathBuf]) -> Self {
+        let of_all = if role == Role::Replayer { &[][..] } else { &READ_BY_ALL[..] };
+        let read = of_all.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path));
+        Self {
+            read: read.filter_map(|path| PathFd::new(path).ok()).collect(),
+            write: write.iter().filter_map(|path| PathFd::new(path).ok()).collect(),
+        }
+    }
+
+    /// Restricts this thread and those that it starts. Returns the version of Landlock; `None` if the kernel has none.
+    pub(crate) fn restrict(self, role: Role) -> Result<Option<i32>, RulesetError> {
+        let reading = AccessFs::ReadFile | AccessFs::ReadDir;
+        let devices = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev;
+        let writing = AccessFs::from_write(KNOWN) & !devices;
+        let mut handled = AccessFs::from_write(KNOWN) | AccessFs::Execute;
+        if role.reading() == Reading::Named {
+            handled |= reading;
+        }
+        let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(handled)?;
+        // A role without sockets needs no rule for them; the others connect, and listen at the sockets that they have.
+        let rules = match role.network() {
+            Network::None => rules.handle_access(AccessNet::from_all(KNOWN))?,
+            Network::Internet => rules.handle_access(AccessNet::BindTcp)?,
+        };
+        let mut rules = rules.create()?;
+        for path in self.read {
+            rules = add(rules, path, reading & handled)?;
+        }
+        for path in self.write {
+            rules = add(rules, path, (reading | writing) & handled)?;
+        }
+        let null = AccessFs::ReadFile | AccessFs::WriteFile;
+        let device = null | AccessFs::IoctlDev;
+        let devices = [(NULL, null), (FUSE, device)];
+        for (path, access) in devices.into_iter().take(if role.has_device() { 2 } else { 1 }) {
+            if let Ok(path) = PathFd::new(path) {
+                rules = add(rules, path, access & handled)?;
+            }
+        }
+        let status = rules.restrict_self()?;
+        Ok(match status.landlock {
+            LandlockStatus::Available { effective_abi, .. } => Some(effective_abi as i32),
+            _ => None,
+        })
+    }
+}
+
+/// Adds a rule for a path, unless it would grant nothing.
 fn add(
-    rules: landlock::RulesetCreated,
-    path: &Path,
+    rules: RulesetCreated,
+    path: PathFd,
     access: BitFlags<AccessFs>,
-) -> Result<landlock::RulesetCreated, RulesetError> {
-    let Ok(opened) = PathFd::new(path) else { return Ok(rules) };
+) -> Result<RulesetCreated, RulesetError> {
     // Rights to a folder's entries are no rights to a file.
-    let access = if path.is_dir() { access } else { access & AccessFs::from_file(KNOWN) };
-    if access.is_empty() { Ok(rules) } else { rules.add_rule(PathBeneath::new(opened, access)) }
+    let is_folder = rustix::fs::fstat(&path).is_ok_and(|facts| {
+        rustix::fs::FileType::from_raw_mode(facts.st_mode) == rustix::fs::FileType::Directory
+    });
+    let access = if is_folder { access } else { access & AccessFs::from_file(KNOWN) };
+    if access.is_empty() { Ok(rules) } else { rules.add_rule(PathBeneath::new(path, access)) }
 }

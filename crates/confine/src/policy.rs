@@ -1,12 +1,13 @@
 //! What a process may do, and what the kernel enforces of it.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use landlock::RulesetError;
 use serde::{Deserialize, Serialize};
 
+use crate::filter;
+use crate::paths::OpenedPaths;
 use crate::role::Role;
-use crate::{filter, paths};
 
 /// Restrictions of a process: its role, and the paths that it was started with.
 #[derive(Clone, Debug)]
@@ -28,16 +29,15 @@ pub struct Confinement {
     pub reason: Option<String>,
 }
 
-/// The kernel refused to restrict this process.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfineError {
-    /// The filter can't be built or installed.
-    #[error("system calls can't be filtered")]
-    Filter(#[source] seccompiler::Error),
-    /// The rules for paths can't be enforced.
-    #[error("paths can't be restricted")]
-    Paths(#[from] RulesetError),
+/// A policy whose paths are open.
+#[derive(Debug)]
+pub struct Prepared {
+    role: Role,
+    paths: OpenedPaths,
 }
+
+/// State of this process, once it is decided.
+static OF_PROCESS: OnceLock<Confinement> = OnceLock::new();
 
 impl Policy {
     /// Makes the policy of a role without any paths but those of all roles.
@@ -57,20 +57,46 @@ impl Policy {
         self
     }
 
-    /// Restricts this thread and the threads that it starts, for good. Sets `no_new_privs`.
-    pub fn enforce(&self) -> Result<Confinement, ConfineError> {
+    /// Opens the paths, which may block on a disk that doesn't answer.
+    pub fn prepare(self) -> Prepared {
+        Prepared { role: self.role, paths: OpenedPaths::open(self.role, &self.read, &self.write) }
+    }
+}
+
+impl Prepared {
+    /// Restricts this thread and the threads that it starts, for good, as far as the kernel can. Sets `no_new_privs`.
+    pub fn enforce(self) -> Confinement {
+        let mut reasons = Vec::new();
         // The filter comes second, because it refuses the calls of Landlock.
-        let landlock = paths::restrict(self.role, &self.read, &self.write)?;
-        filter::install(self.role).map_err(ConfineError::Filter)?;
-        let reason = landlock.is_none().then(|| "the kernel has no Landlock".to_owned());
-        Ok(Confinement { seccomp: true, landlock, reason })
+        let landlock = self.paths.restrict(self.role).unwrap_or_else(|error| {
+            reasons.push(format!("paths can't be restricted: {error}"));
+            None
+        });
+        if landlock.is_none() && reasons.is_empty() {
+            reasons.push("the kernel has no Landlock".to_owned());
+        }
+        let filtered = filter::install(self.role);
+        if let Err(error) = &filtered {
+            reasons.push(format!("system calls can't be filtered: {error}"));
+        }
+        let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+        Confinement { seccomp: filtered.is_ok(), landlock, reason }.of_this_process()
     }
 }
 
 impl Confinement {
-    /// Returns the state of a process that is not confined.
+    /// Records that this process is not confined, and returns that state.
     pub fn off(reason: impl Into<String>) -> Self {
-        Self { reason: Some(reason.into()), ..Self::default() }
+        Self { reason: Some(reason.into()), ..Self::default() }.of_this_process()
+    }
+
+    /// Returns the state of this process; `None` if it is not to be confined.
+    pub fn get() -> Option<Self> {
+        OF_PROCESS.get().cloned()
+    }
+
+    fn of_this_process(self) -> Self {
+        OF_PROCESS.get_or_init(|| self).clone()
     }
 }
 

@@ -43,8 +43,10 @@ pub(crate) fn enter() -> Option<(Role, PathBuf)> {
     let name = std::env::var(ROLE).ok()?;
     let role = Role::ALL.into_iter().find(|role| role.name() == name).unwrap();
     let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
-    let is_enforced = policy(role, &folder).enforce().unwrap();
-    assert!(is_enforced.seccomp);
+    let has_landlock = has_landlock();
+    let enforced = policy(role, &folder).prepare().enforce();
+    assert!(enforced.seccomp && enforced.landlock.is_some() == has_landlock, "{enforced}");
+    assert_eq!(esker_confine::Confinement::get(), Some(enforced));
     Some((role, folder))
 }
 
