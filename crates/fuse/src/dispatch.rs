@@ -33,8 +33,16 @@ impl Connection {
             self.workers.park();
         }
         loop {
+            if self.is_retiring() {
+                return false;
+            }
             let mut slot = self.memory.slot(worker);
-            match slot.fill(|buffer| channel.receive(buffer)) {
+            match slot.fill(channel.number, |buffer| channel.receive(buffer)) {
+                // The process that takes over serves it.
+                Ok(()) if self.is_retiring() => {
+                    std::mem::forget(slot);
+                    return false;
+                }
                 Ok(()) => {
                     spinner.came();
                     self.serve(channel, slot);
@@ -68,8 +76,21 @@ impl Connection {
         let since = Instant::now();
         let quick = !matches!(header.opcode, opcode::READ | opcode::READDIR | opcode::READDIRPLUS);
         self.workers.begin(channel, header.pid, quick, since);
+        self.handle(channel, slot, &header);
+        self.counters.busy(header.opcode, since.elapsed());
+        self.workers.done();
+    }
+
+    /// Serves a request that a previous process has read and not answered.
+    pub(crate) fn serve_left_over(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot) {
+        if let Some(header) = read_plain::<InHeader>(slot.request()) {
+            self.handle(channel, slot, &header);
+        }
+    }
+
+    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader) {
         self.counters.request(header.opcode);
-        if self.catch_panic("a request", || self.dispatch(channel, slot, &header)).is_none() {
+        if self.catch_panic("a request", || self.dispatch(channel, slot, header)).is_none() {
             // A request in flight was replied to when its `Reply` was dropped.
             let waits = self.inflight.find(header.unique).is_some();
             let silent = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
@@ -77,16 +98,21 @@ impl Connection {
                 let _ = channel.error(header.unique, libc::EIO);
             }
         }
-        self.counters.busy(header.opcode, since.elapsed());
-        self.workers.done();
     }
 
     fn dispatch(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader) {
         let body = slot.request().get(size_of::<InHeader>()..).unwrap_or_default();
         let unique = header.unique;
         let sent = match header.opcode {
-            opcode::FORGET => return self.forgotten(header.nodeid, read_plain(body).unwrap_or_default()),
-            opcode::BATCH_FORGET => return self.forget_batch(body),
+            opcode::FORGET | opcode::BATCH_FORGET => {
+                // Subtracting twice would release a node that the kernel has; not at all keeps one until it is
+                // unmounted.
+                slot.serve_once();
+                if header.opcode == opcode::BATCH_FORGET {
+                    return self.forget_batch(body);
+                }
+                return self.forgotten(header.nodeid, read_plain(body).unwrap_or_default());
+            }
             opcode::INTERRUPT => return self.interrupt(read_plain(body).unwrap_or_default()),
             opcode::NOTIFY_REPLY => return,
             opcode::STATFS => channel.plain(unique, &wire::statfs(self.tree.statfs())),
