@@ -27,6 +27,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::error::Failure;
 use crate::logging::LogArgs;
 use crate::mounting::mount_helper::Helper;
+use crate::process::again::{SUPERVISE, supervise};
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 
@@ -186,6 +187,11 @@ fn main() -> ExitCode {
         line.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
     if let Some(helper) = program.and_then(|program| Helper::called_as(program)) {
         return helper.run(arguments.to_vec());
+    }
+    if let Some((SUPERVISE, arguments)) =
+        arguments.split_first().and_then(|(c, rest)| Some((c.to_str()?, rest)))
+    {
+        return supervise(arguments);
     }
     if cvmfs_help::requested(arguments) {
         return cvmfs_help::print().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);

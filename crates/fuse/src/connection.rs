@@ -70,9 +70,15 @@ pub(crate) struct Connection {
     pub(crate) worker_count: WorkerCount,
     /// Whether an overlay covers the tree: see [`crate::Session::put_below_overlay`].
     pub(crate) below_overlay: AtomicBool,
+    /// True once no more requests are served because another process takes over.
+    pub(crate) retiring: AtomicBool,
 }
 
 impl Connection {
+    pub(crate) fn is_retiring(&self) -> bool {
+        self.retiring.load(Ordering::SeqCst)
+    }
+
     /// Runs code of the tree; logs a panic and continues.
     pub(crate) fn catch_panic<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(run)) {

@@ -3,6 +3,7 @@
 //! Only the mounting user and root are served; a client that is slow or sends too much is disconnected.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -166,6 +167,16 @@ pub fn listen(socket: &Path) -> Result<Listening, FileError> {
 }
 
 impl Listening {
+    /// Goes on with the socket of another process, where clients may wait already.
+    pub fn resume(listener: OwnedFd) -> Self {
+        Self { listener: listener.into() }
+    }
+
+    /// Returns the descriptor of the socket.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
     /// Answers requests from now on; failures of the socket itself are logged.
     pub fn serve(self, answer: Answer) -> io::Result<Control> {
         self.serve_as(Service { answer, stream: None })

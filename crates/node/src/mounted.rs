@@ -28,6 +28,8 @@ use crate::replay;
 use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
 use crate::status::{self, MountStatus, Presentation, seconds};
+use crate::supervisor::{Inherited, Supervision};
+use crate::takeover;
 use crate::talk::Talk;
 use crate::telemetry;
 use crate::trace::subscriber::Traces;
@@ -36,6 +38,8 @@ use crate::usage;
 
 /// Time limit for clients of the control socket to read their last reply.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit of requests in progress when another daemon takes over, which repeats what is left.
+const RETIRE_PATIENCE: Duration = Duration::from_secs(2);
 /// Time limit of a request for an update; the update continues afterwards.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -65,6 +69,8 @@ pub struct MountPlan {
     pub shown_with: Presentation,
     /// Command that starts a replayer; none if replay is off.
     pub replayer: Option<ReplayerCommand>,
+    /// Connection to the supervisor; none for a mount that ends with its process.
+    pub supervision: Option<Arc<Supervision>>,
 }
 
 /// Mounting failed.
@@ -85,6 +91,9 @@ pub enum MountedError {
     /// The control socket can't be served.
     #[error("no thread can be started")]
     Thread(#[source] std::io::Error),
+    /// The mount of an earlier daemon can't be continued.
+    #[error("the mount of the daemon before can't be taken over")]
+    Takeover(#[source] std::io::Error),
 }
 
 /// Data of an image that a mount needs.
@@ -97,6 +106,8 @@ pub struct ImageMount {
     pub name: String,
     /// Source of the image: a path or URL.
     pub place: String,
+    /// Identity of its content.
+    pub fingerprint: String,
     /// Function that returns the current status, and failures.
     pub status: Box<dyn Fn() -> (status::Image, Vec<status::Failure>) + Send + Sync>,
 }
@@ -152,6 +163,14 @@ impl Content {
         }
     }
 
+    /// Returns the identity of a tree that can't be told otherwise.
+    fn fingerprint(&self) -> Option<String> {
+        match self {
+            Self::Repository(..) => None,
+            Self::Image(image) => Some(image.fingerprint.clone()),
+        }
+    }
+
     fn close(&self) {
         if let Self::Repository(repository, view) = self {
             view.close();
@@ -176,12 +195,15 @@ enum MountTarget {
     Device(OwnedFd),
     /// A private mount point for the tree, which is then presented at the mountpoint.
     Layered(PathBuf),
+    /// The mount of an earlier daemon.
+    Inherited(Arc<Supervision>, Inherited),
 }
 
 /// A mounted repository or image.
 pub struct Mounted {
     served: Arc<Served>,
     control: Option<Control>,
+    supervision: Option<Arc<Supervision>>,
     /// Services; none once the tree is unmounted.
     beside: Mutex<Option<Beside>>,
 }
@@ -242,8 +264,16 @@ impl Announced {
             Some(_) => PathBuf::from(format!("run of process {}", std::process::id())),
             None => plan.mountpoint.clone(),
         };
-        let mut registration = Registration::take(&plan.runtime, &key)?;
-        let listening = control::listen(&registration.socket())?;
+        let (mut registration, listening) = match &plan.supervision {
+            Some(supervision) if supervision.inherited().is_some() => {
+                takeover::registration(supervision, &plan.runtime, &key)?
+            }
+            _ => {
+                let registration = Registration::take(&plan.runtime, &key)?;
+                let listening = control::listen(&registration.socket())?;
+                (registration, listening)
+            }
+        };
         let (repository, url, cache) = content.names();
         registration.describe(&Entry {
             mountpoint: plan.mountpoint.clone(),
@@ -253,6 +283,11 @@ impl Announced {
             cache,
             pid: std::process::id(),
             started: seconds(SystemTime::now()),
+            supervisor: plan
+                .supervision
+                .as_ref()
+                .and(rustix::process::getppid())
+                .map(|pid| pid.as_raw_nonzero().get().unsigned_abs()),
         })?;
         Ok(Self { registration, listening })
     }
@@ -271,6 +306,15 @@ impl Mounted {
 
     fn begin(plan: MountPlan, content: Content) -> Result<Self, MountedError> {
         let announced = Announced::new(&plan, &content)?;
+        if let Some(supervision) = &plan.supervision
+            && let Some(facts) = supervision.inherited()
+        {
+            if facts.fingerprint != content.fingerprint() {
+                return Err(MountedError::Takeover(std::io::Error::other("the image is another one now")));
+            }
+            let target = MountTarget::Inherited(Arc::clone(supervision), facts.clone());
+            return Self::serve(plan, target, Some(announced), content);
+        }
         let options = plan.options.clone();
         if plan.shown_with != Presentation::Fuse && rustix::process::geteuid().is_root() {
             let place = announced.registration.layer();
@@ -324,9 +368,26 @@ impl Mounted {
                 LayeredMount { place, tree, mountpoint, options, session, trusted, told }
                     .show(plan.shown_with)?
             }
+            MountTarget::Inherited(supervision, facts) => {
+                takeover::resume(&supervision, &facts, &tree, session)?
+            }
         };
         let (registration, socket) =
             announced.map(|announced| (announced.registration, announced.listening)).unzip();
+        let supervision = plan.supervision.filter(|_| shown_with != Presentation::Erofs);
+        let mounted = supervision.as_ref().and_then(|supervision| supervision.inherited());
+        let mounted = mounted.map_or_else(SystemTime::now, |facts| at_seconds(facts.mounted));
+        if let (Some(supervision), Some(registration), Some(socket)) = (&supervision, &registration, &socket)
+        {
+            let facts = takeover::Facts {
+                mountpoint: &plan.mountpoint,
+                presentation: shown_with,
+                mounted: seconds(mounted),
+                fingerprint: content.fingerprint(),
+            };
+            takeover::hand_over(supervision, &session, (registration, socket), facts)
+                .map_err(MountedError::Takeover)?;
+        }
         let listening = listen(&plan.push, &content);
         let served = Arc::new(Served {
             mountpoint: plan.mountpoint,
@@ -338,7 +399,7 @@ impl Mounted {
             looks: Looks::default(),
             listening,
             registration: Mutex::new(registration),
-            mounted: SystemTime::now(),
+            mounted,
             traces: Traces::default(),
         });
         if let Content::Repository(_, view) = &served.content {
@@ -350,7 +411,7 @@ impl Mounted {
         let trace = Arc::new(move |request: &TraceRequest, client| tracing.trace(request, client));
         let control = socket.map(|socket| socket.serve_with_traces(answer, trace)).transpose();
         let control = control.map_err(MountedError::Thread)?;
-        Ok(Self { served, control, beside: Mutex::new(Some(beside)) })
+        Ok(Self { served, control, supervision, beside: Mutex::new(Some(beside)) })
     }
 
     /// Returns the status for `esker status`; `None` if a disk or another process does not reply.
@@ -371,9 +432,21 @@ impl Mounted {
         self.abandon() && all_came_back
     }
 
+    /// Leaves the mount to a successor; this process has to end then, without unmounting.
+    pub fn retire(&self) {
+        let served = self.served.clone();
+        served.replayer.iter().for_each(|replayer| replayer.close());
+        served.session.retire(RETIRE_PATIENCE);
+        let folder = served.content.names().2;
+        if let Err(error) = watchdog::unless_disk_hangs(&folder, move || served.content.close()) {
+            tracing::warn!("{error}; detaching");
+        }
+    }
+
     /// Closes everything although programs may still use the mount, which ends with this process. `false` as
     /// for [`Mounted::wait`].
     pub fn abandon(&self) -> bool {
+        self.supervision.iter().for_each(|supervision| supervision.ended());
         let served = self.served.clone();
         let folder = self.served.content.names().2;
         let closed = watchdog::unless_disk_hangs(&folder, move || {
@@ -392,6 +465,11 @@ impl Mounted {
         drop(self.served.registration.lock().take());
         closed.is_ok()
     }
+}
+
+/// Returns the time of a number of seconds since the epoch.
+fn at_seconds(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 fn record_and_replay(command: ReplayerCommand, content: &mut Content) -> Option<Arc<RecordingTree>> {
