@@ -78,7 +78,7 @@ pub use transport::source::{
 };
 pub use transport::status::{NetworkStatus, Reach, RouteStatus};
 pub use transport::{
-    ComposeDatagram, DatagramTarget, Datagrams, EventHandler, HttpOptions, SseListener, SseOptions,
+    ComposeDatagram, DatagramTarget, Datagrams, EventHandler, HttpOptions, Poster, SseListener, SseOptions,
     SseStatus, TlsProblem, addresses_of, full_name, host_of,
 };
 pub use wait_stats::WaitStatus;
