@@ -80,14 +80,21 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         Some(mount) => journal::Place::Mount(&mount.entry.mountpoint),
         None => journal::Place::Repository(&args.mount),
     };
-    if let Some(file) = found.as_ref().and_then(|mount| written(&mount.log)) {
-        let mount = found.as_ref().filter(|_| args.follow);
-        print_file(file, mount.map(|mount| mount.log.as_path()), &mut printer)?;
-        return printer.out.finish();
-    }
     let wanted = journal::Wanted { place, since, follow: args.follow };
-    if !journal::print(&wanted, &mut |line| printer.print(line))? {
-        return Err(nothing_there(args, found.as_ref()));
+    let file = found.as_ref().and_then(|mount| File::open(&mount.log).ok());
+    // A daemon whose lines go to the journal leaves its file empty, and so does one that had nothing to say.
+    let is_written = file.as_ref().is_some_and(|file| file.metadata().is_ok_and(|facts| facts.len() > 0));
+    if !is_written && journal::has_lines(&wanted)? {
+        journal::print(&wanted, &mut |line| printer.print(line))?;
+    } else if let (Some(mount), Some(file)) = (&found, file) {
+        print_file(file, args.follow.then_some(mount.log.as_path()), &mut printer)?;
+    } else {
+        let shown = args.mount.display();
+        let failure =
+            Failure::failed(format!("{shown} is not a mount of yours, and the journal has no line of it"));
+        return Err(failure.hint(
+            "`esker status` lists the mounts; a daemon with --log-format syslog writes to the system's log",
+        ));
     }
     printer.out.finish()
 }
@@ -109,25 +116,6 @@ fn find(wanted: &Path, settings: &Settings) -> Result<Option<Registered>, Failur
             .hint(format!("name one of the mount points: {}", points.join(", "))));
     }
     Ok(all.pop())
-}
-
-/// Opens a log with lines in it. A daemon whose lines go to the journal leaves it empty.
-fn written(log: &Path) -> Option<File> {
-    File::open(log).ok().filter(|file| file.metadata().is_ok_and(|facts| facts.len() > 0))
-}
-
-fn nothing_there(args: &Args, mount: Option<&Registered>) -> Failure {
-    let shown = args.mount.display();
-    match mount {
-        Some(mount) => Failure::failed(format!("the daemon of {shown} has written nothing")).hint(format!(
-            "looked in {} and in the journal; a daemon with --log-format syslog writes to the system's log",
-            mount.log.display()
-        )),
-        None => {
-            Failure::failed(format!("{shown} is not a mount of yours, and the journal has no line of it"))
-                .hint("`esker status` lists the mounts")
-        }
-    }
 }
 
 /// Prints the lines of a file, and further ones until the file is removed, if its path is given.

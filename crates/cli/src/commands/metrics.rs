@@ -24,7 +24,7 @@ use destination::Destination;
 /// them to an OpenTelemetry collector: once, or with --interval again and again. A mount whose daemon hangs has
 /// `esker_mount_up 0`, and delays nothing for longer than --timeout.
 ///
-/// Example: esker metrics --listen
+/// Example: esker metrics
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Address for Prometheus; port 0 takes a free one [default without a value: 127.0.0.1:9868]

@@ -33,6 +33,7 @@ mod images;
 mod importing;
 mod logs;
 mod machine;
+mod metrics;
 mod namespaces;
 mod neighbours;
 mod object_storage;

@@ -20,6 +20,7 @@ const PROGRAM: &str = "journalctl";
 const OWN: &str = "ESKER_";
 
 /// Whose lines are wanted.
+#[derive(Clone, Copy)]
 pub(super) enum Place<'a> {
     /// Those of the daemon of this mount point.
     Mount(&'a Path),
@@ -34,28 +35,43 @@ pub(super) struct Wanted<'a> {
     pub(super) follow: bool,
 }
 
-/// Passes on the lines; returns false if there is none, or no journal.
+/// Returns true if there is a journal, and a line in it.
+pub(super) fn has_lines(wanted: &Wanted<'_>) -> Result<bool, Failure> {
+    let mut any = false;
+    let last = Wanted { follow: false, since: None, ..*wanted };
+    let mut command = command(&last);
+    command.arg("--lines=1");
+    read(&mut command, &mut |_| {
+        any = true;
+        Ok(())
+    })?;
+    Ok(any)
+}
+
+/// Passes on the lines.
 pub(super) fn print(
     wanted: &Wanted<'_>,
     each: &mut dyn FnMut(&Line) -> Result<(), Failure>,
-) -> Result<bool, Failure> {
-    let child = command(wanted).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+) -> Result<(), Failure> {
+    read(&mut command(wanted), each)
+}
+
+fn read(command: &mut Command, each: &mut dyn FnMut(&Line) -> Result<(), Failure>) -> Result<(), Failure> {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = match child {
         Ok(child) => child,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error).context(Kind::Failed, format!("can't start {PROGRAM}")),
     };
-    let mut any = false;
     for text in child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).lines()) {
         let text = text.context(Kind::Failed, format!("can't read from {PROGRAM}"))?;
         if let Some(line) = line(&text) {
-            any = true;
             each(&line)?;
         }
     }
     // What it has to say on failures is that there is no journal.
     let _ = child.wait();
-    Ok(any)
+    Ok(())
 }
 
 fn command(wanted: &Wanted<'_>) -> Command {
