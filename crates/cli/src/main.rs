@@ -47,6 +47,8 @@ enum Command {
     Mount(commands::mount::Args),
     Umount(commands::umount::Args),
     Status(commands::status::Args),
+    Metrics(commands::metrics::Args),
+    Logs(commands::logs::Args),
     Revision(commands::revision::Args),
     Config(commands::config::Args),
     Cache(commands::cache::Args),
@@ -95,6 +97,18 @@ impl Command {
             _ => LogArgs::default(),
         }
     }
+
+    /// Returns true for programs that run until they are stopped, whose logs must not fill a disk.
+    fn is_lasting(&self) -> bool {
+        matches!(
+            self,
+            Command::Mount(_)
+                | Command::Broker(_)
+                | Command::Serve(_)
+                | Command::Proxy(_)
+                | Command::Metrics(_)
+        )
+    }
 }
 
 /// Runs a command; `line` has the arguments after the program's name.
@@ -122,7 +136,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
-    logging::start(command.log_args(), &settings.environment)?;
+    logging::start(command.log_args(), command.is_lasting(), &settings.environment)?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Ingest(args) => return commands::ingest::run(args, &settings, files),
@@ -134,6 +148,8 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Mount(args) => commands::mount::run(args, &settings, line),
         Command::Umount(args) => commands::umount::run(args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),
+        Command::Metrics(args) => commands::metrics::run(&args, &settings),
+        Command::Logs(args) => commands::logs::run(&args, &settings),
         Command::Config(args) => commands::config::run(args, &settings),
         Command::Revision(args) => commands::revision::run(&args, &settings),
         Command::Broker(args) => commands::broker::run(args, &settings),

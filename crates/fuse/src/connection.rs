@@ -86,7 +86,7 @@ impl Connection {
             Err(panic) => {
                 let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                tracing::error!("the tree panicked in {what}: {text}");
+                tracing::error!(what, "the tree panicked in {what}: {text}");
                 None
             }
         }
@@ -441,7 +441,11 @@ impl Connection {
         match sent {
             // The caller is gone, or the mount is.
             Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED)) => {
-                tracing::error!("the kernel refused an answer: {e}");
+                tracing::error!(
+                    opcode = request.opcode,
+                    inode = request.node.ino.0,
+                    "the kernel refused an answer: {e}"
+                );
                 // It keeps waiting for one that it accepts.
                 let _ = request.channel.error(request.unique, libc::EIO);
             }

@@ -275,7 +275,7 @@ impl Connection {
 
     fn forgotten(&self, nodeid: u64, count: u64) {
         if !self.forget(NodeId(nodeid), count) {
-            tracing::error!("the kernel forgot node {nodeid:#x} {count} times too often");
+            tracing::error!(nodeid, count, "the kernel forgot node {nodeid:#x} {count} times too often");
         }
     }
 

@@ -12,6 +12,7 @@ mod counters;
 mod dashboard;
 mod date;
 mod events;
+mod exposition;
 mod file;
 mod geo;
 mod health;
@@ -33,6 +34,7 @@ mod tls;
 mod transport;
 
 pub use access_log::{AccessLog, LogForm, LogOutput, LogTarget};
+pub use exposition::WriteMetrics;
 pub use geo::{GeoDatabase, GeoError};
 pub use repositories::{Repositories, RootError};
 pub use server::{Options, ServeError, Served, Server, Stopper};

@@ -263,6 +263,7 @@ fn serve(
         tuning::apply(&checked.configured.tuning);
         checked.configured.syslog.clone().into_iter().for_each(logging::copy_to_system);
     }
+    logging::set_mount(&mountpoint, &named.name());
     let what = format!("can't mount {} at {}", named.name(), mountpoint.display());
     if !is_takeover {
         refuse_taken(&mountpoint, settings)?;

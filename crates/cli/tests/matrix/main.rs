@@ -35,6 +35,7 @@ mod images;
 mod importing;
 mod logs;
 mod machine;
+mod metrics;
 mod namespaces;
 mod neighbours;
 mod object_storage;
