@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use esker_cache_share::memory::is_memory;
 use esker_cache_share::{FileError, Through};
+use esker_confine::Confinement;
 use esker_config::{TalkOptions, Telemetry};
 use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
@@ -473,6 +474,7 @@ impl Served {
             pid: std::process::id(),
             mounted: seconds(self.mounted),
             shown_with: self.shown_with,
+            confined: Confinement::get(),
             push: self.listening.as_ref().map(status::Push::from),
             requests: counters.opcodes.iter().map(status::Requests::from).collect(),
             waiting: counters.waiting,

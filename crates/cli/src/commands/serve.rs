@@ -1,7 +1,8 @@
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_confine::{Policy, Role};
 use esker_server::{GeoDatabase, Options, Repositories, RootError, Server, TlsFiles};
 use serde_json::json;
 
@@ -9,6 +10,7 @@ use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, size};
 use crate::publisher::refuse_address;
 use crate::serving::{self, Controls, ServingArgs};
+use crate::settings::Settings;
 
 /// Serves repositories over HTTP to Esker, CernVM-FS clients and browsers.
 ///
@@ -50,7 +52,7 @@ pub(crate) struct Args {
     pub(crate) serving: ServingArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     args.folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
     let mut opened = args.serving.open(args.listen)?;
     // Files of root alone are opened before the privileges are gone.
@@ -60,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Failure::usage(chain(&error))
             .hint("name a database such as GeoLite2-City.mmdb with --geo-database FILE")
     })?;
-    let signals = opened.drop_privileges()?;
+    let signals = opened.drop_privileges(policy(args), &settings.environment)?;
     let repositories = Repositories::following(&args.folders, args.follow.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
@@ -117,6 +119,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     out.finish()
 }
 
+/// Returns what the server may read: the folders, and the files that it opens again.
+fn policy(args: &Args) -> Policy {
+    let certificates = args.tls_cert.iter().chain(&args.tls_key).filter_map(|file| file.parent());
+    let folders = args.folders.iter().chain(&args.follow).map(PathBuf::as_path);
+    folders.chain(certificates).fold(Policy::new(Role::Serve), |policy, path| {
+        // The folder of a file without one is the working directory.
+        policy.read(if path.as_os_str().is_empty() { Path::new(".") } else { path })
+    })
+}
+
 /// Prints the address once connections are accepted.
 fn announce(args: &Args, url: &str, metrics: &str, names: &[String]) -> Result<(), Failure> {
     let mut out = Output::new();
@@ -171,7 +183,8 @@ mod tests {
         let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = taken.local_addr().expect("its address").to_string();
         let Line { args } = Line::parse_from(["serve", "s3://bucket/x", "--listen", &address]);
-        let failure = run(&args).expect_err("an address");
+        let settings = Settings::from_environment().expect("settings");
+        let failure = run(&args, &settings).expect_err("an address");
         assert!(failure.message.starts_with("DIR s3://bucket/x"), "{}", failure.message);
     }
 }

@@ -11,6 +11,7 @@ use super::{report, root, rows, text};
 const AGREED: &[(&str, &str, &str)] = &[
     ("0", "format", ""),
     ("0", "archive", ""),
+    ("0", "confine", ""),
     ("0", "threads", ""),
     ("0", "vfs", ""),
     ("1", "store", "format, threads"),
@@ -18,19 +19,19 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("1", "erofs", "vfs"),
     ("1", "fuse", "threads, vfs"),
     ("1", "oci", "archive"),
-    ("2", "prefetch", "format, store, vfs"),
+    ("2", "prefetch", "format, store, threads, vfs"),
     ("2", "admin", "archive, format, store, vfs"),
     ("2", "run", "vfs, fuse"),
     ("2", "cache-share", "format, store, fuse, threads"),
     ("3", "view", "format, store, vfs, prefetch"),
     ("3", "server", "format, store, admin"),
     ("4", "config", "format, store, cache-share, view, threads"),
-    ("5", "node", "format, store, vfs, erofs, fuse, prefetch, cache-share, view, config, threads"),
+    ("5", "node", "format, store, vfs, erofs, fuse, prefetch, cache-share, view, config, confine, threads"),
     (
         "6",
         "cli",
-        "format, vfs, store, squashfs, fuse, oci, prefetch, view, admin, run, cache-share, config, node, server, \
-         threads",
+        "format, vfs, store, squashfs, fuse, oci, prefetch, view, admin, run, cache-share, config, confine, node, \
+         server, threads",
     ),
     ("dev", "testkit", "format, vfs, store, squashfs, fuse, oci, view, admin, run, node, server"),
     ("dev", "bench", "format, vfs, store, squashfs, fuse, oci, view, admin, run, node, server, testkit"),
