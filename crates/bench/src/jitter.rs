@@ -5,7 +5,7 @@
 //! states take turns: no mount, a mount at rest, and a mount that answers lookups of a thread.
 
 mod fixed_work;
-mod mounted;
+pub(crate) mod mounted;
 pub mod wakeups;
 
 use std::path::PathBuf;

@@ -131,6 +131,7 @@ impl Opened {
 
 /// Tells the service manager that the server is ready; one that is gone is no failure.
 pub(crate) fn tell_ready(server: &str) {
+    confine::tell();
     if let Err(error) = notify("READY=1") {
         tracing::warn!("can't tell the service manager that the {server} is ready: {error}");
     }

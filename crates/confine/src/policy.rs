@@ -70,7 +70,8 @@ pub fn probe() -> Confinement {
 }
 
 impl Prepared {
-    /// Restricts this thread and the threads that it starts, for good, as far as the kernel can. Sets `no_new_privs`.
+    /// Restricts this thread and the threads that it starts, for good, as far as the kernel can. Sets `no_new_privs`. The
+    /// outcome is also that of [`Confinement::get`].
     pub fn enforce(self) -> Confinement {
         self.apply().of_this_process()
     }

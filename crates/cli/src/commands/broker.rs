@@ -148,6 +148,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     };
     let broker = NodeBroker::start_on(listening, options).map_err(of_broker)?;
     tracing::info!("serving the cache {} at {}", cache.display(), socket.display());
+    confine::tell();
     // An error means that all senders are gone, which ends it too.
     let _ = told.recv();
     drop(broker);

@@ -36,20 +36,22 @@ pub(crate) fn is_wanted(environment: &Environment) -> bool {
     environment.get(SWITCH).is_none_or(|value| value != "off")
 }
 
-/// Restricts this thread and those that it starts, and logs what is active.
-pub(crate) fn enforce(prepared: impl FnOnce() -> Prepared, environment: &Environment) -> Confinement {
-    if !is_wanted(environment) {
-        let confinement = Confinement::off(format!("{SWITCH}=off"));
-        tracing::warn!("not confined, because of {SWITCH}=off");
-        return confinement;
-    }
-    let confinement = prepared().enforce();
-    if confinement.seccomp {
-        tracing::info!("confined: {confinement}");
+/// Restricts this thread and those that it starts. [`tell`] logs the outcome.
+pub(crate) fn enforce(prepared: impl FnOnce() -> Prepared, environment: &Environment) {
+    if is_wanted(environment) {
+        prepared().enforce();
     } else {
-        tracing::warn!("not confined: {confinement}");
+        Confinement::off(format!("{SWITCH}=off"));
     }
-    confinement
+}
+
+/// Logs what this process is confined to.
+pub(crate) fn tell() {
+    match Confinement::get() {
+        Some(confinement) if confinement.seccomp => tracing::info!("confined: {confinement}"),
+        Some(confinement) => tracing::warn!("not confined: {confinement}"),
+        None => {}
+    }
 }
 
 /// Starts the thread that mounts, unmounts and starts helpers; called before a mount is confined.
@@ -64,6 +66,7 @@ pub(crate) fn start_unconfined() {
 pub(crate) fn confine_mount(policy: Policy, cache: Option<PathBuf>, settings: &Settings) -> Result<(), Failure> {
     if !is_wanted(&settings.environment) {
         enforce(|| policy.prepare(), &settings.environment);
+        tell();
         return Ok(());
     }
     let watched = cache.clone().unwrap_or_else(|| settings.runtime.clone());
@@ -76,6 +79,7 @@ pub(crate) fn confine_mount(policy: Policy, cache: Option<PathBuf>, settings: &S
     // The filter refuses further changes of capabilities.
     privileges::narrow_thread(OF_A_SERVING_THREAD);
     enforce(move || prepared, &settings.environment);
+    tell();
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod chain;
 mod collecting;
 mod comparing;
 mod configuring;
+mod confinement;
 mod container_images;
 mod containers;
 mod daemons;
