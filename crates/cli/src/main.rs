@@ -159,7 +159,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Cat(args) => commands::cat::run(args, &settings),
         Command::Stat(args) => commands::stat::run(args, &settings),
         Command::Find(args) => commands::find::run(args, &settings),
-        Command::Serve(args) => commands::serve::run(&args),
+        Command::Serve(args) => commands::serve::run(&args, &settings),
         Command::Proxy(args) => commands::proxy::run(args, &settings),
         Command::Setup(args) => commands::setup::run(&args, &settings),
         Command::Compare(args) => commands::compare::run(&args),

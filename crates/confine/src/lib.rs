@@ -17,6 +17,6 @@ mod policy;
 mod role;
 mod table;
 
-pub use policy::{Confinement, Policy, Prepared};
+pub use policy::{Confinement, Policy, Prepared, probe};
 pub use role::Role;
 pub use table::table;

@@ -63,9 +63,20 @@ impl Policy {
     }
 }
 
+/// Returns what this kernel can enforce. Restricts only a thread that ends at once.
+pub fn probe() -> Confinement {
+    let tried = std::thread::spawn(|| Policy::new(Role::Replayer).prepare().apply());
+    tried.join().unwrap_or_default()
+}
+
 impl Prepared {
-    /// Restricts this thread and the threads that it starts, for good, as far as the kernel can. Sets `no_new_privs`.
+    /// Restricts this thread and the threads that it starts, for good, as far as the kernel can. Sets `no_new_privs`. The
+    /// outcome is also that of [`Confinement::get`].
     pub fn enforce(self) -> Confinement {
+        self.apply().of_this_process()
+    }
+
+    fn apply(self) -> Confinement {
         let mut reasons = Vec::new();
         // The filter comes second, because it refuses the calls of Landlock.
         let landlock = self.paths.restrict(self.role).unwrap_or_else(|error| {
@@ -80,7 +91,7 @@ impl Prepared {
             reasons.push(format!("system calls can't be filtered: {error}"));
         }
         let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
-        Confinement { seccomp: filtered.is_ok(), landlock, reason }.of_this_process()
+        Confinement { seccomp: filtered.is_ok(), landlock, reason }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use esker_cache_share::memory::is_memory;
 use esker_cache_share::{FileError, Through};
 use esker_config::{TalkOptions, Telemetry};
+use esker_confine::Confinement;
 use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
 use esker_fuse::{Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Unmount};
@@ -630,6 +631,7 @@ impl Served {
             pid: std::process::id(),
             mounted: seconds(self.mounted),
             shown_with: self.shown_with,
+            confined: Confinement::get(),
             push: self.listening.as_ref().map(status::Push::from),
             requests: counters.opcodes.iter().map(status::Requests::from).collect(),
             waiting: counters.waiting,

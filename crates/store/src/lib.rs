@@ -78,7 +78,7 @@ pub use transport::source::{
 };
 pub use transport::status::{NetworkStatus, Reach, RouteStatus};
 pub use transport::{
-    ComposeDatagram, DatagramTarget, Datagrams, Download, EventHandler, HttpOptions, Poster, SseListener, SseOptions,
-    SseStatus, TlsProblem, addresses_of, downloads_in_flight, full_name, host_of,
+    ComposeDatagram, DatagramTarget, Datagrams, Download, EventHandler, HttpOptions, Poster, SseListener,
+    SseOptions, SseStatus, TlsProblem, addresses_of, downloads_in_flight, full_name, host_of,
 };
 pub use wait_stats::WaitStatus;

@@ -1,7 +1,8 @@
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_confine::{Policy, Role};
 use esker_format::name::RepositoryName;
 use esker_server::{GeoDatabase, Options, Repositories, RootError, ServeError, Server, TlsFiles};
 use serde_json::json;
@@ -11,6 +12,7 @@ use crate::output::{Output, size};
 use crate::publisher::refuse_address;
 use crate::serving::storage::{self, StorageArgs};
 use crate::serving::{self, Controls, ServingArgs};
+use crate::settings::Settings;
 
 /// Serves repositories over HTTP to Esker, CernVM-FS clients and browsers.
 ///
@@ -56,7 +58,7 @@ pub(crate) struct Args {
     pub(crate) serving: ServingArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let (folders, buckets) = storage::split(&args.folders)?;
     folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
     // A wrong command line opens no socket.
@@ -70,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             .hint("name a database such as GeoLite2-City.mmdb with --geo-database FILE")
     })?;
     let storages = args.storage.options(&buckets, opened.account.as_ref())?;
-    let signals = opened.drop_privileges()?;
+    let signals = opened.drop_privileges(policy(args, &folders), &settings.environment)?;
     let repositories = Repositories::following(&folders, args.follow.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
@@ -134,6 +136,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     out.finish()
 }
 
+/// Returns what the server may read: the folders, and the files that it opens again.
+fn policy(args: &Args, folders: &[PathBuf]) -> Policy {
+    let certificates = args.tls_cert.iter().chain(&args.tls_key).filter_map(|file| file.parent());
+    let folders = folders.iter().chain(&args.follow).map(PathBuf::as_path);
+    let policy = folders.chain(certificates).fold(Policy::new(Role::Serve), |policy, path| {
+        // The folder of a file without one is the working directory.
+        policy.read(if path.as_os_str().is_empty() { Path::new(".") } else { path })
+    });
+    args.storage.permit(policy)
+}
+
 /// Prints the address once connections are accepted.
 fn announce(args: &Args, url: &str, metrics: &str, names: &[String]) -> Result<(), Failure> {
     let mut out = Output::new();
@@ -187,9 +200,10 @@ mod tests {
     fn an_address_that_is_no_storage_is_refused_first() {
         let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = taken.local_addr().expect("its address").to_string();
+        let settings = Settings::from_environment().expect("settings");
         for place in ["s3://bucket/x", "sftp://host/x", "http://host/x", "s3:x"] {
             let Line { args } = Line::parse_from(["serve", place, "--listen", &address]);
-            let failure = run(&args).expect_err("an address");
+            let failure = run(&args, &settings).expect_err("an address");
             assert!(failure.message.contains(place), "{}", failure.message);
         }
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use esker_confine::Policy;
 use esker_format::name::RepositoryName;
 use esker_server::proxy::{CacheError, RepositoryStorage, StorageOptions};
 use esker_store::{Bucket, Environment, StorageSettings, StorageUrl};
@@ -15,6 +16,16 @@ use crate::process::privileges::{self, Account};
 const RETRIES: u32 = 2;
 /// Seconds without progress after which a request fails.
 const TIMEOUT: u32 = 5;
+
+/// Variables of the environment that name files with credentials.
+const CREDENTIAL_FILES: [&str; 6] = [
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "SERVICE_ACCOUNT",
+];
 
 /// Options for repositories in object storage.
 #[derive(clap::Args, Debug)]
@@ -112,6 +123,21 @@ impl StorageArgs {
         let repositories = buckets.iter().map(named).collect::<Result<Vec<_>, Failure>>()?;
         let cache = prepared(cache, account)?;
         Ok(Some(StorageOptions { repositories, cache, cache_size: self.cache_size, head_age: self.head_age }))
+    }
+
+    /// Adds the paths of these repositories to what a confined server may use: its cache, certificates, and the files in
+    /// which the provider's environment keeps credentials.
+    pub(crate) fn permit(&self, policy: Policy) -> Policy {
+        let Some(cache) = &self.cache else { return policy };
+        // Paths are opened before the cache makes its folder.
+        let _ = std::fs::create_dir_all(cache);
+        let environment = Environment::of_process();
+        let profiles = environment.get("HOME").map(|home| Path::new(home).join(".aws"));
+        let credentials = CREDENTIAL_FILES.iter().filter_map(|name| environment.get(name)).map(PathBuf::from);
+        // Tokens are renewed by replacing the file, so its folder is what stays.
+        let folders = credentials.filter_map(|file| file.parent().map(Path::to_owned));
+        let read = self.storage_ca.iter().cloned().chain(profiles).chain(folders);
+        read.fold(policy.write(cache), Policy::read)
     }
 
     fn settings(&self) -> StorageSettings {

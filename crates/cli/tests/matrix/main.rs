@@ -14,6 +14,7 @@ mod chain;
 mod collecting;
 mod comparing;
 mod configuring;
+mod confinement;
 mod container_images;
 mod containers;
 mod daemons;
