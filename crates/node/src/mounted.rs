@@ -29,9 +29,9 @@ use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
 use crate::status::{self, MountStatus, Presentation, seconds};
 use crate::talk::Talk;
+use crate::telemetry;
 use crate::trace::subscriber::Traces;
 use crate::trace::{Activity, TraceRequest, TraceStart};
-use crate::telemetry;
 
 /// Time limit for clients of the control socket to read their last reply.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);

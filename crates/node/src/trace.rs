@@ -15,4 +15,6 @@ pub(crate) mod subscriber;
 mod wire;
 
 pub use activity::{Activity, Downloading, WaitingCall};
-pub use wire::{Operation, Source, TraceEnd, TraceLine, TraceRequest, TraceStart, TracedCall, WaitsNs, Whose};
+pub use wire::{
+    Operation, Source, TraceEnd, TraceLine, TraceRequest, TraceStart, TracedCall, WaitsNs, Whose,
+};

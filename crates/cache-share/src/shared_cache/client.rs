@@ -9,7 +9,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectOrigin, ObjectRequest, StoreError, StoreStatus, Warmed,
+    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectOrigin, ObjectRequest, StoreError,
+    StoreStatus, Warmed,
 };
 use parking_lot::{Condvar, Mutex};
 

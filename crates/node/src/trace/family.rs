@@ -136,7 +136,8 @@ mod tests {
         for (tid, pid, parent) in threads {
             let place = folder.path().join(tid.to_string());
             fs::create_dir(&place).expect("created");
-            let text = format!("Name:\tprogram{pid}\nState:\tS\nTgid:\t{pid}\nPid:\t{tid}\nPPid:\t{parent}\n");
+            let text =
+                format!("Name:\tprogram{pid}\nState:\tS\nTgid:\t{pid}\nPid:\t{tid}\nPPid:\t{parent}\n");
             fs::write(place.join("status"), text).expect("written");
         }
         let path = folder.path().into();

@@ -15,8 +15,8 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::connections::Open;
-use super::downloads;
 use super::dial::{AGENT, Line, Stream, authorization};
+use super::downloads;
 use super::host::Host;
 use super::in_flight::InFlight;
 use super::low_speed::{LowSpeedMeter, is_fair_at};
