@@ -49,6 +49,7 @@ enum Command {
     Status(commands::status::Args),
     Metrics(commands::metrics::Args),
     Logs(commands::logs::Args),
+    Trace(commands::trace::Args),
     Revision(commands::revision::Args),
     Config(commands::config::Args),
     Cache(commands::cache::Args),
@@ -131,7 +132,8 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         _ => {}
     }
     // Files that a user's command makes are not ours.
-    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_)) {
+    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_) | Command::Trace(_))
+    {
         process::privileges::mend_umask();
     }
     let files = OpenFiles::raise();
@@ -142,6 +144,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Ingest(args) => return commands::ingest::run(args, &settings, files),
         Command::Transaction(args) => return commands::transaction::run(args, &settings, files),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
+        Command::Trace(args) => return commands::trace::run(args, &settings, files),
         Command::Child(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
             unreachable!("handled above")
         }
