@@ -134,7 +134,8 @@ fn servers_proxies_and_brokers_are_confined_in_every_thread() {
         fs::set_permissions(folder, open).expect("a mode");
     }
     let esker = || Command::new(env!("CARGO_BIN_EXE_esker"));
-    let serve = start(esker().arg("serve").arg(env.repository.path()).args(["--listen", "127.0.0.1:0", "--json"]));
+    let serve =
+        start(esker().arg("serve").arg(env.repository.path()).args(["--listen", "127.0.0.1:0", "--json"]));
     is_confined_server(serve.0.id());
     let server = format!("http://{}", env.mirror.address());
     let proxy = start(

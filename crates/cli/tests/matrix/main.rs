@@ -34,6 +34,7 @@ mod images;
 mod importing;
 mod logs;
 mod machine;
+mod many_opens;
 mod namespaces;
 mod neighbours;
 mod object_storage;
