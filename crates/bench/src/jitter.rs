@@ -123,7 +123,8 @@ impl Rounds {
     }
 
     fn row(self, state: State) -> Measured {
-        let of = |value: &dyn Fn(&Noise) -> f64| median_of(&self.noise.iter().map(value).collect::<Vec<f64>>());
+        let of =
+            |value: &dyn Fn(&Noise) -> f64| median_of(&self.noise.iter().map(value).collect::<Vec<f64>>());
         Measured {
             state,
             repetitions: of(&|noise| noise.repetitions as f64),
@@ -148,12 +149,18 @@ impl Report {
                 cells.extend(row.delay_us.iter().map(|delay| format!("{:.1}", delay.point)));
                 cells.push(format!("{:.2}", row.outliers.point));
                 cells.push(format!("{:.0}", row.lost_ppm.point));
-                cells.push(row.wakeups.as_ref().map_or("–".to_owned(), |woken| format!("{:.2}", woken.point)));
+                cells
+                    .push(row.wakeups.as_ref().map_or("–".to_owned(), |woken| format!("{:.2}", woken.point)));
                 cells
             })
             .collect();
         let header =
             ["mount", "work µs", "delay p50", "p99", "p99.9", "most", "outliers/s", "lost ppm", "wake-ups/s"];
-        format!("{}\nrounds of {:.0} s\n\n{}", self.conditions.line(), self.seconds, table::layout(&header, &rows))
+        format!(
+            "{}\nrounds of {:.0} s\n\n{}",
+            self.conditions.line(),
+            self.seconds,
+            table::layout(&header, &rows)
+        )
     }
 }

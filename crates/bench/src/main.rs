@@ -11,8 +11,8 @@ mod commands;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    backing, clients, fetch, jitter, link, lookup, nodes, prepare, publish, publisher, pynamic, record_list, route,
-    scale, site, startup, storage, waits,
+    backing, clients, fetch, jitter, link, lookup, nodes, prepare, publish, publisher, pynamic, record_list,
+    route, scale, site, startup, storage, waits,
 };
 
 /// Measures Esker and other methods for comparison.

@@ -1,5 +1,7 @@
 //! What the servers of the command line share: limits of clients, logs, metrics, signals and readiness.
 
+pub(crate) mod storage;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -150,7 +152,7 @@ pub(crate) fn counts(served: &Served) -> Value {
 }
 
 /// Handles the signals that end the server; called before any other thread starts.
-fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
+pub(crate) fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     let (sender, receiver) = mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
         // The receiver is gone before the server runs, and after.
@@ -205,12 +207,17 @@ impl Controls {
 
 /// Returns the sockets for clients: those that the service manager passes, or else one at the address.
 fn listeners(address: SocketAddr) -> Result<Vec<TcpListener>, Failure> {
-    let passed =
-        inherited_listeners().context(Kind::Failed, "can't use the sockets of the service manager")?;
+    let passed = inherited()?;
     if passed.is_empty() { Ok(vec![listen(address, "--listen")?]) } else { Ok(passed) }
 }
 
-fn listen(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
+/// Returns the sockets that the service manager passes. Called once.
+pub(crate) fn inherited() -> Result<Vec<TcpListener>, Failure> {
+    inherited_listeners().context(Kind::Failed, "can't use the sockets of the service manager")
+}
+
+/// Opens a listening socket; `option` is named in failures.
+pub(crate) fn listen(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
     Server::listen(address).map_err(|error| {
         Failure::new(Kind::Network, chain(&error)).hint(format!(
             "choose another address or port with {option} ADDR:PORT; port 0 takes any free one"

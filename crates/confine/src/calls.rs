@@ -29,7 +29,9 @@ macro_rules! old {
 }
 #[cfg(not(target_arch = "x86_64"))]
 macro_rules! old {
-    ($($number:ident)*) => { &[] };
+    ($($number:ident)*) => {
+        &[]
+    };
 }
 
 pub(crate) static MEMORY: Group = Group {

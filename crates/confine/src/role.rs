@@ -38,14 +38,22 @@ pub(crate) enum Reading {
 }
 
 static MOUNT: &[&Group] = &[
-    &MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS, &CHANGE_PATHS, &SOCKETS, &SESSION,
+    &MEMORY,
+    &THREADS,
+    &TIME,
+    &SIGNALS,
+    &FACTS,
+    &EVENTS,
+    &OPEN_FILES,
+    &READ_PATHS,
+    &CHANGE_PATHS,
+    &SOCKETS,
+    &SESSION,
     &CHILDREN,
 ];
-static REPLAYER: &[&Group] =
-    &[&MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS];
-static SERVER: &[&Group] = &[
-    &MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS, &CHANGE_PATHS, &SOCKETS,
-];
+static REPLAYER: &[&Group] = &[&MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS];
+static SERVER: &[&Group] =
+    &[&MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS, &CHANGE_PATHS, &SOCKETS];
 
 impl Role {
     /// All roles, in the order of the table.

@@ -10,13 +10,24 @@ use crate::paths::READ_BY_ALL;
 use crate::role::{Network, Reading, Role};
 
 const GROUPS: [&Group; 12] = [
-    &MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS, &CHANGE_PATHS, &SOCKETS, &SESSION,
+    &MEMORY,
+    &THREADS,
+    &TIME,
+    &SIGNALS,
+    &FACTS,
+    &EVENTS,
+    &OPEN_FILES,
+    &READ_PATHS,
+    &CHANGE_PATHS,
+    &SOCKETS,
+    &SESSION,
     &CHILDREN,
 ];
 
 /// Returns the two tables in Markdown: what each process may do, and the system calls of each group.
 pub fn table() -> String {
-    let mut text = String::from("| Process | Groups of system calls | Reads | Network |\n|---|---|---|---|\n");
+    let mut text =
+        String::from("| Process | Groups of system calls | Reads | Network |\n|---|---|---|---|\n");
     for role in Role::ALL {
         let groups: Vec<&str> = role.groups().iter().map(|group| group.name).collect();
         let reads = match (role, role.reading()) {
@@ -33,7 +44,11 @@ pub fn table() -> String {
         let _ = writeln!(text, "| {} | {}{device} | {reads} | {network} |", role.name(), groups.join(", "));
     }
     let all: Vec<String> = READ_BY_ALL.iter().map(|path| format!("`{path}`")).collect();
-    let _ = writeln!(text, "\nPaths of all: {}.\n\n| Group | For | System calls |\n|---|---|---|", all.join(", "));
+    let _ = writeln!(
+        text,
+        "\nPaths of all: {}.\n\n| Group | For | System calls |\n|---|---|---|",
+        all.join(", ")
+    );
     for group in GROUPS {
         let mut names: Vec<&str> = group.calls.iter().map(|(name, _)| plain_name(name)).collect();
         names.sort_unstable();

@@ -82,7 +82,7 @@ impl LayeredMount<'_> {
             return Ok((session, Presentation::Fuse));
         }
         session.put_below_overlay();
-        self.tree.watch(Arc::new(Overlay { mountpoint: self.mountpoint.to_owned() }));
+        drop_unused_names(&*self.tree, self.mountpoint);
         Ok((session, Presentation::Overlay))
     }
 }
@@ -117,6 +117,11 @@ impl PrivateMount {
         // It may not exist.
         let _ = fs::remove_dir(&self.place);
     }
+}
+
+/// Makes the overlay at `mountpoint` drop unused names after each change of the tree.
+pub(crate) fn drop_unused_names(tree: &dyn Tree, mountpoint: &Path) {
+    tree.watch(Arc::new(Overlay { mountpoint: mountpoint.to_owned() }));
 }
 
 /// Makes an overlay drop unused dentries, so that the tree's own counts are right: otherwise every file ever looked up

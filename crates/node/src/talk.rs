@@ -18,8 +18,10 @@ use esker_view::View;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::attributes::direct_seconds;
+use crate::metrics::{Affair, affairs};
 use crate::mounted::{Content, Served};
 use crate::repository::Repository;
+use crate::status::MountStatus;
 
 /// Maximum length of a command in bytes.
 const COMMAND_MAX: usize = 1024;
@@ -164,11 +166,22 @@ fn answer(
             servers.timings.proxy.as_secs(),
             direct_seconds(servers)
         ),
+        "internal affairs" => internal_affairs(&served.known_status()?),
         "cache size" => size(&status()),
         "cache limit get" => format!("{}\n", status().cache.quota / MEGABYTE),
         "cache instance" => format!("Esker's cache at {}\n", repository.store.cache().display()),
         _ => return None,
     })
+}
+
+/// Returns the counters that the reference client has, too, in its form.
+fn internal_affairs(status: &MountStatus) -> String {
+    let mut text = "Raw Counters:\nName|Value|Description\n".to_owned();
+    for Affair { name, value, help, .. } in affairs(status) {
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "{name}|{value}|{help}");
+    }
+    text
 }
 
 fn size(status: &StoreStatus) -> String {

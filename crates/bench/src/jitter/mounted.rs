@@ -29,7 +29,8 @@ impl Mounted {
         command.arg("--cache").arg(folder.path().join("cache")).stdin(Stdio::null());
         let child = command.spawn().with_context(|| format!("can't start {esker}"))?;
         let mut mounted = Self { child: Ending(child), mountpoint, _folder: folder };
-        let device = |path: &Path| std::fs::metadata(path).map(|facts| std::os::unix::fs::MetadataExt::dev(&facts));
+        let device =
+            |path: &Path| std::fs::metadata(path).map(|facts| std::os::unix::fs::MetadataExt::dev(&facts));
         let around = device(mounted._folder.path())?;
         let deadline = Instant::now() + Duration::from_secs(60);
         while device(&mounted.mountpoint)? == around {

@@ -14,7 +14,9 @@ impl Wakeups {
         let mut all = BTreeMap::new();
         for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
             let entry = entry?;
-            let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let Some(thread) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
             // A thread may have ended since it was listed.
             let Ok(status) = fs::read_to_string(entry.path().join("status")) else { continue };
             all.insert(thread, (field(&status, "Name").to_owned(), switches(&status)));

@@ -171,7 +171,9 @@ fn of_process(pid: u32) -> Result<(f64, u64, usize)> {
     // utime and stime are the fields 14 and 15; two stand before the parenthesis.
     let processor = (ticks(11) + ticks(12)) as f64 / rustix::param::clock_ticks_per_second() as f64;
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<u64>().ok());
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
     Ok((processor, peak.unwrap_or(0) * 1024, descriptors))
 }
@@ -185,7 +187,17 @@ impl ProcessReport {
 
     /// Returns the results as a table for terminals.
     pub fn table(&self) -> String {
-        let header = ["package", "processes", "files each", "s", "objects", "MB", "daemon CPU s", "MB resident", "descriptors"];
+        let header = [
+            "package",
+            "processes",
+            "files each",
+            "s",
+            "objects",
+            "MB",
+            "daemon CPU s",
+            "MB resident",
+            "descriptors",
+        ];
         let rows: Vec<Vec<String>> = self
             .rows
             .iter()

@@ -106,13 +106,23 @@ impl Site {
 
     /// Returns the assumptions and the times of all ways.
     pub fn table(&self, node: OfNode) -> String {
-        let header = ["way", "bounded by", "s at least", "proxy req s", "proxy bytes s", "link s", "servers s", "node s"];
+        let header = [
+            "way",
+            "bounded by",
+            "s at least",
+            "proxy req s",
+            "proxy bytes s",
+            "link s",
+            "servers s",
+            "node s",
+        ];
         let rows: Vec<Vec<String>> = [Way::Direct, Way::Proxies, Way::Peers]
             .into_iter()
             .map(|way| {
                 let busy = self.busy(way, node);
                 let (part, seconds) = busy.slowest();
-                let times = [seconds, busy.proxy_requests, busy.proxy_bytes, busy.link, busy.servers, busy.node];
+                let times =
+                    [seconds, busy.proxy_requests, busy.proxy_bytes, busy.link, busy.servers, busy.node];
                 let names = [format!("{way:?}").to_lowercase(), part.to_owned()];
                 names.into_iter().chain(times.map(|time| format!("{time:.1}"))).collect()
             })

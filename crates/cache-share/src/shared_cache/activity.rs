@@ -27,8 +27,7 @@ impl Activity {
         let next = self.next.load(Ordering::Relaxed);
         let later = now.saturating_add(self.pause);
         // The winner of several threads does the check.
-        now >= next
-            && self.next.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        now >= next && self.next.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 

@@ -63,7 +63,11 @@ pub(crate) fn start_unconfined() {
 
 /// Restricts the process that serves a mount, all but the thread for mounting. `cache` is the folder of its cache, if it
 /// has one.
-pub(crate) fn confine_mount(policy: Policy, cache: Option<PathBuf>, settings: &Settings) -> Result<(), Failure> {
+pub(crate) fn confine_mount(
+    policy: Policy,
+    cache: Option<PathBuf>,
+    settings: &Settings,
+) -> Result<(), Failure> {
     if !is_wanted(&settings.environment) {
         enforce(|| policy.prepare(), &settings.environment);
         tell();
@@ -138,11 +142,23 @@ fn writable_for(cache: &Path) -> &Path {
 
 fn is_shared(folder: &Path) -> bool {
     const SYSTEM: [&str; 12] = [
-        "/", "/var", "/var/lib", "/var/cache", "/var/tmp", "/tmp", "/dev/shm", "/home", "/root", "/srv", "/mnt",
+        "/",
+        "/var",
+        "/var/lib",
+        "/var/cache",
+        "/var/tmp",
+        "/tmp",
+        "/dev/shm",
+        "/home",
+        "/root",
+        "/srv",
+        "/mnt",
         "/opt",
     ];
     let is_home = std::env::var_os("HOME").is_some_and(|home| folder == Path::new(&home));
-    is_home || folder.parent().is_none_or(|above| above == Path::new("/")) || SYSTEM.iter().any(|path| folder == Path::new(path))
+    is_home
+        || folder.parent().is_none_or(|above| above == Path::new("/"))
+        || SYSTEM.iter().any(|path| folder == Path::new(path))
 }
 
 #[cfg(test)]

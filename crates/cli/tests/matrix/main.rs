@@ -7,6 +7,8 @@
 mod administration;
 mod broker;
 mod browsing;
+mod bucket_publishers;
+mod bucket_server;
 mod caring;
 mod chain;
 mod collecting;
@@ -35,6 +37,7 @@ mod importing;
 mod logs;
 mod machine;
 mod many_opens;
+mod metrics;
 mod namespaces;
 mod neighbours;
 mod object_storage;

@@ -47,7 +47,10 @@ fn works_with_files(folder: &std::path::Path) {
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     fs::set_permissions(&file, private).unwrap();
     File::options().write(true).open(&file).unwrap().set_len(1).unwrap();
-    assert_eq!(rustix::fs::flock(File::open(&file).unwrap(), rustix::fs::FlockOperation::LockExclusive), Ok(()));
+    assert_eq!(
+        rustix::fs::flock(File::open(&file).unwrap(), rustix::fs::FlockOperation::LockExclusive),
+        Ok(())
+    );
     fs::remove_dir_all(&sub).unwrap();
 }
 

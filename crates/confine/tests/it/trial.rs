@@ -32,7 +32,8 @@ impl Scene {
             .env(FOLDER, self.folder.path())
             .output()
             .unwrap();
-        let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (text, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "{role:?}: {text}{errors}");
         text.into_owned()
     }
