@@ -36,6 +36,7 @@ mod images;
 mod importing;
 mod logs;
 mod machine;
+mod many_opens;
 mod metrics;
 mod namespaces;
 mod neighbours;
