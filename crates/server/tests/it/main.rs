@@ -18,3 +18,4 @@ mod pages;
 mod proxy;
 mod ranges;
 mod secure;
+mod storages;
