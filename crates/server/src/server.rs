@@ -171,7 +171,11 @@ impl Server {
             .await;
             let all = u32::try_from(taken.limits.connections).unwrap_or(u32::MAX);
             let ended = timeout(taken.limits.grace, slots.acquire_many(all)).await.is_ok();
-            Ok::<_, ServeError>(if ended { 0 } else { (taken.limits.connections - slots.available_permits()) as u64 })
+            Ok::<_, ServeError>(if ended {
+                0
+            } else {
+                (taken.limits.connections - slots.available_permits()) as u64
+            })
         })?;
         runtime.shutdown_background();
         if let Some(storages) = storages {

@@ -93,10 +93,8 @@ impl Storages {
         let object = path.strip_prefix("data/").map(|rest| rest.replacen('/', "", 1));
         match object.and_then(|name| ObjectName::parse(&name)) {
             Some(object) => {
-                let query = ObjectQuery {
-                    urgency: Urgency::Demand,
-                    ..ObjectQuery::ahead(object, path.to_owned())
-                };
+                let query =
+                    ObjectQuery { urgency: Urgency::Demand, ..ObjectQuery::ahead(object, path.to_owned()) };
                 Ok(self.state.objects.get(&place, query).await?.0)
             }
             None => Ok(Object::Bytes(self.state.heads.get(&place, path, false).await?.content)),

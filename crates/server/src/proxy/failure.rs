@@ -42,9 +42,7 @@ impl Failure {
             Self::Upstream(error) if matches!(error.cause(), Cause::TimedOut { .. }) => {
                 StatusCode::GATEWAY_TIMEOUT
             }
-            Self::Upstream(error)
-                if matches!(error.cause(), Cause::Bucket { problem, .. } if problem.may_pass()) =>
-            {
+            Self::Upstream(error) if matches!(error.cause(), Cause::Bucket { problem, .. } if problem.may_pass()) => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Upstream(_) | Self::Untrusted(_) | Self::Incomplete { .. } => StatusCode::BAD_GATEWAY,

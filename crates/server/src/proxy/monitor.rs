@@ -45,7 +45,8 @@ impl ProxyState {
         let mut family = |name: &str, kind: &str, help: &str, values: &[(&str, u64)]| {
             let end = if kind == "counter" { "_total" } else { "" };
             // Writing to a string succeeds.
-            let _ = writeln!(text, "# HELP esker_{server}_{name} {help}.\n# TYPE esker_{server}_{name} {kind}");
+            let _ =
+                writeln!(text, "# HELP esker_{server}_{name} {help}.\n# TYPE esker_{server}_{name} {kind}");
             for (labels, value) in values {
                 let _ = writeln!(text, "esker_{server}_{name}{end}{labels} {value}");
             }

@@ -18,4 +18,5 @@ mod pages;
 mod proxy;
 mod ranges;
 mod secure;
+mod soak;
 mod storages;

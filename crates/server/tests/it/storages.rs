@@ -172,7 +172,8 @@ fn monitoring_and_pages_know_the_repositories_of_a_bucket() {
     let manifest = Manifest::parse(&stored.repository.read(".cvmfspublished")).expect("a manifest");
     let metrics = server.get("/metrics");
     let revision = format!("esker_repository_revision{{repository=\"full.test\"}} {}", manifest.revision);
-    for line in [revision.as_str(), "esker_serve_cache_bytes ", "esker_serve_objects_total{result=\"miss\"} "] {
+    for line in [revision.as_str(), "esker_serve_cache_bytes ", "esker_serve_objects_total{result=\"miss\"} "]
+    {
         assert!(metrics.text().lines().any(|known| known.starts_with(line)), "{line}: {}", metrics.text());
     }
     assert_eq!(metrics.text().matches("# EOF").count(), 1);

@@ -8,8 +8,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    Attribute, Attributes, CopyOptions, GetOptions, GetResult, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions,
-    PutOptions, PutPayload, UpdateVersion,
+    Attribute, Attributes, CopyOptions, GetOptions, GetResult, ObjectMeta, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, UpdateVersion,
 };
 use parking_lot::Mutex;
 
@@ -131,10 +131,7 @@ impl Requests {
     }
 
     /// Returns the length and the pieces of a file; none if it is missing.
-    pub(crate) async fn pieces(
-        &self,
-        file: &str,
-    ) -> Result<Option<FileBody>, StorageProblem> {
+    pub(crate) async fn pieces(&self, file: &str) -> Result<Option<FileBody>, StorageProblem> {
         let path = self.path(file)?;
         body(self.repeated(|| self.store.get_opts(&path, GetOptions::default())).await)
     }

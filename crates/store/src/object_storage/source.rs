@@ -43,7 +43,8 @@ impl BucketSource {
     ) -> Result<Self, StoreError> {
         let place = bucket.to_string();
         let failed = |problem| {
-            let cause = Cause::Bucket { doing: "opening", key: ".".to_owned(), bucket: place.clone(), problem };
+            let cause =
+                Cause::Bucket { doing: "opening", key: ".".to_owned(), bucket: place.clone(), problem };
             StoreError::new("the storage", cause)
         };
         let requests = Requests::new(bucket, settings).map_err(failed)?;
