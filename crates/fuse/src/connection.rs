@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_threads::Pool;
+use esker_threads::{Pool, waits};
 use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Kind, Listing, NodeWithAttr, Tree, TreeError};
 
 use crate::abi::XattrSize;
@@ -288,19 +288,18 @@ impl Connection {
         let TreeOp::Read { offset, len } = request.op else { return };
         match answer {
             Ok(data) => {
-                let mut before = None;
                 if let Some(trace) = &request.trace {
-                    before = Some(Instant::now());
-                    trace.sent(data.len().min(len) as u64, None);
+                    trace.sent(data.len().min(len) as u64, data.has_file());
                 }
-                let claim = || {
-                    let claimed = self.inflight.claim(request);
-                    if let (Some(trace), Some(before), true) = (&request.trace, before, data.has_file()) {
-                        trace.sent(data.len().min(len) as u64, Some(before.elapsed()));
-                    }
-                    claimed
-                };
-                match data::send(&request.channel, request.unique, &data, len, claim) {
+                let claim = || self.inflight.claim(request);
+                let before = waits::tally();
+                let sent = data::send(&request.channel, request.unique, &data, len, claim);
+                if request.was_left() {
+                    let waits = waits::tally().since(before);
+                    self.counters.waits(request.opcode, waits);
+                    request.trace.iter().for_each(|trace| trace.waited(waits));
+                }
+                match sent {
                     Ok(()) => self.done(request, Ok(())),
                     Err(Failure::Kernel(error)) => self.done(request, Err(error)),
                     Err(Failure::Source(_)) if !request.reread.swap(true, Ordering::Relaxed) => {
@@ -419,6 +418,10 @@ impl Connection {
     }
 
     fn done(&self, request: &Request, sent: io::Result<()>) {
+        if request.was_left() {
+            self.counters.waits(request.opcode, request.waits());
+            self.counters.late_reply(request.opcode, request.received.elapsed());
+        }
         self.inflight.answered(request);
         if let Some(trace) = &request.trace {
             trace.end(request);

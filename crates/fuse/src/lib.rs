@@ -31,9 +31,9 @@ mod wire;
 mod worker_count;
 mod workers;
 
-pub use counters::{Counters, OpcodeCounters};
+pub use counters::{Counters, LATENCY_CLASSES, OpcodeCounters};
 pub use kernel::KernelMask;
 pub use mount::{Mount, MountError, MountOptions, Unmount};
 pub use options::{Deadlines, SessionOptions, XattrGuard};
 pub use session::{Session, SessionError};
-pub use trace::{Call, CallKind, PendingCall, Tracer, Waits};
+pub use trace::{Call, CallKind, PendingCall, Tracer};

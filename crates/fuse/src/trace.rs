@@ -5,8 +5,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::thread::ThreadId;
+use std::time::Instant;
 
+use esker_threads::waits::{self, WaitTimes};
 use esker_vfs::{Node, NodeKey, Origin, OriginOf};
 use parking_lot::{Mutex, RwLock};
 
@@ -57,20 +59,7 @@ pub struct Call {
     /// Origin of data that was not here.
     pub origin: Option<Origin>,
     /// Time for which the request waited, by cause.
-    pub waits: Waits,
-}
-
-/// Time for which a request waited, by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// For a server, including the queue for it.
-    pub network: Duration,
-    /// For a local file.
-    pub disk: Duration,
-    /// Decompression and verification.
-    pub processing: Duration,
-    /// For a thread.
-    pub thread: Duration,
+    pub waits: WaitTimes,
 }
 
 /// A receiver of traced requests. Workers of the mount call it, so it must not block.
@@ -119,18 +108,20 @@ impl Tracers {
 
     /// Begins the trace of a request, if a tracer wants it.
     #[inline]
-    pub(crate) fn begin(&self, caller: u32) -> Option<Box<Trace>> {
+    pub(crate) fn begin(&self, caller: u32, received: Instant) -> Option<Box<Trace>> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        self.begin_for(caller)
+        self.begin_for(caller, received)
     }
 
     #[cold]
-    fn begin_for(&self, caller: u32) -> Option<Box<Trace>> {
-        let began = Instant::now();
+    fn begin_for(&self, caller: u32, began: Instant) -> Option<Box<Trace>> {
         let all: Vec<_> = self.all.read().iter().filter(|tracer| tracer.wants(caller)).cloned().collect();
-        (!all.is_empty()).then(|| Box::new(Trace { began, tracers: all, facts: Mutex::default() }))
+        (!all.is_empty()).then(|| {
+            let worker = (std::thread::current().id(), waits::tally());
+            Box::new(Trace { began, tracers: all, worker, facts: Mutex::default() })
+        })
     }
 }
 
@@ -138,6 +129,8 @@ impl Tracers {
 pub(crate) struct Trace {
     began: Instant,
     tracers: Vec<Arc<dyn Tracer>>,
+    /// Worker that received the request, and its waits until then.
+    worker: (ThreadId, WaitTimes),
     facts: Mutex<Facts>,
 }
 
@@ -151,7 +144,7 @@ struct Facts {
     /// Node that the request concerns, if it isn't that of the request.
     node: Option<Node>,
     origins: Vec<OriginOf>,
-    waits: Waits,
+    waits: WaitTimes,
 }
 
 impl Trace {
@@ -171,18 +164,24 @@ impl Trace {
         self.facts.lock().origins.push(origin);
     }
 
-    /// Records the bytes of a reply, and how long it took to read them from files, if they are from any.
-    pub(crate) fn sent(&self, bytes: u64, from_files: Option<Duration>) {
+    /// Records the bytes of a reply, and whether some are in a file.
+    pub(crate) fn sent(&self, bytes: u64, from_file: bool) {
         let mut facts = self.facts.lock();
-        facts.bytes = bytes;
-        facts.from_file = from_files.is_some();
-        facts.waits.disk += from_files.unwrap_or_default();
+        (facts.bytes, facts.from_file) = (bytes, from_file);
+    }
+
+    /// Adds waits of a thread that sent the reply in place of the worker.
+    pub(crate) fn waited(&self, waits: WaitTimes) {
+        self.facts.lock().waits += waits;
     }
 
     /// Reports the request, whose reply was written.
     pub(crate) fn end(&self, request: &Request) {
         let ended = Instant::now();
         let facts = std::mem::take(&mut *self.facts.lock());
+        let (worker, before) = self.worker;
+        let here = (worker == std::thread::current().id()).then(|| waits::tally().since(before));
+        let waits = request.waits() + facts.waits + here.unwrap_or_default();
         let (kind, name) = kind(&request.op);
         let kind = match facts.node.map(|node| node.kind) {
             Some(esker_vfs::Kind::Directory) => CallKind::List,
@@ -202,7 +201,7 @@ impl Trace {
             bytes: facts.bytes,
             from_file: facts.from_file,
             origin: facts.origins.iter().find_map(|origin| origin()),
-            waits: facts.waits,
+            waits: waits.within(ended.saturating_duration_since(self.began)),
         };
         self.tracers.iter().for_each(|tracer| tracer.ended(&call));
     }

@@ -488,6 +488,8 @@ impl Served {
             daemon: std::process::id(),
             warning: None,
         };
+        // What a replayer has looked up ahead of a program, the program asks for no more.
+        let _held_back = self.replayer.as_ref().filter(|_| request.every_name).map(|one| one.hold_back());
         self.traces.serve(&self.session, request, start, client)
     }
 

@@ -1,7 +1,9 @@
-//! Starts threads whose log events go to the subscriber of their starter, pools of them, and work that may hang.
+//! Starts threads whose log events go to the subscriber of their starter, pools of them, and work that may hang;
+//! measures waits.
 #![deny(unsafe_code)]
 
 mod pool;
+pub mod waits;
 pub mod watchdog;
 
 pub use pool::Pool;

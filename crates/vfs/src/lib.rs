@@ -25,5 +25,5 @@ pub use listing::{Cookie, DirEntry, FIRST_COOKIE, LAST_COOKIE, Listing, whole_li
 pub use node::{Ino, Node, NodeKey, PAYLOAD_LEN, Payload};
 pub use origin::Origin;
 pub use reply::Reply;
-pub use requester::{OriginOf, Pending, Progress, Requester};
+pub use requester::{OriginOf, Pending, Progress, Requester, Waits};
 pub use tree::{Change, NodeWithAttr, Tree, Watcher};

@@ -3,10 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use esker_threads::waits::WaitTimes;
+
 use crate::{Node, Origin};
 
 /// Returns the time of the latest arrival of bytes for a call; `None` before the first.
 pub type Progress = Box<dyn Fn() -> Option<Instant> + Send + Sync>;
+
+/// Returns the waits of a call since it began to wait for something.
+pub type Waits = Box<dyn Fn() -> WaitTimes + Send + Sync>;
 
 /// Returns the origin of a call's data; `None` while it is unknown, and for data that was here.
 pub type OriginOf = Box<dyn Fn() -> Option<Origin> + Send + Sync>;
@@ -20,6 +25,11 @@ pub trait Pending: Send + Sync {
 
     /// Extends the call's deadline from the last arrival that `progress` reports, too.
     fn follow(&self, progress: Progress);
+
+    /// Adds waits of other threads to those of the call.
+    fn add_waits(&self, waits: Waits) {
+        drop(waits);
+    }
 
     /// Returns true if the call is traced. Only then do trees report the facts of the methods below.
     fn is_traced(&self) -> bool {
@@ -61,6 +71,13 @@ impl Requester {
     pub fn follow(&self, progress: impl Fn() -> Option<Instant> + Send + Sync + 'static) {
         if let Some(pending) = &self.pending {
             pending.follow(Box::new(progress));
+        }
+    }
+
+    /// Counts waits of other threads as waits of the call, by their causes.
+    pub fn add_waits(&self, waits: impl Fn() -> WaitTimes + Send + Sync + 'static) {
+        if let Some(pending) = &self.pending {
+            pending.add_waits(Box::new(waits));
         }
     }
 

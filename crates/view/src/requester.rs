@@ -8,6 +8,8 @@ pub(crate) fn of(call: &esker_vfs::Requester) -> Requester {
     let requester = Requester { user: call.user(), ..Requester::default() };
     let progress = requester.progress.clone();
     call.follow(move || progress.last());
+    let progress = requester.progress.clone();
+    call.add_waits(move || progress.waits());
     call.may_come_from(|| {
         let progress = requester.progress.clone();
         Box::new(move || progress.origin().map(origin))

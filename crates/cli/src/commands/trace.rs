@@ -3,6 +3,7 @@ mod collected;
 mod flame;
 mod follow;
 mod json;
+mod profile;
 mod program;
 mod svg;
 mod table;
@@ -25,13 +26,15 @@ use crate::output::parse_duration;
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 
+pub(crate) use self::table::time;
+
 /// Shows which files of mounts a command used, where they came from, and how long it waited for them.
 ///
 /// The trace has the requests that the command and its children send to mounts of this user, or for root to all mounts.
 /// It needs neither ptrace nor root. Files in the kernel's cache send no request; see `--every-name`. The report goes to
 /// standard error, so that it stays apart from the command's output; with `--pid` it goes to standard output.
 ///
-/// Example: esker trace -- ls /cvmfs/sw.example.org
+/// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- esker trace -- ls /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// File to write the report to; `-` is standard output
@@ -54,6 +57,10 @@ pub(crate) struct Args {
     /// and other programs on these mounts send them once as well
     #[arg(long)]
     every_name: bool,
+
+    /// Profile to write, too: the files of the repository in the order of their first reads, for `esker profile add`
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
 
     /// Number of files in the table; 0 for all
     #[arg(long, value_name = "COUNT", default_value_t = 40)]
@@ -93,6 +100,8 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         }
         _ => None,
     };
+    let profile = args.profile.map(std::path::absolute).transpose();
+    let profile = profile.context(Kind::Usage, "can't write the profile")?;
     let following = Following::begin(settings, &request)?;
     let watched = match args.pid {
         Some(pid) => program.watch(pid, args.duration),
@@ -107,6 +116,9 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         None if args.output.is_some() || args.pid.is_some() => std::io::stdout().write_all(&text)?,
         // If stderr is gone, the report can't be shown.
         None => _ = std::io::stderr().write_all(&text),
+    }
+    if let Some(path) = &profile {
+        profile::write(path, &report)?;
     }
     if args.format != Format::Table {
         report.notes().iter().for_each(|note| warn(Some(note)));

@@ -1,6 +1,7 @@
 //! Messages of a trace. Field names are an interface.
 
-use esker_fuse::{CallKind, Waits};
+use esker_fuse::CallKind;
+use esker_threads::waits::WaitTimes;
 use serde::{Deserialize, Serialize};
 
 use crate::status::Presentation;
@@ -203,8 +204,8 @@ pub struct WaitsNs {
     pub thread: u64,
 }
 
-impl From<Waits> for WaitsNs {
-    fn from(waits: Waits) -> Self {
+impl From<WaitTimes> for WaitsNs {
+    fn from(waits: WaitTimes) -> Self {
         let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self {
             network: nanos(waits.network),

@@ -176,7 +176,7 @@ fn count(number: u64, one: &str, many: &str) -> String {
 }
 
 /// Returns a duration with three digits.
-pub(super) fn time(time: Duration) -> String {
+pub(crate) fn time(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     match micros {
         _ if micros < 999.5 => format!("{micros:.0} µs"),

@@ -12,7 +12,7 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("0", "format", ""),
     ("0", "archive", ""),
     ("0", "threads", ""),
-    ("0", "vfs", ""),
+    ("0", "vfs", "threads"),
     ("1", "store", "format, threads"),
     ("1", "squashfs", "archive, threads, vfs"),
     ("1", "erofs", "vfs"),
