@@ -238,7 +238,11 @@ impl Announced {
     fn new(plan: &MountPlan, content: &Content) -> Result<Self, MountedError> {
         // A command's mount is at no path of the host, and several commands may have the same.
         let key = match &plan.command {
-            Some(_) => PathBuf::from(format!("run of process {}", std::process::id())),
+            Some(_) => {
+                let run = format!("run of process {}", std::process::id());
+                // A command may have several mounts.
+                PathBuf::from(run).join(plan.mountpoint.strip_prefix("/").unwrap_or(&plan.mountpoint))
+            }
             None => plan.mountpoint.clone(),
         };
         let mut registration = Registration::take(&plan.runtime, &key)?;

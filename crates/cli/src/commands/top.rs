@@ -1,7 +1,10 @@
+mod known;
 mod poll;
 mod screen;
 mod snapshot;
 mod state;
+#[cfg(test)]
+mod tests;
 mod text;
 mod view;
 

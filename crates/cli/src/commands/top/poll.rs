@@ -1,18 +1,19 @@
 //! Asks the daemons for their activity, each on a thread of its own, so that one that hangs delays nothing.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::known::{Key, Known, Tracing};
 use super::snapshot::Snapshot;
 use crate::settings::Settings;
 use esker_node::control::{self, Request, Response};
 use esker_node::registry::{self, users};
-use esker_node::trace::client::{Stop, Subscription};
-use esker_node::trace::{Activity, TraceLine, TraceRequest, TracedCall, Whose};
+use esker_node::trace::client::Subscription;
+use esker_node::trace::{Activity, TraceLine, TraceRequest, Whose};
 
 /// Time limit for the reply of a daemon.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,37 +23,6 @@ const SLOW_US: u64 = 1_000;
 const SLOW_MAX: usize = 512;
 /// Maximum number of mounts.
 const MOUNTS_MAX: usize = 1024;
-
-/// Mount of a user, by user and mount point; of a command, by its process, too.
-pub(super) type Key = (Option<u32>, String, u32);
-
-/// What is known of one mount.
-#[derive(Default)]
-pub(super) struct Known {
-    pub(super) repository: String,
-    pub(super) command: Option<String>,
-    /// Replies: the last, and the one before.
-    pub(super) now: Option<Activity>,
-    pub(super) before: Option<Activity>,
-    /// Start of the request that is not answered yet.
-    pub(super) asked: Option<Instant>,
-    /// Failure of the last request.
-    pub(super) failure: Option<String>,
-    /// Slow requests, oldest first.
-    pub(super) slow: VecDeque<TracedCall>,
-    /// Subscription to slow requests.
-    pub(super) tracing: Tracing,
-    pub(super) is_listed: bool,
-}
-
-/// State of a subscription.
-#[derive(Default)]
-pub(super) enum Tracing {
-    #[default]
-    None,
-    Begun,
-    Running(Stop),
-}
 
 #[derive(Default)]
 struct Shared {

@@ -134,7 +134,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use super::super::snapshot::tests::example;
+    use super::super::tests::example;
     use super::*;
 
     fn press(state: &mut State, keys: &str) {

@@ -82,7 +82,7 @@ pub(super) fn table(snapshot: &Snapshot) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::snapshot::tests::example;
+    use super::super::tests::example;
     use super::*;
 
     #[test]

@@ -39,7 +39,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, state: &State) {
         Constraint::Length(1),
         Constraint::Length(mounts.max(3)),
         Constraint::Length(u16::try_from(shown.servers.len().clamp(1, 6)).unwrap_or(6) + 1),
-        Constraint::Fill(1),
+        Constraint::Length(u16::try_from(shown.waiting.len().clamp(1, 8)).unwrap_or(8) + 1),
         Constraint::Fill(1),
         Constraint::Length(1),
     ])
@@ -60,9 +60,10 @@ fn summary(shown: &Snapshot, state: &State) -> Line<'static> {
     let (requests, bytes) = (sum(|row| row.requests_per_second), sum(|row| row.bytes_per_second));
     let waiting: u64 = shown.mounts.iter().map(|row| row.waiting).sum();
     let paused = if state.paused { "  PAUSED" } else { "" };
+    let mounts = shown.mounts.len();
+    let noun = if mounts == 1 { "mount" } else { "mounts" };
     Line::from(format!(
-        "esker top  {} mounts  {requests:.0} requests/s  {}/s  {waiting} waiting{paused}",
-        shown.mounts.len(),
+        "esker top  {mounts} {noun}  {requests:.0} requests/s  {}/s  {waiting} waiting{paused}",
         size(bytes as u64),
     ))
 }
@@ -157,8 +158,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::snapshot::tests::example;
     use super::super::state::Key;
+    use super::super::tests::example;
     use super::*;
 
     /// Returns the drawn lines.

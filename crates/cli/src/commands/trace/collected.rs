@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use esker_node::trace::{Operation, Source, TraceEnd, TraceStart, TracedCall};
 
 use super::blocked::Wait;
-use super::profile::FirstReads;
+use super::first_reads::FirstReads;
 
 /// Maximum number of files, and of intervals, in a report.
 const FILES_MAX: usize = 1 << 20;
@@ -196,28 +196,9 @@ impl Collected {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use esker_node::trace::WaitsNs;
-
+mod tests {
+    use super::super::tests::call;
     use super::*;
-
-    pub(crate) fn call(path: &str, operation: Operation) -> TracedCall {
-        TracedCall {
-            pid: 7,
-            tid: 7,
-            command: "python3".into(),
-            operation,
-            path: path.into(),
-            began_ns: 1_000,
-            took_ns: 500,
-            errno: 0,
-            offset: 0,
-            bytes: 0,
-            source: Source::Memory,
-            place: None,
-            waits: WaitsNs::default(),
-        }
-    }
 
     #[test]
     fn requests_of_a_file_are_summed() {

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::Report;
 use super::blocked::{Blocked, CAUSES};
 use super::collected::{FileUse, Found};
+use super::report::Report;
 use crate::output::size;
 
 /// Number of missing names in the table, unless all are shown.
@@ -196,8 +196,8 @@ mod tests {
     use esker_node::trace::{Operation, Source, TraceStart, TracedCall, WaitsNs};
 
     use super::super::collected::Collected;
-    use super::super::collected::tests::call;
     use super::super::program::Watched;
+    use super::super::tests::call;
     use super::*;
 
     #[test]
