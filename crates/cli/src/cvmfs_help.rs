@@ -18,6 +18,7 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_config showconfig NAME", "esker config show NAME --origin"),
     ("cvmfs_config probe", "esker doctor"),
     ("cvmfs_config stat, status", "esker status"),
+    ("cvmfs_talk internal affairs", "esker top, esker trace -- COMMAND"),
     ("cvmfs_config wipecache", "esker cache wipe"),
     ("cvmfs_config bugreport", "esker status --json"),
     ("cvmfs_config reload, killall", "not needed: unmount and mount again"),

@@ -262,7 +262,11 @@ impl Announced {
     fn new(plan: &MountPlan, content: &Content) -> Result<Self, MountedError> {
         // A command's mount is at no path of the host, and several commands may have the same.
         let key = match &plan.command {
-            Some(_) => PathBuf::from(format!("run of process {}", std::process::id())),
+            Some(_) => {
+                let run = format!("run of process {}", std::process::id());
+                // A command may have several mounts.
+                PathBuf::from(run).join(plan.mountpoint.strip_prefix("/").unwrap_or(&plan.mountpoint))
+            }
             None => plan.mountpoint.clone(),
         };
         let (mut registration, listening) = match &plan.supervision {
@@ -568,6 +572,8 @@ impl Served {
             daemon: std::process::id(),
             warning: None,
         };
+        // What a replayer has looked up ahead of a program, the program asks for no more.
+        let _held_back = self.replayer.as_ref().filter(|_| request.every_name).map(|one| one.hold_back());
         self.traces.serve(&self.session, request, start, client)
     }
 

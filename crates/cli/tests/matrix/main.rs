@@ -69,6 +69,7 @@ mod test_env;
 mod test_user;
 mod tiers;
 mod time_travel;
+mod tracing;
 mod transactions;
 mod units;
 mod usage;

@@ -44,7 +44,7 @@ struct Subscriber {
 
 impl Tracer for Subscriber {
     fn wants(&self, caller: u32) -> bool {
-        let wanted = self.family.find(caller).is_some();
+        let wanted = self.family.may_want(caller);
         if wanted {
             self.ring.expect();
         }
@@ -121,7 +121,8 @@ impl Subscriber {
         session.add_tracer(tracer.clone());
         let outcome = send(&client, &Response::Tracing(Box::new(start))).and_then(|()| {
             std::thread::scope(|scope| {
-                let writer = scope.spawn(|| self.write(session));
+                let builder = std::thread::Builder::new().name("trace-writer".into());
+                let writer = builder.spawn_scoped(scope, || self.write(session))?;
                 // A client that wants the end shuts its half of the connection down; one that is gone has both closed.
                 let mut byte = [0];
                 let _ = client.read(&mut byte);
