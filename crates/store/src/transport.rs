@@ -48,6 +48,7 @@ pub use dns::{addresses_of, full_name};
 pub(crate) use http_source::HttpSource;
 pub(crate) use network::Network;
 pub use options::HttpOptions;
+pub(crate) use receive::Receiver;
 pub(crate) use site::{ConnectOptions, Limits, Site, Via};
 pub use sse::{EventHandler, SseListener, SseOptions, SseStatus};
 pub use tls::TlsProblem;

@@ -98,7 +98,8 @@ impl Site {
             return Outcome::Accepted(report["revision"].as_u64().expect("a revision"));
         }
         let said = words(&output);
-        let names_it = said.contains(&format!("{target}/file")) && said.contains("after this change was computed");
+        let names_it =
+            said.contains(&format!("{target}/file")) && said.contains("after this change was computed");
         assert!(names_it, "{machine} published to {target}: {said}");
         Outcome::Lost
     }
@@ -171,7 +172,11 @@ fn serial_tree(site: &Site, attempts: &[Attempt], head: u64) -> (BTreeMap<String
         accepted.insert(revision, attempt.unwrap_or_else(|| panic!("revision {revision}: {changes}")));
         late += 1;
     }
-    assert_eq!(accepted.keys().next_back().copied().unwrap_or(1), head, "a reported revision is above the head");
+    assert_eq!(
+        accepted.keys().next_back().copied().unwrap_or(1),
+        head,
+        "a reported revision is above the head"
+    );
     let mut last: BTreeMap<&str, &str> = BTreeMap::new();
     last.extend(accepted.values().map(|attempt| (attempt.target.as_str(), attempt.label.as_str())));
     let files = last.into_iter().flat_map(|(target, label)| {

@@ -238,7 +238,8 @@ fn soak_chain_of_copies() {
             failed += u64::from(publish_beside_a_kill(&publisher, (&mut bucket, &mut parts), victim, delay));
             pace(&failures, next);
         }
-        let readers = [("the client", Some(reads)), ("cvmfs2", reference.as_ref().map(|_| &reads_of_reference))];
+        let readers =
+            [("the client", Some(reads)), ("cvmfs2", reference.as_ref().map(|_| &reads_of_reference))];
         for (client, reads) in readers.into_iter().filter_map(|(client, reads)| Some((client, reads?))) {
             let newest = || reads.newest.load(Ordering::SeqCst);
             let arrived = until(ARRIVAL, || {
