@@ -36,3 +36,4 @@ pub(crate) mod status;
 pub(crate) mod tag;
 pub(crate) mod transaction;
 pub(crate) mod umount;
+pub(crate) mod upgrade;

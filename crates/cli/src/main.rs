@@ -46,6 +46,7 @@ enum Command {
     Run(commands::run::Args),
     Mount(commands::mount::Args),
     Umount(commands::umount::Args),
+    Upgrade(commands::upgrade::Args),
     Status(commands::status::Args),
     Revision(commands::revision::Args),
     Config(commands::config::Args),
@@ -133,6 +134,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         }
         Command::Mount(args) => commands::mount::run(args, &settings, line),
         Command::Umount(args) => commands::umount::run(args, &settings),
+        Command::Upgrade(args) => commands::upgrade::run(&args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),
         Command::Config(args) => commands::config::run(args, &settings),
         Command::Revision(args) => commands::revision::run(&args, &settings),
