@@ -370,16 +370,18 @@ impl Mounted {
             MountTarget::Layered(place) => {
                 let (mountpoint, options) = (&*plan.mountpoint, &plan.options);
                 let (trusted, told) = (content.trusted(), content.told());
-                LayeredMount { place, tree, mountpoint, options, session, trusted, told }
+                let supervision = plan.supervision.as_deref();
+                LayeredMount { place, tree, mountpoint, options, session, trusted, told, supervision }
                     .show(plan.shown_with)?
             }
             MountTarget::Inherited(supervision, facts) => {
-                takeover::resume(&supervision, &facts, &tree, session)?
+                let image = (plan.options.source.as_str(), content.told());
+                takeover::resume(&supervision, &facts, (tree, image), session)?
             }
         };
         let (registration, socket) =
             announced.map(|announced| (announced.registration, announced.listening)).unzip();
-        let supervision = plan.supervision.filter(|_| shown_with != Presentation::Erofs);
+        let supervision = plan.supervision;
         let mounted = supervision.as_ref().and_then(|supervision| supervision.inherited());
         let mounted = mounted.map_or_else(SystemTime::now, |facts| at_seconds(facts.mounted));
         if let (Some(supervision), Some(registration), Some(socket)) = (&supervision, &registration, &socket)

@@ -52,6 +52,7 @@ mod release_week;
 mod remote_images;
 mod replays;
 mod replicating;
+mod restarts;
 mod revisions;
 mod running;
 mod serve;
