@@ -36,5 +36,6 @@ pub(crate) mod setup;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod tag;
+pub(crate) mod trace;
 pub(crate) mod transaction;
 pub(crate) mod umount;

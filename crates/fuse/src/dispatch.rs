@@ -34,8 +34,16 @@ impl Connection {
             self.workers.park();
         }
         loop {
+            if self.is_retiring() {
+                return false;
+            }
             let mut slot = self.memory.slot(worker);
-            match slot.fill(|buffer| channel.receive(buffer)) {
+            match slot.fill(channel.number, |buffer| channel.receive(buffer)) {
+                // The process that takes over serves it.
+                Ok(()) if self.is_retiring() => {
+                    std::mem::forget(slot);
+                    return false;
+                }
                 Ok(()) => {
                     spinner.came();
                     self.serve(channel, slot);
@@ -69,9 +77,21 @@ impl Connection {
         let since = Instant::now();
         let quick = !matches!(header.opcode, opcode::READ | opcode::READDIR | opcode::READDIRPLUS);
         self.workers.begin(channel, header.pid, quick, since);
+        self.handle(channel, slot, &header, since);
+        self.workers.done();
+    }
+
+    /// Serves a request that a previous process has read and not answered.
+    pub(crate) fn serve_left_over(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot) {
+        if let Some(header) = read_plain::<InHeader>(slot.request()) {
+            self.handle(channel, slot, &header, Instant::now());
+        }
+    }
+
+    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader, since: Instant) {
         self.counters.request(header.opcode);
         let waits_before = waits::tally();
-        let is_answered = self.catch_panic("a request", || self.dispatch(channel, slot, &header, since));
+        let is_answered = self.catch_panic("a request", || self.dispatch(channel, slot, header, since));
         if is_answered.is_none() {
             // A request in flight was replied to when its `Reply` was dropped.
             let waits = self.inflight.find(header.unique).is_some();
@@ -82,7 +102,6 @@ impl Connection {
         }
         self.counters.busy(header.opcode, since.elapsed(), is_answered != Some(false));
         self.counters.waits(header.opcode, waits::tally().since(waits_before));
-        self.workers.done();
     }
 
     /// Returns false if another thread will reply.
@@ -96,12 +115,15 @@ impl Connection {
         let body = slot.request().get(size_of::<InHeader>()..).unwrap_or_default();
         let unique = header.unique;
         let sent = match header.opcode {
-            opcode::FORGET => {
-                self.forgotten(header.nodeid, read_plain(body).unwrap_or_default());
-                return true;
-            }
-            opcode::BATCH_FORGET => {
-                self.forget_batch(body);
+            opcode::FORGET | opcode::BATCH_FORGET => {
+                // Subtracting twice would release a node that the kernel has; not at all keeps one until it is
+                // unmounted.
+                slot.serve_once();
+                if header.opcode == opcode::BATCH_FORGET {
+                    self.forget_batch(body);
+                } else {
+                    self.forgotten(header.nodeid, read_plain(body).unwrap_or_default());
+                }
                 return true;
             }
             opcode::INTERRUPT => {
@@ -185,7 +207,9 @@ impl Connection {
             self.note_send(sent);
             return true;
         };
-        let request = self.request(channel, slot, (header, since), (id, node), op);
+        let trace = self.tracers.begin(header.pid);
+        let request = self.request(channel, slot, (header, since), (id, node), op).traced(trace);
+        let request = Arc::new(request);
         self.inflight.add(&request);
         // Before the tree is called: a worker that it blocks can't do it afterwards.
         self.timer.note_activity();
@@ -214,6 +238,9 @@ impl Connection {
             if self.inflight.claim(request) {
                 self.inflight.answered(request);
                 self.note_send(request.channel.plain(request.unique, &wire::attr_out(&attr)));
+                if let Some(trace) = &request.trace {
+                    trace.end(request);
+                }
             }
             return;
         }
@@ -227,11 +254,11 @@ impl Connection {
         (header, since): (&InHeader, Instant),
         about: (NodeId, Node),
         op: TreeOp,
-    ) -> Arc<Request> {
+    ) -> Request {
         let numbers = (header.unique, header.opcode);
         let from = (header.pid, self.user(header), self.batches.load(Ordering::SeqCst));
         let deadline = self.shared_deadlines.inherited(about.0, &op);
-        Arc::new(Request::new(numbers, about, from, op, (since, deadline), Arc::clone(channel), slot))
+        Request::new(numbers, about, from, op, (since, deadline), Arc::clone(channel), slot)
     }
 
     /// Returns the calling user. An overlay reads as the user who mounted it, so behind one it is the user of the

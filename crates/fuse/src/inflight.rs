@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use esker_threads::waits::WaitTimes;
-use esker_vfs::{Cookie, Node, Pending, Progress, Reply, Requester, TreeError, Waits};
+use esker_vfs::{Cookie, Node, OriginOf, Pending, Progress, Reply, Requester, TreeError, Waits};
 use foldhash::HashMap;
 use parking_lot::{Condvar, Mutex};
 
@@ -19,6 +19,7 @@ use crate::channel::Channel;
 use crate::nodes::NodeId;
 use crate::shared_deadline::InheritedDeadline;
 use crate::shared_memory::Slot;
+use crate::trace::Trace;
 
 /// Operation of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +103,8 @@ pub(crate) struct Request {
     pub(crate) failures: AtomicU64,
     /// Progress of the bytes that the request waits for.
     followed: Mutex<Followed>,
+    /// Trace of the request, if a tracer wants one.
+    pub(crate) trace: Option<Box<Trace>>,
 }
 
 /// Set once the right to reply is taken.
@@ -166,7 +169,13 @@ impl Request {
             again: Mutex::new(None),
             failures: AtomicU64::new(0),
             followed: Mutex::default(),
+            trace: None,
         }
+    }
+
+    /// Adds the trace that began with the request.
+    pub(crate) fn traced(self, trace: Option<Box<Trace>>) -> Self {
+        Self { trace, ..self }
     }
 
     /// Returns the reply object for a call of the tree; the result goes to `deliver`.
@@ -228,6 +237,22 @@ impl Pending for Request {
 
     fn add_waits(&self, waits: Waits) {
         self.followed.lock().waits.push(waits);
+    }
+
+    fn is_traced(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    fn may_come_from(&self, origin: OriginOf) {
+        if let Some(trace) = &self.trace {
+            trace.may_come_from(origin);
+        }
+    }
+
+    fn concerns(&self, node: &Node) {
+        if let Some(trace) = &self.trace {
+            trace.concerns(node);
+        }
     }
 }
 
@@ -418,7 +443,7 @@ mod tests {
 
     fn read_by(user: User, caller: u32) -> Arc<Request> {
         let memory = Arc::new(SharedMemory::new().expect("an arena"));
-        let channel = Arc::new(Channel::new(fs::File::open("/dev/null").expect("opened").into()));
+        let channel = Arc::new(Channel::new(0, fs::File::open("/dev/null").expect("opened").into()));
         let (key, payload) = (NodeKey([0; 16]), Payload([0; 96]));
         let node = Node { key, ino: Ino(2), payload, kind: Kind::File };
         let op = TreeOp::Read { offset: 0, len: 1 };

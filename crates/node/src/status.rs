@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use esker_confine::Confinement;
 use esker_store::{CacheStatus, NetworkStatus, SseStatus, TrafficStatus, WorkStatus};
 use esker_threads::waits::WaitTimes;
 use esker_view::ViewCounters;
@@ -48,6 +49,9 @@ pub struct MountStatus {
     /// File system through which programs see it.
     #[serde(default)]
     pub shown_with: Presentation,
+    /// Restrictions of the daemon; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confined: Option<Confinement>,
     /// Hash of the root catalog of the revision.
     pub root_hash: String,
     /// Time of the publisher's signature.

@@ -68,10 +68,16 @@ fn listen(options: &TalkOptions) -> io::Result<UnixListener> {
     let _ = fs::remove_file(&new);
     let listener = UnixListener::bind(&new)?;
     let put = fs::set_permissions(&new, Permissions::from_mode(0o660))
-        .and_then(|()| options.owner.map_or(Ok(()), |owner| chown(&new, Some(owner), None)))
+        .and_then(|()| options.owner.map_or(Ok(()), |owner| give(&new, owner)))
         .and_then(|()| fs::rename(&new, path));
     put.inspect_err(|_| drop(fs::remove_file(&new)))?;
     Ok(listener)
+}
+
+/// Changes the owner, which a confined process may not.
+fn give(socket: &Path, owner: u32) -> io::Result<()> {
+    let socket = socket.to_owned();
+    esker_threads::unconfined::run("giving", move || chown(socket, Some(owner), None))?
 }
 
 /// Returns true if a process listens at the socket, without waiting for it.

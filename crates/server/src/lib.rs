@@ -19,6 +19,7 @@ mod health;
 mod info;
 mod listing;
 mod metrics;
+mod options;
 mod pages;
 pub mod proxy;
 mod range;
@@ -28,6 +29,7 @@ mod routes;
 pub mod server;
 mod servermon;
 mod site;
+mod storages;
 mod tls;
 mod transport;
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use esker_threads::Pool;
 use esker_threads::waits::{self, WaitClock};
-use esker_vfs::{DirEntry, ErrorKind, Reply, Requester, TreeError};
+use esker_vfs::{DirEntry, ErrorKind, Origin, Reply, Requester, TreeError};
 
 pub(crate) use content::{FileState, Piece};
 
@@ -160,6 +160,10 @@ impl Core {
     pub(crate) fn follow(&self, requester: &Requester) {
         let image = Arc::clone(&self.image);
         requester.follow(move || image.progress());
+        requester.may_come_from(|| {
+            let name = Arc::clone(&self.name);
+            Box::new(move || Some(Origin::Image(Arc::clone(&name))))
+        });
     }
 
     /// Answers a request: at once if all its data is cached, otherwise from the pool.

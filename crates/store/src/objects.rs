@@ -415,6 +415,10 @@ impl LowerRequest for FetchJob {
         &self.priority
     }
 
+    fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
     fn cache(&self) -> &Arc<CacheState> {
         &self.store.cache
     }

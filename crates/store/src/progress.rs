@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 use esker_threads::waits::{WaitCause, WaitClock, WaitTimes};
@@ -23,6 +23,18 @@ struct Inner {
     followed: Mutex<Vec<(Progress, WaitTimes)>>,
     /// Waits of the request itself, and of those that it followed before.
     waits: WaitClock,
+    origin: OnceLock<ObjectOrigin>,
+}
+
+/// Place from which an object came that was not in the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObjectOrigin {
+    /// A server, with its URL and perhaps the proxy.
+    Server(Arc<str>),
+    /// A lower tier, with its path.
+    Lower(Arc<str>),
+    /// Another process that fetches objects for this one, with the path of its socket or cache.
+    Process(Arc<str>),
 }
 
 /// Reference time for marks.
@@ -66,6 +78,17 @@ impl Progress {
             .iter()
             .map(|(progress, before)| progress.waits().since(*before))
             .fold(own, |all, one| all + one)
+    }
+
+    /// Records from where the object came; the first record counts.
+    pub fn came_from(&self, origin: ObjectOrigin) {
+        let _ = self.0.origin.set(origin);
+    }
+
+    /// Returns from where the object, or one of a followed request, came; `None` for cached ones.
+    pub fn origin(&self) -> Option<ObjectOrigin> {
+        let own = self.0.origin.get().cloned();
+        own.or_else(|| self.0.followed.lock().iter().find_map(|(progress, _)| progress.origin()))
     }
 
     /// Includes the progress of another request in this one. Must not form a circle.

@@ -9,7 +9,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectRequest, StoreError, StoreStatus, Warmed,
+    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectOrigin, ObjectRequest, StoreError,
+    StoreStatus, Warmed,
 };
 use esker_threads::waits::WaitTimes;
 use parking_lot::{Condvar, Mutex};
@@ -297,6 +298,8 @@ impl Client {
     fn answered(&self, id: u64, file: OwnedFd, len: u64, waits: WaitTimes) {
         let Some(pending) = self.take(id) else { return };
         pending.wanted.requester.progress.add_waits(waits);
+        let place = self.place.to_string_lossy().into();
+        pending.wanted.requester.progress.came_from(ObjectOrigin::Process(place));
         let Some(slot) = self.received.slot() else {
             drop(file);
             return self.received.park(pending);

@@ -7,11 +7,14 @@
 mod administration;
 mod broker;
 mod browsing;
+mod bucket_publishers;
+mod bucket_server;
 mod caring;
 mod chain;
 mod collecting;
 mod comparing;
 mod configuring;
+mod confinement;
 mod container_images;
 mod containers;
 mod daemons;

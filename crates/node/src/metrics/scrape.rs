@@ -123,6 +123,7 @@ mod tests {
             cache: "/cache".into(),
             pid: std::process::id(),
             started: 1,
+            supervisor: None,
         };
         registration.describe(&entry).expect("written");
         registration
