@@ -116,6 +116,10 @@ fn metrics_of_a_mount_are_served_and_its_dashboard_finds_them() {
     let of = |name: &str, more: &str| value(&text, &format!("{name}{{{labels}{more}"));
     assert!(of("esker_mount_requests_total", ",operation=\"read\"") >= 1.0);
     assert!(of("esker_mount_blocked_seconds_total", ",operation=\"read\",cause=\"network\"") > 0.0, "{text}");
+    // The daemon is confined, and sees its own resources all the same.
+    assert!(
+        of("esker_mount_process_resident_bytes", "") > 0.0 && of("esker_mount_process_open_fds", "") > 0.0
+    );
     let whole = of("esker_mount_request_duration_seconds_bucket", ",operation=\"read\",le=\"+Inf\"");
     assert_eq!(whole, of("esker_mount_requests_total", ",operation=\"read\""));
     // Proxies and announcements have no samples in this mount.
