@@ -65,8 +65,9 @@ fn log_lines_of_a_command_are_on_stderr() {
 #[test]
 fn the_log_of_a_mount_is_found_by_name_and_by_mount_point() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
-    let rule = world.mirror.fault(|path| path.contains("/data/") && !path.ends_with('C'), Fault::Missing);
-    let mounted = world.mount(&["--log-format", "json"]);
+    let mounted = world.mount(&["--log-format", "json", "--no-prefetch"]);
+    mounted.does(|| fs::metadata(mounted.path("data/hex.txt"))).expect("a file");
+    let rule = world.mirror.fault(|path| path.contains("/data/"), Fault::Missing);
     mounted.does(|| fs::read(mounted.path("data/hex.txt"))).expect_err("its object is missing");
     rule.assert_hit();
     let (name, mountpoint) = (world.fixture().name(), world.mountpoint().display().to_string());
