@@ -367,6 +367,10 @@ impl Tree for ErofsTree {
 
     fn release(&self, _: &Node) {}
 
+    fn resumed(&self) {
+        self.core.tree.resumed();
+    }
+
     fn watch(&self, watcher: Arc<dyn Watcher>) {
         self.core.tree.watch(watcher);
     }

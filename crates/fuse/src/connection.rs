@@ -70,9 +70,15 @@ pub(crate) struct Connection {
     pub(crate) worker_count: WorkerCount,
     /// Whether an overlay covers the tree: see [`crate::Session::put_below_overlay`].
     pub(crate) below_overlay: AtomicBool,
+    /// True once no more requests are served because another process takes over.
+    pub(crate) retiring: AtomicBool,
 }
 
 impl Connection {
+    pub(crate) fn is_retiring(&self) -> bool {
+        self.retiring.load(Ordering::SeqCst)
+    }
+
     /// Runs code of the tree; logs a panic and continues.
     pub(crate) fn catch_panic<T>(&self, what: &str, run: impl FnOnce() -> T) -> Option<T> {
         match catch_unwind(AssertUnwindSafe(run)) {
@@ -80,7 +86,7 @@ impl Connection {
             Err(panic) => {
                 let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                tracing::error!("the tree panicked in {what}: {text}");
+                tracing::error!(what, "the tree panicked in {what}: {text}");
                 None
             }
         }
@@ -429,7 +435,11 @@ impl Connection {
         match sent {
             // The caller is gone, or the mount is.
             Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED)) => {
-                tracing::error!("the kernel refused an answer: {e}");
+                tracing::error!(
+                    opcode = request.opcode,
+                    inode = request.node.ino.0,
+                    "the kernel refused an answer: {e}"
+                );
                 // It keeps waiting for one that it accepts.
                 let _ = request.channel.error(request.unique, libc::EIO);
             }

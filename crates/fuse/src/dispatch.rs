@@ -34,8 +34,16 @@ impl Connection {
             self.workers.park();
         }
         loop {
+            if self.is_retiring() {
+                return false;
+            }
             let mut slot = self.memory.slot(worker);
-            match slot.fill(|buffer| channel.receive(buffer)) {
+            match slot.fill(channel.number, |buffer| channel.receive(buffer)) {
+                // The process that takes over serves it.
+                Ok(()) if self.is_retiring() => {
+                    std::mem::forget(slot);
+                    return false;
+                }
                 Ok(()) => {
                     spinner.came();
                     self.serve(channel, slot);
@@ -69,9 +77,21 @@ impl Connection {
         let since = Instant::now();
         let quick = !matches!(header.opcode, opcode::READ | opcode::READDIR | opcode::READDIRPLUS);
         self.workers.begin(channel, header.pid, quick, since);
+        self.handle(channel, slot, &header, since);
+        self.workers.done();
+    }
+
+    /// Serves a request that a previous process has read and not answered.
+    pub(crate) fn serve_left_over(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot) {
+        if let Some(header) = read_plain::<InHeader>(slot.request()) {
+            self.handle(channel, slot, &header, Instant::now());
+        }
+    }
+
+    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader, since: Instant) {
         self.counters.request(header.opcode);
         let waits_before = waits::tally();
-        let is_answered = self.catch_panic("a request", || self.dispatch(channel, slot, &header, since));
+        let is_answered = self.catch_panic("a request", || self.dispatch(channel, slot, header, since));
         if is_answered.is_none() {
             // A request in flight was replied to when its `Reply` was dropped.
             let waits = self.inflight.find(header.unique).is_some();
@@ -82,7 +102,6 @@ impl Connection {
         }
         self.counters.busy(header.opcode, since.elapsed(), is_answered != Some(false));
         self.counters.waits(header.opcode, waits::tally().since(waits_before));
-        self.workers.done();
     }
 
     /// Returns false if another thread will reply.
@@ -96,12 +115,15 @@ impl Connection {
         let body = slot.request().get(size_of::<InHeader>()..).unwrap_or_default();
         let unique = header.unique;
         let sent = match header.opcode {
-            opcode::FORGET => {
-                self.forgotten(header.nodeid, read_plain(body).unwrap_or_default());
-                return true;
-            }
-            opcode::BATCH_FORGET => {
-                self.forget_batch(body);
+            opcode::FORGET | opcode::BATCH_FORGET => {
+                // Subtracting twice would release a node that the kernel has; not at all keeps one until it is
+                // unmounted.
+                slot.serve_once();
+                if header.opcode == opcode::BATCH_FORGET {
+                    self.forget_batch(body);
+                } else {
+                    self.forgotten(header.nodeid, read_plain(body).unwrap_or_default());
+                }
                 return true;
             }
             opcode::INTERRUPT => {
@@ -253,7 +275,7 @@ impl Connection {
 
     fn forgotten(&self, nodeid: u64, count: u64) {
         if !self.forget(NodeId(nodeid), count) {
-            tracing::error!("the kernel forgot node {nodeid:#x} {count} times too often");
+            tracing::error!(nodeid, count, "the kernel forgot node {nodeid:#x} {count} times too often");
         }
     }
 

@@ -443,7 +443,7 @@ mod tests {
 
     fn read_by(user: User, caller: u32) -> Arc<Request> {
         let memory = Arc::new(SharedMemory::new().expect("an arena"));
-        let channel = Arc::new(Channel::new(fs::File::open("/dev/null").expect("opened").into()));
+        let channel = Arc::new(Channel::new(0, fs::File::open("/dev/null").expect("opened").into()));
         let (key, payload) = (NodeKey([0; 16]), Payload([0; 96]));
         let node = Node { key, ino: Ino(2), payload, kind: Kind::File };
         let op = TreeOp::Read { offset: 0, len: 1 };

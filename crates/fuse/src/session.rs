@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use esker_threads::Pool;
 use esker_vfs::{Change, Node, NodeKey, Tree, Watcher};
@@ -34,6 +34,18 @@ const GREETING_WITHIN: Duration = Duration::from_secs(10);
 
 /// Maximum number of background threads.
 const BACKGROUND: usize = 4;
+
+/// Pause between two checks whether all requests are answered.
+const RETIRING: Duration = Duration::from_millis(1);
+
+/// What outlives the process of a session, for [`Session::resume`].
+#[derive(Debug)]
+pub struct SessionDescriptors {
+    /// Descriptors of the connection: the one that was mounted, and one for each further worker.
+    pub devices: Vec<OwnedFd>,
+    /// Memory file with the node table and the requests in progress.
+    pub memory: OwnedFd,
+}
 
 /// Failure to start a session.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +86,7 @@ impl Session {
         tree: Arc<dyn Tree>,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
-        let main = Channel::new(device);
+        let main = Channel::new(0, device);
         let negotiated = greet(&main, &options)?;
         if options.enforce_acls && !negotiated.enforces_acls() {
             tracing::error!("access control lists are not enforced: the kernel can't do that");
@@ -82,9 +94,52 @@ impl Session {
         let memory =
             Arc::new(SharedMemory::new().map_err(failed("memory for the node table can't be reserved"))?);
         note_negotiated(&memory, &negotiated);
+        let session = Self::assemble(channels(main, &options), (memory, negotiated), tree, options)?;
+        session.spawn().map_err(failed("a thread can't be started"))?;
+        Ok(session)
+    }
+
+    /// Goes on with the session of a process that ended without unmounting: the kernel notices nothing but a delay.
+    /// Calls [`Tree::watch`] and [`Tree::resumed`].
+    ///
+    /// Requests that the other process had read and not answered are served again (see the module `resume`).
+    pub fn resume(
+        inherited: SessionDescriptors,
+        tree: Arc<dyn Tree>,
+        options: SessionOptions,
+    ) -> Result<Self, SessionError> {
+        let memory = SharedMemory::attach(inherited.memory);
+        let memory = Arc::new(memory.map_err(failed("the memory of the session can't be taken over"))?);
+        let header = memory.header();
+        let negotiated = Negotiated::again(
+            header.minor.load(Ordering::Relaxed),
+            header.flags.load(Ordering::Relaxed),
+            u16::try_from(header.max_pages.load(Ordering::Relaxed)).unwrap_or(0),
+        );
+        let numbered = inherited.devices.into_iter().enumerate();
+        let channels: Vec<_> =
+            numbered.map(|(number, device)| Arc::new(Channel::new(number, device))).collect();
+        if channels.is_empty() {
+            return Err(failed("no descriptor of the session was handed over")(io::ErrorKind::InvalidInput));
+        }
+        let session = Self::assemble(channels, (memory, negotiated), tree, options)?;
+        let left_over = session.conn.take_left_over();
+        session.spawn().map_err(failed("a thread can't be started"))?;
+        let conn = Arc::clone(&session.conn);
+        let serve = move || conn.serve_all_left_over(left_over);
+        esker_threads::spawn("fuse-resume", serve).map_err(failed("a thread can't be started"))?;
+        session.conn.tree.resumed();
+        Ok(session)
+    }
+
+    fn assemble(
+        channels: Vec<Arc<Channel>>,
+        (memory, negotiated): (Arc<SharedMemory>, Negotiated),
+        tree: Arc<dyn Tree>,
+        options: SessionOptions,
+    ) -> Result<Self, SessionError> {
         let table = NodeTable::new(Arc::clone(&memory), Arc::clone(&tree))
             .map_err(failed("memory for the node table can't be had"))?;
-        let channels = channels(main, &options);
         let workers = WorkerPool::new(channels.len()).map_err(failed("a timer can't be had"))?;
         let worker_count = WorkerCount::new(channels.len());
         let conn = Arc::new(Connection {
@@ -106,11 +161,10 @@ impl Session {
             timer: Timer::default(),
             batches: AtomicU64::new(0),
             below_overlay: AtomicBool::new(false),
+            retiring: AtomicBool::new(false),
         });
         conn.tree.watch(Arc::new(WeakWatcher(Arc::downgrade(&conn))));
-        let session = Self { conn, threads: Mutex::default() };
-        session.spawn().map_err(failed("a thread can't be started"))?;
-        Ok(session)
+        Ok(Self { conn, threads: Mutex::default() })
     }
 
     /// Records that an overlay covers the tree ([`mount::mount_overlay`]). The overlay asks for marks of its
@@ -193,6 +247,24 @@ impl Session {
         self.conn.worker_count.is_over()
     }
 
+    /// Returns second descriptors of all that another process needs to go on with this session.
+    pub fn descriptors(&self) -> io::Result<SessionDescriptors> {
+        let device = |channel: &Arc<Channel>| channel.device().try_clone_to_owned();
+        let devices = self.conn.channels.iter().map(device).collect::<io::Result<_>>()?;
+        Ok(SessionDescriptors { devices, memory: self.conn.memory.file().try_clone()? })
+    }
+
+    /// Stops serving, so that another process can go on: requests in progress are finished within `patience`, and the
+    /// others are left to that process. This process must end then.
+    pub fn retire(&self, patience: Duration) {
+        self.conn.retiring.store(true, Ordering::SeqCst);
+        let deadline = Instant::now() + patience;
+        while self.conn.inflight.len() > 0 && Instant::now() < deadline {
+            // Replies send no notification, and this happens once in the life of a process.
+            std::thread::sleep(RETIRING);
+        }
+    }
+
     /// Waits until the mount is gone and every worker has ended. Workers blocked on a disk that doesn't answer are
     /// detached after a moment, and end when it does; returns whether there are none.
     pub fn wait(&self) -> bool {
@@ -242,7 +314,7 @@ impl Connection {
     /// Serves as a worker, and cleans up if it is the last.
     fn attend(self: &Arc<Self>, channel: &Arc<Channel>, number: usize, is_extra: bool) {
         let is_gone = self.work(channel, number, is_extra);
-        self.worker_count.leave(is_gone, || self.end());
+        self.worker_count.leave(is_gone, || self.end_unless_retiring());
     }
 
     /// Starts a further worker; whether that could be done.
@@ -252,9 +324,16 @@ impl Connection {
         self.worker_count.join();
         let started = esker_threads::spawn("fuse-hired", move || conn.attend(&channel, at, true));
         if started.is_err() {
-            self.worker_count.leave(false, || self.end());
+            self.worker_count.leave(false, || self.end_unless_retiring());
         }
         started.is_ok()
+    }
+
+    /// Cleans up after the last worker, unless another process goes on with the nodes.
+    fn end_unless_retiring(&self) {
+        if !self.is_retiring() {
+            self.end();
+        }
     }
 
     /// Ends all requests and releases all nodes, because the mount is gone.
@@ -275,7 +354,7 @@ fn channels(main: Channel, options: &SessionOptions) -> Vec<Arc<Channel>> {
     let mut channels = vec![Arc::clone(&main)];
     while channels.len() < options.threads.max(1) {
         channels.push(match sys::clone_device(main.device()) {
-            Ok(device) => Arc::new(Channel::new(device)),
+            Ok(device) => Arc::new(Channel::new(channels.len(), device)),
             Err(e) => {
                 tracing::warn!("workers share one descriptor of /dev/fuse: {e}");
                 Arc::clone(&main)

@@ -3,6 +3,7 @@
 //! Only the mounting user and root are served; a client that is slow or sends too much is disconnected.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use esker_cache_share::FileError;
 use parking_lot::{Condvar, Mutex};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize};
 
 use crate::revisions::Revisions;
@@ -165,6 +167,16 @@ pub fn listen(socket: &Path) -> Result<Listening, FileError> {
 }
 
 impl Listening {
+    /// Goes on with the socket of another process, where clients may wait already.
+    pub fn resume(listener: OwnedFd) -> Self {
+        Self { listener: listener.into() }
+    }
+
+    /// Returns the descriptor of the socket.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
     /// Answers requests from now on; failures of the socket itself are logged.
     pub fn serve(self, answer: Answer) -> io::Result<Control> {
         self.serve_as(Service { answer, stream: None })
@@ -259,6 +271,17 @@ pub fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Respo
             _ => error,
         })
         .map_err(FileError::on("ask the daemon at", socket))
+}
+
+/// Sends a request to the daemon at `socket`, whose whole reply has to arrive by `deadline`. Doesn't wait for a daemon
+/// that accepts no connections.
+pub fn ask_by(socket: &Path, request: &Request, deadline: Instant) -> io::Result<Response> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    let stream = UnixStream::from(stream);
+    stream.set_nonblocking(false)?;
+    ask_on(&stream, request, deadline)
 }
 
 /// Sends a request on a connection. The whole reply has to arrive by `deadline`.

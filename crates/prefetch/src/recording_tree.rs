@@ -382,6 +382,10 @@ impl Tree for RecordingTree {
         self.tree.release(node);
     }
 
+    fn resumed(&self) {
+        self.tree.resumed();
+    }
+
     fn watch(&self, watcher: Arc<dyn Watcher>) {
         self.tree.watch(watcher);
     }

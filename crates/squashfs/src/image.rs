@@ -85,6 +85,12 @@ impl FileImage {
         Ok(Self { file, name: path.to_string_lossy().into(), offset, len, stripe: 0 })
     }
 
+    /// Sets the name for messages.
+    pub fn with_name(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
+    }
+
     /// Sets the size and alignment of reads to `stripe` bytes.
     pub fn with_stripe(self, stripe: usize) -> Self {
         Self { stripe, ..self }

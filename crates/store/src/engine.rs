@@ -9,6 +9,7 @@ use crate::error::{Cause, StoreError};
 use crate::failover::retry::RetryPolicy;
 use crate::failover::{EngineResources, Routed};
 use crate::memory_budget::MemoryBudget;
+use crate::object_storage::{Bucket, BucketSource, StorageSettings};
 use crate::pool::Pool;
 use crate::servers::Servers;
 use crate::transport::local::LocalSource;
@@ -97,6 +98,16 @@ pub fn connect_straight(engine: &Engine, url: &str) -> Result<Arc<dyn Source>, S
         Arc::default(),
     );
     let raw = Arc::new(HttpSource::new(engine.network()?, site));
+    Ok(Arc::new(Verifying::new(raw, engine.pool().clone())))
+}
+
+/// Opens a repository in a bucket, with verification, and without a request to it.
+pub fn connect_bucket(
+    engine: &Engine,
+    bucket: &Bucket,
+    settings: &StorageSettings,
+) -> Result<Arc<dyn Source>, StoreError> {
+    let raw = Arc::new(BucketSource::open(bucket, settings, engine.shared.budget.clone())?);
     Ok(Arc::new(Verifying::new(raw, engine.pool().clone())))
 }
 

@@ -51,7 +51,7 @@ pub use callback::Callback;
 pub use cancel_token::CancelToken;
 pub use counter::Counter;
 pub use destinations::{DestinationRule, Destinations};
-pub use engine::{Engine, EngineOptions, connect, connect_straight};
+pub use engine::{Engine, EngineOptions, connect, connect_bucket, connect_straight};
 pub use error::{Blame, Cause, Phase, StoreError, names};
 pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
@@ -78,7 +78,7 @@ pub use transport::source::{
 };
 pub use transport::status::{NetworkStatus, Reach, RouteStatus};
 pub use transport::{
-    ComposeDatagram, DatagramTarget, Datagrams, Download, EventHandler, HttpOptions, SseListener, SseOptions,
-    SseStatus, TlsProblem, addresses_of, downloads_in_flight, full_name, host_of,
+    ComposeDatagram, DatagramTarget, Datagrams, Download, EventHandler, HttpOptions, Poster, SseListener,
+    SseOptions, SseStatus, TlsProblem, addresses_of, downloads_in_flight, full_name, host_of,
 };
 pub use wait_stats::WaitStatus;

@@ -18,6 +18,7 @@ mod replace;
 mod requests;
 mod runtime;
 mod settings;
+mod source;
 mod url;
 
 pub use open::public_url;
@@ -27,4 +28,5 @@ pub(crate) use replace::{Replaced, replace};
 pub(crate) use requests::{FileKind, ReadFailure, Requests};
 pub(crate) use runtime::StorageThread;
 pub use settings::{Environment, StorageSettings};
+pub(crate) use source::BucketSource;
 pub use url::{Bucket, Provider, StorageUrl};

@@ -99,6 +99,10 @@ impl Tree for View {
         self.core.watchers.lock().push(watcher);
     }
 
+    fn resumed(&self) {
+        self.go_on();
+    }
+
     fn failed(&self, node: &Node, error: &TreeError, caller: Option<u32>) {
         self.core.failures.add(self.core.name_of(node), error, caller);
     }

@@ -8,8 +8,8 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    Attribute, Attributes, CopyOptions, GetOptions, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions,
-    PutOptions, PutPayload, UpdateVersion,
+    Attribute, Attributes, CopyOptions, GetOptions, GetResult, ObjectMeta, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, UpdateVersion,
 };
 use parking_lot::Mutex;
 
@@ -40,6 +40,9 @@ pub(crate) enum FileKind {
     /// A file in the root, which is replaced.
     Root,
 }
+
+/// Length and pieces of a file.
+pub(crate) type FileBody = (u64, BoxStream<'static, Result<Bytes, StorageProblem>>);
 
 /// Version of a file, for conditional puts.
 pub(crate) type Version = UpdateVersion;
@@ -128,20 +131,15 @@ impl Requests {
     }
 
     /// Returns the length and the pieces of a file; none if it is missing.
-    pub(crate) async fn pieces(
-        &self,
-        file: &str,
-    ) -> Result<Option<(u64, BoxStream<'static, Result<Bytes, StorageProblem>>)>, StorageProblem> {
+    pub(crate) async fn pieces(&self, file: &str) -> Result<Option<FileBody>, StorageProblem> {
         let path = self.path(file)?;
-        match self.repeated(|| self.store.get_opts(&path, GetOptions::default())).await {
-            Ok(got) => {
-                let size = got.meta.size;
-                let pieces = got.into_stream().map_err(|error| Failure::from(error).problem());
-                Ok(Some((size, pieces.boxed())))
-            }
-            Err(Failure::Missing) => Ok(None),
-            Err(failure) => Err(failure.problem()),
-        }
+        body(self.repeated(|| self.store.get_opts(&path, GetOptions::default())).await)
+    }
+
+    /// Does the same as [`Self::pieces`], without repetitions beyond those of `object_store`: for callers that can't wait.
+    pub(crate) async fn pieces_soon(&self, file: &str) -> Result<Option<FileBody>, StorageProblem> {
+        let path = self.path(file)?;
+        body(self.store.get_opts(&path, GetOptions::default()).await.map_err(Failure::from))
     }
 
     /// Returns the length of a file; none if it is missing.
@@ -332,6 +330,18 @@ impl Requests {
                 outcome => return outcome,
             }
         }
+    }
+}
+
+fn body(got: Result<GetResult, Failure>) -> Result<Option<FileBody>, StorageProblem> {
+    match got {
+        Ok(got) => {
+            let size = got.meta.size;
+            let pieces = got.into_stream().map_err(|error| Failure::from(error).problem());
+            Ok(Some((size, pieces.boxed())))
+        }
+        Err(Failure::Missing) => Ok(None),
+        Err(failure) => Err(failure.problem()),
     }
 }
 
