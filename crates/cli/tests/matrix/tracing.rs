@@ -111,7 +111,7 @@ fn cold_warm_and_hot_starts_name_the_same_files() {
             let hello = files.iter().find(|file| file["path_in_mount"] == "/sw/pkg-2.0/bin/hello");
             hello.map(|file| file["source"].clone()).unwrap_or_default()
         };
-        let mounted = world.mount(&[]);
+        let mounted = world.mount(&["--no-prefetch"]);
         let cold = report(&mounted);
         assert_eq!(source(&cold), "network", "{cold:#}");
         let servers =
@@ -119,7 +119,7 @@ fn cold_warm_and_hot_starts_name_the_same_files() {
         assert!(servers.flatten().any(|place| *place == world.url()), "{cold:#}");
         let hot = report(&mounted);
         drop(mounted);
-        let mounted = world.mount(&[]);
+        let mounted = world.mount(&["--no-prefetch"]);
         let warm = report(&mounted);
         assert_eq!(source(&warm), "cache", "{warm:#}");
         for report in [&cold, &warm, &hot] {

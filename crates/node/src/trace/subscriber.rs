@@ -72,6 +72,10 @@ impl Traces {
             start.warning = Some("the daemon can't see processes, so no request is traced".to_owned());
         }
         let peer = esker_cache_share::peer::pid(&client).unwrap_or(0);
+        if peer == 0 && request.whose == Whose::Children {
+            start.warning =
+                Some("the daemon is in another PID namespace, so no request is traced".to_owned());
+        }
         let subscriber = Arc::new(Subscriber {
             client: client.try_clone()?,
             family: Family::new(proc, request.whose, peer),

@@ -9,7 +9,7 @@ use super::known::Known;
 use super::snapshot::Snapshot;
 
 fn activity(at_ns: u64, lookups: u64) -> Activity {
-    let kind = Requests { name: "LOOKUP".into(), requests: lookups, errors: 0, parked: 0, busy_us: 0 };
+    let kind = Requests { requests: lookups, ..Requests::from(&esker_fuse::OpcodeCounters::default()) };
     Activity { at_ns, requests: vec![kind], ..Activity::default() }
 }
 
