@@ -363,7 +363,8 @@ impl Mounted {
         mut content: Content,
     ) -> Result<Self, MountedError> {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
-        let session = SessionOptions { mountpoint, ..plan.session };
+        let outlives = plan.supervision.is_some();
+        let session = SessionOptions { mountpoint, outlives, ..plan.session };
         let replayer = plan.replayer.and_then(|command| record_and_replay(command, &mut content));
         let tree = replayer.clone().map_or_else(|| content.tree(), |replayer| replayer as Arc<dyn Tree>);
         let (session, shown_with) = match door {

@@ -14,9 +14,8 @@ use crate::layered_mount;
 use crate::mounted::MountedError;
 use crate::registry::Registration;
 use crate::status::Presentation;
-use crate::supervisor::{Inherited, Supervision, UPGRADES};
+use crate::supervisor::{Inherited, REGISTRATION, Supervision, UPGRADES};
 
-const REGISTRATION: &str = "registration";
 const CONTROL: &str = "control";
 
 /// Facts of a mount that a successor needs.

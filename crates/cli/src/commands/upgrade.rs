@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use esker_node::mounts;
-use esker_node::registry::{self, Registered};
+use esker_node::registry::{self, Entry, users};
 use esker_node::supervisor;
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use crate::error::{Context, Failure, Kind, chain};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Has the mounts of this user go on with another version of the program, while programs use them.
+/// Has all mounts of this user, for root those of all users, go on with another version of the program, while programs use them.
 ///
 /// A mount whose new daemon doesn't serve goes on with the program that it had.
 ///
@@ -110,10 +110,43 @@ fn examined(binary: &Path) -> Result<(OwnedFd, String), Failure> {
     Ok((program.into(), version))
 }
 
+/// A mount, and the socket of its supervisor.
+struct Target {
+    entry: Entry,
+    user: u32,
+    socket: Option<PathBuf>,
+    /// Keeps the socket's path valid.
+    _of_user: Option<users::UserMount>,
+}
+
+/// Returns all mounts of this user, for root those of all users.
+fn all(settings: &Settings) -> Result<Vec<Target>, Failure> {
+    let user = rustix::process::geteuid().as_raw();
+    let own = registry::all(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
+    let own = own.into_iter().filter(|one| one.alive).map(|one| Target {
+        entry: one.entry,
+        user,
+        socket: Some(one.upgrades),
+        _of_user: None,
+    });
+    let mut all: Vec<Target> = own.collect();
+    // Root of a user namespace has no rights over other users.
+    if settings.root {
+        let theirs = users::of_users(&users::Places::default()).into_iter().filter(|one| one.alive);
+        all.extend(theirs.map(|one| Target {
+            entry: one.entry.clone(),
+            user: one.user,
+            socket: one.upgrades(),
+            _of_user: Some(one),
+        }));
+    }
+    all.retain(|one| one.entry.command.is_none());
+    Ok(all)
+}
+
 /// Returns the mounts that the arguments name.
-fn chosen(named: &[PathBuf], settings: &Settings) -> Result<Vec<Registered>, Failure> {
-    let mut all = registry::all(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
-    all.retain(|one| one.alive && one.entry.command.is_none());
+fn chosen(named: &[PathBuf], settings: &Settings) -> Result<Vec<Target>, Failure> {
+    let mut all = all(settings)?;
     if named.is_empty() {
         return Ok(all);
     }
@@ -136,7 +169,7 @@ fn chosen(named: &[PathBuf], settings: &Settings) -> Result<Vec<Registered>, Fai
     Ok(all)
 }
 
-fn upgrade(one: &Registered, program: &OwnedFd, dry_run: bool) -> Row {
+fn upgrade(one: &Target, program: &OwnedFd, dry_run: bool) -> Row {
     let entry = &one.entry;
     let row = |outcome, new_pid, reason| Row {
         mountpoint: entry.mountpoint.display().to_string(),
@@ -146,14 +179,14 @@ fn upgrade(one: &Registered, program: &OwnedFd, dry_run: bool) -> Row {
         outcome,
         reason,
     };
-    if entry.supervisor.is_none() {
+    let Some(socket) = one.socket.as_ref().filter(|_| entry.supervisor.is_some()) else {
         let why = "it was mounted without a supervisor; unmount it and mount it again".to_owned();
         return row(Outcome::Skipped, None, Some(why));
-    }
+    };
     if dry_run {
         return row(Outcome::Planned, None, None);
     }
-    match supervisor::request(&one.upgrades, program) {
+    match supervisor::request(socket, one.user, program) {
         Ok(pid) => row(Outcome::Upgraded, Some(pid), None),
         Err(error @ supervisor::UpgradeError::RolledBack(_)) => {
             row(Outcome::RolledBack, None, Some(error.to_string()))

@@ -3,29 +3,35 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use esker_testkit::mirror::Mirror;
 use esker_testkit::soak::{Random, Soak};
+use esker_testkit::waiting::Pace;
 use rustix::fs::{Advice, fadvise, statvfs};
 use rustix::process::Signal;
 
+use crate::broker::Broker;
 use crate::daemons::{signal, wait_until_gone};
 use crate::image_mounts::image_with;
 use crate::publishing::{NAME, Workshop};
+use crate::sharing::Second;
 use crate::sys::read_mapped;
-use crate::test_env::{Mounted, TestEnv, words};
+use crate::test_env::{Mounted, PATIENCE, TestEnv, words};
 use crate::test_user::TestUser;
 
 /// Number of programs that use a mount.
 const PROGRAMS: usize = 64;
-/// Least number of restarts of each mount.
-const ROUNDS: u64 = 5;
+/// Number of restarts of a mount under the same programs.
+const RESTARTS: u64 = 6;
 /// Longest time between two restarts, in milliseconds.
 const BETWEEN: usize = 500;
 
@@ -44,16 +50,17 @@ fn fill(top: &Path) {
             fs::write(folder.join(file.to_string()), vec![file; 1 << (file + 6)]).expect("a file");
         }
     }
-    fs::write(top.join("large"), (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>())
+    fs::write(top.join("large"), (0..1_500_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>())
         .expect("a file");
     std::os::unix::fs::symlink("d1/1", top.join("link")).expect("a link");
 }
 
-/// What a program knows of an entry: its number, and its content.
+/// What a program knows of an entry.
 #[derive(Debug, PartialEq, Eq)]
 struct Known {
     ino: u64,
-    content: Vec<u8>,
+    len: usize,
+    digest: u64,
 }
 
 /// Looks at all entries below a folder. Nothing of it is in the kernel's cache of pages afterwards.
@@ -73,7 +80,9 @@ fn look(top: &Path, map: bool) -> BTreeMap<PathBuf, Known> {
                 fadvise(&file, 0, None, Advice::DontNeed).expect("advice");
                 if map { read_mapped(&file) } else { fs::read(&path).expect("reading") }
             };
-            known.insert(path, Known { ino: facts.ino(), content });
+            let mut hasher = DefaultHasher::new();
+            content.hash(&mut hasher);
+            known.insert(path, Known { ino: facts.ino(), len: content.len(), digest: hasher.finish() });
         }
     }
     statvfs(top).expect("the file system");
@@ -156,15 +165,16 @@ fn daemon(mounted: &Mounted<'_>) -> u32 {
     u32::try_from(status["pid"].as_u64().expect("a process id")).expect("a process id")
 }
 
-/// Kills the daemon and replaces it by `esker upgrade` in turns, while programs use the mount.
-fn restarts(world: &TestEnv, mounted: &Mounted<'_>, soak: &mut Soak, random: &mut Random) -> (u64, u64) {
+/// Kills the daemon and replaces it by `esker upgrade` in turns, while programs use the mount; returns how many rounds
+/// these made.
+fn restart(world: &TestEnv, mounted: &Mounted<'_>, random: &mut Random) -> u64 {
     let crowd = Crowd::gather(world);
-    let began = soak.rounds();
-    while soak.goes_on_until(began + ROUNDS) {
-        // The moment of the restart is what is tried here.
-        std::thread::sleep(Duration::from_millis(random.below(BETWEEN) as u64));
+    for round in 0..RESTARTS {
+        // The moment of the restart is what is tried here; nothing is sent.
+        let (_sender, nothing) = channel::<()>();
+        let _ = nothing.recv_timeout(Duration::from_millis(random.below(BETWEEN) as u64));
         let before = daemon(mounted);
-        if soak.rounds().is_multiple_of(2) {
+        if round % 2 == 1 {
             let output = world.esker(&["upgrade", "--json"]).arg(world.mountpoint()).output().expect("esker");
             assert!(output.status.success(), "{}\n{}", words(&output), world.logs());
         } else {
@@ -172,37 +182,96 @@ fn restarts(world: &TestEnv, mounted: &Mounted<'_>, soak: &mut Soak, random: &mu
             wait_until_gone(before);
         }
         assert_ne!(daemon(mounted), before);
-        if soak.rounds() >= began + ROUNDS && soak.rounds() >= 2 * ROUNDS {
-            break;
-        }
     }
-    (soak.rounds() - began, crowd.disperse())
+    crowd.disperse()
 }
 
+/// Root and an ordinary user, each with a repository and an image, in turns.
 #[test]
 fn soak_restarts() {
     let mut soak = Soak::begin("soak_restarts");
     let mut random = Random(soak.seed());
-    let (mut all, mut used) = (0, 0);
-    for person in TestUser::all() {
-        let workshop = Workshop::with(person, |top| {
-            fs::create_dir(top).expect("the tree");
-            fill(top);
-        });
-        workshop.create();
-        workshop.json(&["publish", NAME, &workshop.tree()]);
-        let world = &workshop.world;
-        let image = image_with(world, 0, fill);
-        for source in [workshop.published(), image] {
+    let people = TestUser::all();
+    let places: Vec<_> = people.iter().map(|person| publish(*person)).collect();
+    let (mut restarts, mut used) = (0, 0);
+    for kind in [0, 1].into_iter().cycle() {
+        for (workshop, mirror) in &places {
+            if !soak.goes_on_until(2 * people.len() as u64) {
+                return soak.finish(&[
+                    ("restarts", &restarts),
+                    ("programs", &PROGRAMS),
+                    ("their rounds", &used),
+                ]);
+            }
+            let world = &workshop.world;
+            let source = if kind == 0 { mirror.url(NAME) } else { image_with(world, 0, fill) };
             let mounted = world.mount_of(&source, &[]);
             let supervisor = supervisor_of(world);
-            let (restarts, rounds) = restarts(world, &mounted, &mut soak, &mut random);
+            used += restart(world, &mounted, &mut random);
+            restarts += RESTARTS;
             drop(mounted);
             wait_until_gone(supervisor);
-            (all, used) = (all + restarts, used + rounds);
         }
     }
-    soak.finish(&[("restarts", &all), ("programs", &PROGRAMS), ("rounds of programs", &used)]);
+}
+
+/// Publishes the tree that programs use, and returns its server.
+fn publish(person: TestUser) -> (Workshop, Mirror) {
+    let workshop = Workshop::with(person, |top| {
+        fs::create_dir(top).expect("the tree");
+        fill(top);
+    });
+    workshop.create();
+    workshop.json(&["publish", NAME, &workshop.tree()]);
+    workshop.published();
+    let mirror = Mirror::serve(workshop.home("storage"));
+    (workshop, mirror)
+}
+
+/// The process that writes the shared cache is killed again and again; a mount that is its client takes over, and so on.
+#[test]
+fn no_call_fails_while_writers_of_the_cache_are_killed() {
+    for person in TestUser::all() {
+        let (workshop, mirror) = publish(person);
+        let world = &workshop.world;
+        let mounted = world.mount_of(&mirror.url(NAME), &[]);
+        let beside = Second::mount_of(world, &mirror.url(NAME), "second");
+        let crowd = Crowd::gather(world);
+        for _ in 0..RESTARTS {
+            let writer = || {
+                let both = [mounted.status(), beside.status()];
+                let writes = both.iter().find(|status| status["cache"]["writer"] == true);
+                writes.and_then(|status| u32::try_from(status["pid"].as_u64()?).ok())
+            };
+            let writer = Pace::PROCESS.until_some(PATIENCE, writer).expect("a writer");
+            signal(writer, Signal::KILL);
+            wait_until_gone(writer);
+        }
+        assert!(crowd.disperse() > 0);
+    }
+}
+
+/// The broker is killed and started again, as a service manager does it.
+#[test]
+fn no_call_fails_while_the_broker_is_killed() {
+    for person in TestUser::all() {
+        let (workshop, mirror) = publish(person);
+        let world = &workshop.world;
+        let mut broker = Broker::start(world);
+        let options = broker.options();
+        let mounted = world.mount_of(&mirror.url(NAME), &options.each_ref().map(String::as_str));
+        assert!(mounted.status()["cache"]["broker"].is_string());
+        let crowd = Crowd::gather(world);
+        for _ in 0..RESTARTS {
+            broker.kill();
+            broker = Broker::start(world);
+            let before = daemon(&mounted);
+            signal(before, Signal::KILL);
+            wait_until_gone(before);
+            assert_ne!(daemon(&mounted), before);
+        }
+        assert!(crowd.disperse() > 0);
+    }
 }
 
 /// Returns the process id of the supervisor of the only mount.
