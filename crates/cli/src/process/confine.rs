@@ -121,14 +121,20 @@ pub(crate) fn of_repository(resolved: &ResolvedRepository, settings: &Settings) 
 /// Lets a mount write to its cache, and to memory in its place.
 fn with_cache(policy: Policy, cache: Option<PathBuf>) -> Policy {
     let Some(cache) = cache else { return policy };
-    // Opening the cache reports the failure.
-    let _ = make_dirs(&RealDisk::PRIVATE, &cache);
-    let policy = policy.write(writable_for(&cache));
+    let policy = with_cache_folder(policy, &cache);
     match memory::reserve() {
         Ok(spare) => policy.write(spare),
         // Where user namespaces are off there is no memory of one's own.
         Err(_) => policy,
     }
+}
+
+/// Lets a process write to the folder of its cache, and makes the folder: only what exists can be granted.
+pub(crate) fn with_cache_folder(policy: Policy, cache: &Path) -> Policy {
+    // Opening the cache reports the failure.
+    let _ = make_dirs(&RealDisk::PRIVATE, cache);
+    // A new folder is made durable through the one around it.
+    policy.list(cache.parent().unwrap_or(cache)).write(writable_for(cache))
 }
 
 /// Returns the folder that a cache needs to change: the folder around it, so that a removed cache can be created
