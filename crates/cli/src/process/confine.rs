@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use esker_cache_share::memory;
 use esker_confine::{Confinement, Policy, Prepared, Role};
+use esker_node::runtime::RuntimeDir;
 use esker_store::{LowerForm, RealDisk, make_dirs};
 use esker_threads::{unconfined, watchdog};
 use rustix::thread::CapabilitySet;
@@ -74,6 +75,8 @@ pub(crate) fn confine_mount(
         return Ok(());
     }
     let watched = cache.clone().unwrap_or_else(|| settings.runtime.clone());
+    // A mount in the foreground is the first to make it; its registration reports the failure.
+    let _ = RuntimeDir::open(&settings.runtime);
     // A disk that doesn't answer is reported, as when the cache is opened.
     let prepared = watchdog::unless_disk_hangs(&watched, move || with_cache(policy, cache).prepare());
     let prepared = prepared.map_err(|error| {
