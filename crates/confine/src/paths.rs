@@ -81,7 +81,7 @@ impl OpenedPaths {
             rules = add(rules, path, reading & handled)?;
         }
         for path in self.list {
-            rules = add(rules, path, AccessFs::ReadDir & handled)?;
+            rules = add(rules, path, handled & AccessFs::ReadDir)?;
         }
         for path in self.write {
             rules = add(rules, path, (reading | writing) & handled)?;

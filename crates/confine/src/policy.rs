@@ -1,6 +1,6 @@
 //! What a process may do, and what the kernel enforces of it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
