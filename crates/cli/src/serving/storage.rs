@@ -111,12 +111,7 @@ impl StorageArgs {
         };
         let repositories = buckets.iter().map(named).collect::<Result<Vec<_>, Failure>>()?;
         let cache = prepared(cache, account)?;
-        Ok(Some(StorageOptions {
-            repositories,
-            cache,
-            cache_size: self.cache_size,
-            head_age: self.head_age,
-        }))
+        Ok(Some(StorageOptions { repositories, cache, cache_size: self.cache_size, head_age: self.head_age }))
     }
 
     fn settings(&self) -> StorageSettings {
@@ -147,8 +142,8 @@ fn name_of(bucket: &Bucket) -> Result<RepositoryName, Failure> {
 
 /// Returns the absolute path of the cache folder, made for the user of the server.
 fn prepared(cache: &Path, account: Option<&Account>) -> Result<PathBuf, Failure> {
-    let cache = std::path::absolute(cache)
-        .context(Kind::Usage, format!("--cache {} is no path", cache.display()))?;
+    let cache =
+        std::path::absolute(cache).context(Kind::Usage, format!("--cache {} is no path", cache.display()))?;
     if let Some(account) = account {
         std::fs::create_dir_all(&cache)
             .and_then(|()| privileges::give_folder(&cache, account))
@@ -161,9 +156,9 @@ fn prepared(cache: &Path, account: Option<&Account>) -> Result<PathBuf, Failure>
 pub(crate) fn of_cache(error: &CacheError) -> Failure {
     let failure = Failure::new(Kind::Failed, chain(error));
     match error {
-        CacheError::Busy { .. } => failure.hint("stop the other server, or name another folder with --cache DIR"),
-        CacheError::Io { .. } => {
-            failure.hint("name a folder that the server may write to with --cache DIR")
+        CacheError::Busy { .. } => {
+            failure.hint("stop the other server, or name another folder with --cache DIR")
         }
+        CacheError::Io { .. } => failure.hint("name a folder that the server may write to with --cache DIR"),
     }
 }

@@ -17,6 +17,8 @@ pub(crate) enum With {
     ReplicaFollow,
     /// systemd: keeps replicas up to date, by a timer each ten minutes
     ReplicaTimer,
+    /// systemd: serves folders and object storage, from the first request on
+    Serve,
 }
 
 /// First line of all files that setup writes, after the comment mark.
