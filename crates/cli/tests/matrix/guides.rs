@@ -28,6 +28,7 @@ const GUIDES: [&str; 11] = [
     "docs/guides/configuration.md",
     "docs/guides/caching.md",
     "docs/guides/stratum1.md",
+    "docs/guides/serving.md",
     "docs/guides/troubleshooting.md",
     "docs/guides/monitoring.md",
     "docs/guides/site-proxy.md",
