@@ -23,6 +23,7 @@ grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
 # The ready configurations of deploy/ are tried with their programs.
 [ -x /usr/sbin/apache2 ] || wanted+=(apache2-bin)
 [ -x /usr/sbin/varnishd ] || wanted+=(varnish)
+[ -x /usr/bin/promtool ] || wanted+=(prometheus)
 # Pages are looked at in a browser.
 [ -x /usr/bin/chromium ] || wanted+=(chromium)
 # moto is installed into an environment of Python's.

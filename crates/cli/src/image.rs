@@ -5,6 +5,7 @@ mod remote;
 mod starts;
 mod state;
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,6 +59,8 @@ pub(crate) enum ImageLocation {
 pub(crate) struct ImageNamed {
     pub(crate) place: ImageLocation,
     args: ImageArgs,
+    /// The file, if an earlier process opened it. Its name may be that of another file by now.
+    opened: Option<Arc<OwnedFd>>,
 }
 
 /// Authentication of an image's bytes.
@@ -152,7 +155,23 @@ impl ImageNamed {
             return Err(Failure::usage(format!("{text}: --digest is for images on servers"))
                 .hint("`esker image verify --digests LIST --root ROOT` checks a file"));
         }
-        Ok(Some(Self { place, args: args.clone() }))
+        Ok(Some(Self { place, args: args.clone(), opened: None }))
+    }
+
+    /// Returns the image in a file that an earlier process opened.
+    pub(crate) fn taken_over(name: &str, args: &ImageArgs, file: OwnedFd) -> Self {
+        let path = std::fs::canonicalize(name).unwrap_or_else(|_| name.into());
+        Self { place: ImageLocation::File(path), args: args.clone(), opened: Some(Arc::new(file)) }
+    }
+
+    /// Opens the file of the image for a process that takes over; `None` if the image is no file.
+    pub(crate) fn file_to_keep(&self) -> Option<OwnedFd> {
+        match &self.place {
+            ImageLocation::File(path) if self.opened.is_none() => {
+                Some(std::fs::File::open(path).ok()?.into())
+            }
+            _ => None,
+        }
     }
 
     /// Returns the image that an argument names, for a command that takes only images.
@@ -224,6 +243,10 @@ impl ImageNamed {
 
     fn file(&self, path: &Path) -> Result<FileImage, Failure> {
         let what = format!("can't open {}", path.display());
+        let name = path.display().to_string();
+        let opened =
+            self.opened.as_ref().map(|file| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
+        let path = opened.as_deref().unwrap_or(path);
         let offset = match self.args.offset {
             Some(offset) => offset,
             None => {
@@ -235,7 +258,7 @@ impl ImageNamed {
             }
         };
         let stripe = usize::try_from(self.args.stripe.unwrap_or(0)).unwrap_or(usize::MAX);
-        Ok(FileImage::open(path, offset).context(Kind::Failed, what)?.with_stripe(stripe))
+        Ok(FileImage::open(path, offset).context(Kind::Failed, what)?.with_stripe(stripe).with_name(&name))
     }
 
     /// Opens the image for a mount.
@@ -254,6 +277,7 @@ impl ImageNamed {
             tree,
             name: self.name(),
             place: self.describe(),
+            fingerprint: told.fingerprint(),
             status: Box::new(move || state::of(&told, trust)),
         })
     }

@@ -27,6 +27,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::error::Failure;
 use crate::logging::LogArgs;
 use crate::mounting::mount_helper::Helper;
+use crate::process::again::{SUPERVISE, supervise};
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 
@@ -46,6 +47,9 @@ enum Command {
     Mount(commands::mount::Args),
     Umount(commands::umount::Args),
     Status(commands::status::Args),
+    Metrics(commands::metrics::Args),
+    Logs(commands::logs::Args),
+    Trace(commands::trace::Args),
     Revision(commands::revision::Args),
     Config(commands::config::Args),
     Cache(commands::cache::Args),
@@ -94,6 +98,18 @@ impl Command {
             _ => LogArgs::default(),
         }
     }
+
+    /// Returns true for programs that run until they are stopped, whose logs must not fill a disk.
+    fn is_lasting(&self) -> bool {
+        matches!(
+            self,
+            Command::Mount(_)
+                | Command::Broker(_)
+                | Command::Serve(_)
+                | Command::Proxy(_)
+                | Command::Metrics(_)
+        )
+    }
 }
 
 /// Runs a command; `line` has the arguments after the program's name.
@@ -116,23 +132,27 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         _ => {}
     }
     // Files that a user's command makes are not ours.
-    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_)) {
+    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_) | Command::Trace(_))
+    {
         process::privileges::mend_umask();
     }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
-    logging::start(command.log_args(), &settings.environment)?;
+    logging::start(command.log_args(), command.is_lasting(), &settings.environment)?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Ingest(args) => return commands::ingest::run(args, &settings, files),
         Command::Transaction(args) => return commands::transaction::run(args, &settings, files),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
+        Command::Trace(args) => return commands::trace::run(args, &settings, files),
         Command::Child(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
             unreachable!("handled above")
         }
         Command::Mount(args) => commands::mount::run(args, &settings, line),
         Command::Umount(args) => commands::umount::run(args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),
+        Command::Metrics(args) => commands::metrics::run(&args, &settings),
+        Command::Logs(args) => commands::logs::run(&args, &settings),
         Command::Config(args) => commands::config::run(args, &settings),
         Command::Revision(args) => commands::revision::run(&args, &settings),
         Command::Broker(args) => commands::broker::run(args, &settings),
@@ -142,7 +162,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Cat(args) => commands::cat::run(args, &settings),
         Command::Stat(args) => commands::stat::run(args, &settings),
         Command::Find(args) => commands::find::run(args, &settings),
-        Command::Serve(args) => commands::serve::run(&args),
+        Command::Serve(args) => commands::serve::run(&args, &settings),
         Command::Proxy(args) => commands::proxy::run(args, &settings),
         Command::Setup(args) => commands::setup::run(&args, &settings),
         Command::Compare(args) => commands::compare::run(&args),
@@ -186,6 +206,11 @@ fn main() -> ExitCode {
         line.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
     if let Some(helper) = program.and_then(|program| Helper::called_as(program)) {
         return helper.run(arguments.to_vec());
+    }
+    if let Some((SUPERVISE, arguments)) =
+        arguments.split_first().and_then(|(c, rest)| Some((c.to_str()?, rest)))
+    {
+        return supervise(arguments);
     }
     if cvmfs_help::requested(arguments) {
         return cvmfs_help::print().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);

@@ -138,6 +138,7 @@ pub(crate) mod init {
     pub(crate) const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub(crate) const INIT_EXT: u64 = 1 << 30;
     pub(crate) const HAS_EXPIRE_ONLY: u64 = 1 << 35;
+    pub(crate) const HAS_RESEND: u64 = 1 << 39;
 }
 
 /// Flags of an OPEN or OPENDIR answer.
@@ -150,6 +151,7 @@ pub(crate) mod open {
 pub(crate) mod notify {
     pub(crate) const INVAL_INODE: i32 = 2;
     pub(crate) const INVAL_ENTRY: i32 = 3;
+    pub(crate) const RESEND: i32 = 7;
     pub(crate) const INC_EPOCH: i32 = 8;
     /// Flag of INVAL_ENTRY: expires the entry without removing it.
     pub(crate) const EXPIRE_ONLY: u32 = 1;

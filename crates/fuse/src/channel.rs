@@ -12,12 +12,15 @@ use crate::sys::{Plain, bytes_of};
 /// A descriptor of the connection.
 #[derive(Debug)]
 pub(crate) struct Channel {
+    /// Number among the channels of the session. A request must be answered on the channel that it was read from, also
+    /// by a process that takes over.
+    pub(crate) number: usize,
     device: OwnedFd,
 }
 
 impl Channel {
-    pub(crate) fn new(device: OwnedFd) -> Self {
-        Self { device }
+    pub(crate) fn new(number: usize, device: OwnedFd) -> Self {
+        Self { number, device }
     }
 
     pub(crate) fn device(&self) -> BorrowedFd<'_> {

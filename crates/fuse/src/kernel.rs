@@ -44,7 +44,7 @@ impl std::str::FromStr for KernelMask {
 }
 
 /// Flags to request where the kernel offers them, and their minor versions.
-const WANTED: [(u64, u32); 13] = [
+const WANTED: [(u64, u32); 14] = [
     (init::ASYNC_READ, 6),
     (init::EXPORT_SUPPORT, 10),
     (init::DO_READDIRPLUS, 21),
@@ -58,6 +58,7 @@ const WANTED: [(u64, u32); 13] = [
     (init::EXPLICIT_INVAL_DATA, 30),
     (init::INIT_EXT, 36),
     (init::HAS_EXPIRE_ONLY, 38),
+    (init::HAS_RESEND, 40),
 ];
 
 /// First minor version with cached listings; there is no flag for it.
@@ -95,6 +96,11 @@ impl Negotiated {
         // The kernel takes at most 256 pages and at least one; larger pages need fewer.
         let max_pages = if flags & init::MAX_PAGES != 0 { pages.clamp(1, 256) as u16 } else { 0 };
         Self { minor, flags, max_pages, max_readahead: offer.max_readahead }
+    }
+
+    /// Returns what a previous process negotiated on the same connection.
+    pub(crate) const fn again(minor: u32, flags: u64, max_pages: u16) -> Self {
+        Self { minor, flags, max_pages, max_readahead: 0 }
     }
 
     /// Returns the reply to INIT.
@@ -141,6 +147,11 @@ impl Negotiated {
     /// Returns true if the kernel enforces access control lists.
     pub(crate) const fn enforces_acls(&self) -> bool {
         self.has(init::POSIX_ACL)
+    }
+
+    /// Returns true if the kernel can send again all requests that are not answered.
+    pub(crate) const fn resends(&self) -> bool {
+        self.has(init::HAS_RESEND)
     }
 
     /// Returns whether a name can be expired without being removed.

@@ -81,10 +81,11 @@ impl NodeTable {
             shards,
             live: AtomicU64::new(0),
         };
-        if table.memory.nodes().is_empty() {
+        let is_inherited = !table.memory.nodes().is_empty();
+        if !is_inherited {
             table.plant_root()?;
         }
-        table.rebuild();
+        table.rebuild(is_inherited);
         Ok(table)
     }
 
@@ -102,15 +103,23 @@ impl NodeTable {
         Ok(())
     }
 
-    fn rebuild(&self) {
+    /// Builds the index and the free lists. Nodes of a previous process are held again, and repaired where it was
+    /// killed while it changed them.
+    fn rebuild(&self, is_inherited: bool) {
         let index = self.index.pin();
         for (slot, cell) in self.memory.nodes().iter().enumerate().skip(1) {
             let slot = slot as u32;
-            if cell.lookups.load(Ordering::Acquire) > 0 {
-                index.insert(read_key(cell), slot);
-                self.live.fetch_add(1, Ordering::Relaxed);
-            } else {
+            if is_inherited {
+                repair(cell);
+            }
+            if cell.lookups.load(Ordering::Acquire) == 0 {
                 self.shards[slot as usize % SHARDS].lock().push(slot);
+                continue;
+            }
+            index.insert(read_key(cell), slot);
+            self.live.fetch_add(1, Ordering::Relaxed);
+            if is_inherited && let Some(node) = read_node(cell) {
+                self.tree.hold(&node);
             }
         }
     }
@@ -272,6 +281,19 @@ impl NodeTable {
     /// Returns the number of nodes that the kernel knows.
     pub(crate) fn len(&self) -> u64 {
         self.live.load(Ordering::Relaxed)
+    }
+}
+
+/// Completes what a killed process left half done in a cell.
+fn repair(cell: &NodeCell) {
+    if cell.lookups.load(Ordering::Acquire) == 0 {
+        // It may have released the node, and not yet changed the number.
+        cell.generation.fetch_add(1, Ordering::AcqRel);
+    }
+    if cell.attr_sequence.load(Ordering::Acquire) & 1 == 1 {
+        // Half of these attributes may be old: no kind has this number, so there are none.
+        cell.attr[3].store(u64::MAX, Ordering::Relaxed);
+        cell.attr_sequence.fetch_add(1, Ordering::AcqRel);
     }
 }
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use esker_threads::Pool;
-use esker_vfs::{Change, Tree, Watcher};
+use esker_vfs::{Change, Node, NodeKey, Tree, Watcher};
 use parking_lot::Mutex;
 
 use crate::abi::{self, InHeader, InitIn, InitOut, opcode};
@@ -17,22 +17,35 @@ use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::counters::LiveCounters;
 use crate::deadlines::Timer;
-use crate::inflight::InflightRequests;
+use crate::inflight::{InflightRequests, Request};
 use crate::kernel::Negotiated;
 use crate::known_dentries::KnownDentries;
 use crate::nodes::NodeTable;
 use crate::notify::Invalidations;
 use crate::shared_deadline::SharedDeadlines;
 use crate::shared_memory::{SLOT_LEN, SharedMemory};
+use crate::trace::{self, Tracers};
 use crate::worker_count::WorkerCount;
 use crate::workers::WorkerPool;
-use crate::{Counters, MountError, SessionOptions, Unmount, mount, sys};
+use crate::{Counters, MountError, PendingCall, SessionOptions, Tracer, Unmount, mount, sys};
 
 /// Timeout for INIT. It is sent before mount(2) returns; a descriptor without one is not mounted.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
 
 /// Maximum number of background threads.
 const BACKGROUND: usize = 4;
+
+/// Pause between two checks whether all requests are answered.
+const RETIRING: Duration = Duration::from_millis(1);
+
+/// What outlives the process of a session, for [`Session::resume`].
+#[derive(Debug)]
+pub struct SessionDescriptors {
+    /// Descriptors of the connection: the one that was mounted, and one for each further worker.
+    pub devices: Vec<OwnedFd>,
+    /// Memory file with the node table and the requests in progress.
+    pub memory: OwnedFd,
+}
 
 /// Failure to start a session.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +86,7 @@ impl Session {
         tree: Arc<dyn Tree>,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
-        let main = Channel::new(device);
+        let main = Channel::new(0, device);
         let negotiated = greet(&main, &options)?;
         if options.enforce_acls && !negotiated.enforces_acls() {
             tracing::error!("access control lists are not enforced: the kernel can't do that");
@@ -81,9 +94,52 @@ impl Session {
         let memory =
             Arc::new(SharedMemory::new().map_err(failed("memory for the node table can't be reserved"))?);
         note_negotiated(&memory, &negotiated);
+        let session = Self::assemble(channels(main, &options), (memory, negotiated), tree, options)?;
+        session.spawn().map_err(failed("a thread can't be started"))?;
+        Ok(session)
+    }
+
+    /// Goes on with the session of a process that ended without unmounting: the kernel notices nothing but a delay.
+    /// Calls [`Tree::watch`] and [`Tree::resumed`].
+    ///
+    /// Requests that the other process had read and not answered are served again (see the module `resume`).
+    pub fn resume(
+        inherited: SessionDescriptors,
+        tree: Arc<dyn Tree>,
+        options: SessionOptions,
+    ) -> Result<Self, SessionError> {
+        let memory = SharedMemory::attach(inherited.memory);
+        let memory = Arc::new(memory.map_err(failed("the memory of the session can't be taken over"))?);
+        let header = memory.header();
+        let negotiated = Negotiated::again(
+            header.minor.load(Ordering::Relaxed),
+            header.flags.load(Ordering::Relaxed),
+            u16::try_from(header.max_pages.load(Ordering::Relaxed)).unwrap_or(0),
+        );
+        let numbered = inherited.devices.into_iter().enumerate();
+        let channels: Vec<_> =
+            numbered.map(|(number, device)| Arc::new(Channel::new(number, device))).collect();
+        if channels.is_empty() {
+            return Err(failed("no descriptor of the session was handed over")(io::ErrorKind::InvalidInput));
+        }
+        let session = Self::assemble(channels, (memory, negotiated), tree, options)?;
+        let left_over = session.conn.take_left_over();
+        session.spawn().map_err(failed("a thread can't be started"))?;
+        let conn = Arc::clone(&session.conn);
+        let serve = move || conn.serve_all_left_over(left_over);
+        esker_threads::spawn("fuse-resume", serve).map_err(failed("a thread can't be started"))?;
+        session.conn.tree.resumed();
+        Ok(session)
+    }
+
+    fn assemble(
+        channels: Vec<Arc<Channel>>,
+        (memory, negotiated): (Arc<SharedMemory>, Negotiated),
+        tree: Arc<dyn Tree>,
+        options: SessionOptions,
+    ) -> Result<Self, SessionError> {
         let table = NodeTable::new(Arc::clone(&memory), Arc::clone(&tree))
             .map_err(failed("memory for the node table can't be had"))?;
-        let channels = channels(main, &options);
         let workers = WorkerPool::new(channels.len()).map_err(failed("a timer can't be had"))?;
         let worker_count = WorkerCount::new(channels.len());
         let conn = Arc::new(Connection {
@@ -100,15 +156,15 @@ impl Session {
             inflight: InflightRequests::new(),
             shared_deadlines: SharedDeadlines::default(),
             counters: LiveCounters::new(),
+            tracers: Tracers::default(),
             invalidations: Invalidations::default(),
             timer: Timer::default(),
             batches: AtomicU64::new(0),
             below_overlay: AtomicBool::new(false),
+            retiring: AtomicBool::new(false),
         });
         conn.tree.watch(Arc::new(WeakWatcher(Arc::downgrade(&conn))));
-        let session = Self { conn, threads: Mutex::default() };
-        session.spawn().map_err(failed("a thread can't be started"))?;
-        Ok(session)
+        Ok(Self { conn, threads: Mutex::default() })
     }
 
     /// Records that an overlay covers the tree ([`mount::mount_overlay`]). The overlay asks for marks of its
@@ -145,9 +201,68 @@ impl Session {
         }
     }
 
+    /// Reports requests to a tracer from now on.
+    pub fn add_tracer(&self, tracer: Arc<dyn Tracer>) {
+        self.conn.tracers.add(tracer);
+    }
+
+    /// Ends the reports to a tracer; requests that have begun are still reported.
+    pub fn remove_tracer(&self, tracer: &Arc<dyn Tracer>) {
+        self.conn.tracers.remove(tracer);
+    }
+
+    /// Makes the kernel look up each name again, and ask for attributes and listings; contents stay in its cache.
+    pub fn forget_names(&self) {
+        self.conn.changed(&[Change::Everything]);
+    }
+
+    /// Returns the path of a node below the root, if the tree knows it.
+    pub fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        self.conn.catch_panic("path", || self.conn.tree.path(node)).flatten()
+    }
+
+    /// Returns the key of the root.
+    pub fn root(&self) -> NodeKey {
+        self.conn.tree.root().node.key
+    }
+
+    /// Returns the requests without a reply, oldest first, at most `limit`.
+    pub fn pending(&self, limit: usize) -> Vec<PendingCall> {
+        let mut all = self.conn.inflight.select(|_| true);
+        all.sort_by_key(|request| request.since);
+        let call = |request: &Arc<Request>| {
+            let (kind, name) = trace::kind(&request.op);
+            PendingCall { kind, node: request.node, name, caller: request.caller, since: request.since }
+        };
+        all.iter().take(limit).map(call).collect()
+    }
+
+    /// Returns the procfs in which callers are looked up.
+    pub fn proc(&self) -> Option<Arc<Path>> {
+        self.conn.options.proc.clone()
+    }
+
     /// Returns whether the mount is gone.
     pub fn is_over(&self) -> bool {
         self.conn.worker_count.is_over()
+    }
+
+    /// Returns second descriptors of all that another process needs to go on with this session.
+    pub fn descriptors(&self) -> io::Result<SessionDescriptors> {
+        let device = |channel: &Arc<Channel>| channel.device().try_clone_to_owned();
+        let devices = self.conn.channels.iter().map(device).collect::<io::Result<_>>()?;
+        Ok(SessionDescriptors { devices, memory: self.conn.memory.file().try_clone()? })
+    }
+
+    /// Stops serving, so that another process can go on: requests in progress are finished within `patience`, and the
+    /// others are left to that process. This process must end then.
+    pub fn retire(&self, patience: Duration) {
+        self.conn.retiring.store(true, Ordering::SeqCst);
+        let deadline = Instant::now() + patience;
+        while self.conn.inflight.len() > 0 && Instant::now() < deadline {
+            // Replies send no notification, and this happens once in the life of a process.
+            std::thread::sleep(RETIRING);
+        }
     }
 
     /// Waits until the mount is gone and every worker has ended. Workers blocked on a disk that doesn't answer are
@@ -199,7 +314,7 @@ impl Connection {
     /// Serves as a worker, and cleans up if it is the last.
     fn attend(self: &Arc<Self>, channel: &Arc<Channel>, number: usize, is_extra: bool) {
         let is_gone = self.work(channel, number, is_extra);
-        self.worker_count.leave(is_gone, || self.end());
+        self.worker_count.leave(is_gone, || self.end_unless_retiring());
     }
 
     /// Starts a further worker; whether that could be done.
@@ -209,9 +324,16 @@ impl Connection {
         self.worker_count.join();
         let started = esker_threads::spawn("fuse-hired", move || conn.attend(&channel, at, true));
         if started.is_err() {
-            self.worker_count.leave(false, || self.end());
+            self.worker_count.leave(false, || self.end_unless_retiring());
         }
         started.is_ok()
+    }
+
+    /// Cleans up after the last worker, unless another process goes on with the nodes.
+    fn end_unless_retiring(&self) {
+        if !self.is_retiring() {
+            self.end();
+        }
     }
 
     /// Ends all requests and releases all nodes, because the mount is gone.
@@ -232,7 +354,7 @@ fn channels(main: Channel, options: &SessionOptions) -> Vec<Arc<Channel>> {
     let mut channels = vec![Arc::clone(&main)];
     while channels.len() < options.threads.max(1) {
         channels.push(match sys::clone_device(main.device()) {
-            Ok(device) => Arc::new(Channel::new(device)),
+            Ok(device) => Arc::new(Channel::new(channels.len(), device)),
             Err(e) => {
                 tracing::warn!("workers share one descriptor of /dev/fuse: {e}");
                 Arc::clone(&main)

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! 0            header        magic, version, geometry, the negotiated INIT
-//! 64 KiB       slot states   4 bytes a slot: 0 free, otherwise the length of the request being served
+//! 64 KiB       slot states   4 bytes a slot: 0 free, otherwise its channel and the length of the request
 //!              slots         8 KiB each: a request as the kernel wrote it, until it is answered
 //!              nodes         256 bytes each: nodes the kernel knows; the file grows as they are used
 //! ```
@@ -25,14 +25,21 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 
 use crate::abi;
-use crate::sys::{Buffer, Buffers, Mapping};
+use crate::sys::{Buffer, Buffers, Mapping, read_plain};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"eskrfuse");
-const VERSION: u32 = 1;
+/// Layout of the file; a process takes over memory of its own layout only.
+pub const VERSION: u32 = 2;
 const HEADER_LEN: usize = 64 << 10;
 /// Size of a request's slot in bytes: the minimum `max_write` that the kernel accepts, and headers.
 pub(crate) const SLOT_LEN: usize = 8192;
 const _: () = assert!(SLOT_LEN >= abi::MIN_READ_BUFFER && SLOT_LEN >= 40 + 40 + MAX_WRITE as usize);
+/// Bits of a slot's state for the length; those above have the number of the channel.
+const LENGTH_BITS: u32 = 16;
+const LENGTH_MASK: u32 = (1 << LENGTH_BITS) - 1;
+/// Length of a slot into which the kernel may be writing a request.
+const READING: u32 = LENGTH_MASK;
+const _: () = assert!(SLOT_LEN < READING as usize);
 /// Maximum size of a WRITE, which trees never receive; the kernel takes no less than this.
 pub(crate) const MAX_WRITE: u32 = 4096;
 
@@ -171,7 +178,6 @@ impl SharedMemory {
     }
 
     /// Attaches the memory of a previous process. Requests it was serving keep their slots.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the seam for a daemon that takes over"))]
     pub(crate) fn attach(file: OwnedFd) -> io::Result<Self> {
         let invalid = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let len = usize::try_from(rustix::fs::fstat(&file)?.st_size).map_err(io::Error::other)?;
@@ -221,7 +227,6 @@ impl SharedMemory {
     }
 
     /// Returns the memory file, for a process that takes over.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the seam for a daemon that takes over"))]
     pub(crate) fn file(&self) -> &OwnedFd {
         &self.file
     }
@@ -258,6 +263,36 @@ impl SharedMemory {
         let buffer = self.buffers.take(index as usize).expect("free because nobody else was given its index");
         let buffer = Some(buffer);
         Slot { memory: Arc::clone(self), worker, index, buffer, len: 0 }
+    }
+
+    /// Takes the slots with requests that a previous process has read and not answered, each with the number of the
+    /// channel that it was read from. To be called once, before any other slot is taken.
+    pub(crate) fn left_over(self: &Arc<Self>) -> Vec<(Slot, usize)> {
+        let mut found = Vec::new();
+        for index in 0..self.geometry.slots as u32 {
+            let state = self.state(index).load(Ordering::Acquire);
+            if state == 0 {
+                continue;
+            }
+            let Some(buffer) = self.buffers.take(index as usize) else { continue };
+            let worker = index as usize % SPARES;
+            let mut slot =
+                Slot { memory: Arc::clone(self), worker, index, buffer: Some(buffer), len: SLOT_LEN };
+            // The kernel writes a request whole or not at all, and its header says how long it is.
+            let header = read_plain::<abi::InHeader>(slot.request()).unwrap_or_default();
+            slot.len = match (state & LENGTH_MASK, header.len as usize) {
+                (READING, len)
+                    if header.unique != 0 && (size_of::<abi::InHeader>()..=SLOT_LEN).contains(&len) =>
+                {
+                    len
+                }
+                // Dropping the slot frees it.
+                (READING, _) => continue,
+                (len, _) => (len as usize).min(SLOT_LEN),
+            };
+            found.push((slot, (state >> LENGTH_BITS) as usize));
+        }
+        found
     }
 
     fn next_free(&self) -> u32 {
@@ -324,13 +359,30 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// Fills the slot by `read` and stores the length, so that a successor knows that the request is in
-    /// service.
-    pub(crate) fn fill(&mut self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
+    /// Fills the slot by `read` from the channel of this number, so that a successor knows the request at any moment
+    /// from the one on at which the kernel has written it.
+    pub(crate) fn fill(
+        &mut self,
+        channel: usize,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<()> {
         let buffer = self.buffer.as_mut().map_or(&mut [][..], Buffer::bytes_mut);
+        // The number of an earlier request must not count as that of this one. The page is mapped by this, too: the
+        // kernel would drop a request that it can't write because the process is being killed.
+        if let Some(header) = buffer.get_mut(..size_of::<abi::InHeader>()) {
+            header.fill(0);
+        }
+        let state = self.memory.state(self.index);
+        let channel = (channel as u32) << LENGTH_BITS;
+        state.store(channel | READING, Ordering::Release);
         self.len = read(buffer)?.min(SLOT_LEN);
-        self.memory.state(self.index).store(self.len as u32, Ordering::Release);
+        state.store(channel | self.len as u32, Ordering::Release);
         Ok(())
+    }
+
+    /// Records that the request must not be served again, whether or not this process gets to serve it.
+    pub(crate) fn serve_once(&self) {
+        self.memory.state(self.index).store(0, Ordering::SeqCst);
     }
 
     /// Returns the request.

@@ -351,7 +351,7 @@ mod tests {
         if has_request {
             rustix::io::write(&writer, b"x").expect("a byte");
         }
-        (Channel::new(reader), writer)
+        (Channel::new(0, reader), writer)
     }
 
     fn ends(workers: &WorkerPool, threads: Vec<JoinHandle<()>>) {

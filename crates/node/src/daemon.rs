@@ -121,17 +121,19 @@ fn tail(mut log: File) -> String {
     }
 }
 
+/// Closes all inherited descriptors but those to `keep` and the standard ones. Must be called first.
+pub fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
+    sys::close_inherited(keep)
+}
+
 /// The daemon's end of the pipe.
 #[derive(Debug)]
 pub struct Reporter(File);
 
 impl Reporter {
-    /// Takes over the descriptor from the starting process and closes all other inherited ones. Must be called
-    /// first.
+    /// Takes over the descriptor from the starting process.
     pub fn adopt(fd: RawFd) -> io::Result<Self> {
-        let reporter = Self(File::from(sys::adopt(fd)?));
-        sys::close_inherited(fd)?;
-        Ok(reporter)
+        Ok(Self(File::from(sys::adopt(fd)?)))
     }
 
     /// Sends the report; an error means that the starting process is gone.

@@ -1,6 +1,7 @@
 //! Serves a mounted repository or image in this process, from mounting to cleaning up.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -8,11 +9,12 @@ use std::time::{Duration, SystemTime};
 use esker_cache_share::memory::is_memory;
 use esker_cache_share::{FileError, Through};
 use esker_config::{TalkOptions, Telemetry};
+use esker_confine::Confinement;
 use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
 use esker_fuse::{Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Unmount};
 use esker_prefetch::{RecordingTree, ReplayerCommand, SequenceStore};
-use esker_store::{Datagrams, ObjectStore};
+use esker_store::{Datagrams, ObjectStore, StoreStatus};
 use esker_threads::watchdog;
 use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
@@ -27,11 +29,18 @@ use crate::replay;
 use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
 use crate::status::{self, MountStatus, Presentation, seconds};
+use crate::supervisor::{Inherited, Supervision};
+use crate::takeover;
 use crate::talk::Talk;
 use crate::telemetry;
+use crate::trace::subscriber::Traces;
+use crate::trace::{Activity, TraceRequest, TraceStart};
+use crate::usage;
 
 /// Time limit for clients of the control socket to read their last reply.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit of requests in progress when another daemon takes over, which repeats what is left.
+const RETIRE_PATIENCE: Duration = Duration::from_secs(2);
 /// Time limit of a request for an update; the update continues afterwards.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -61,6 +70,8 @@ pub struct MountPlan {
     pub shown_with: Presentation,
     /// Command that starts a replayer; none if replay is off.
     pub replayer: Option<ReplayerCommand>,
+    /// Connection to the supervisor; none for a mount that ends with its process.
+    pub supervision: Option<Arc<Supervision>>,
 }
 
 /// Mounting failed.
@@ -81,6 +92,9 @@ pub enum MountedError {
     /// The control socket can't be served.
     #[error("no thread can be started")]
     Thread(#[source] std::io::Error),
+    /// The mount of an earlier daemon can't be continued.
+    #[error("the mount of the daemon before can't be taken over")]
+    Takeover(#[source] std::io::Error),
 }
 
 /// Data of an image that a mount needs.
@@ -93,6 +107,8 @@ pub struct ImageMount {
     pub name: String,
     /// Source of the image: a path or URL.
     pub place: String,
+    /// Identity of its content.
+    pub fingerprint: String,
     /// Function that returns the current status, and failures.
     pub status: Box<dyn Fn() -> (status::Image, Vec<status::Failure>) + Send + Sync>,
 }
@@ -148,6 +164,14 @@ impl Content {
         }
     }
 
+    /// Returns the identity of a tree that can't be told otherwise.
+    fn fingerprint(&self) -> Option<String> {
+        match self {
+            Self::Repository(..) => None,
+            Self::Image(image) => Some(image.fingerprint.clone()),
+        }
+    }
+
     fn close(&self) {
         if let Self::Repository(repository, view) = self {
             view.close();
@@ -172,12 +196,15 @@ enum MountTarget {
     Device(OwnedFd),
     /// A private mount point for the tree, which is then presented at the mountpoint.
     Layered(PathBuf),
+    /// The mount of an earlier daemon.
+    Inherited(Arc<Supervision>, Inherited),
 }
 
 /// A mounted repository or image.
 pub struct Mounted {
     served: Arc<Served>,
     control: Option<Control>,
+    supervision: Option<Arc<Supervision>>,
     /// Services; none once the tree is unmounted.
     beside: Mutex<Option<Beside>>,
 }
@@ -196,6 +223,7 @@ pub(crate) struct Served {
     /// Registration; none once the tree is unmounted, so that another mount may take the path.
     registration: Mutex<Option<Registration>>,
     mounted: SystemTime,
+    traces: Traces,
 }
 
 /// Services that report about a mount during its lifetime.
@@ -237,8 +265,16 @@ impl Announced {
             Some(_) => PathBuf::from(format!("run of process {}", std::process::id())),
             None => plan.mountpoint.clone(),
         };
-        let mut registration = Registration::take(&plan.runtime, &key)?;
-        let listening = control::listen(&registration.socket())?;
+        let (mut registration, listening) = match &plan.supervision {
+            Some(supervision) if supervision.inherited().is_some() => {
+                takeover::registration(supervision, &plan.runtime, &key)?
+            }
+            _ => {
+                let registration = Registration::take(&plan.runtime, &key)?;
+                let listening = control::listen(&registration.socket())?;
+                (registration, listening)
+            }
+        };
         let (repository, url, cache) = content.names();
         registration.describe(&Entry {
             mountpoint: plan.mountpoint.clone(),
@@ -248,6 +284,11 @@ impl Announced {
             cache,
             pid: std::process::id(),
             started: seconds(SystemTime::now()),
+            supervisor: plan
+                .supervision
+                .as_ref()
+                .and(rustix::process::getppid())
+                .map(|pid| pid.as_raw_nonzero().get().unsigned_abs()),
         })?;
         Ok(Self { registration, listening })
     }
@@ -266,6 +307,15 @@ impl Mounted {
 
     fn begin(plan: MountPlan, content: Content) -> Result<Self, MountedError> {
         let announced = Announced::new(&plan, &content)?;
+        if let Some(supervision) = &plan.supervision
+            && let Some(facts) = supervision.inherited()
+        {
+            if facts.fingerprint != content.fingerprint() {
+                return Err(MountedError::Takeover(std::io::Error::other("the image is another one now")));
+            }
+            let target = MountTarget::Inherited(Arc::clone(supervision), facts.clone());
+            return Self::serve(plan, target, Some(announced), content);
+        }
         let options = plan.options.clone();
         if plan.shown_with != Presentation::Fuse && rustix::process::geteuid().is_root() {
             let place = announced.registration.layer();
@@ -319,9 +369,26 @@ impl Mounted {
                 LayeredMount { place, tree, mountpoint, options, session, trusted, told }
                     .show(plan.shown_with)?
             }
+            MountTarget::Inherited(supervision, facts) => {
+                takeover::resume(&supervision, &facts, &tree, session)?
+            }
         };
         let (registration, socket) =
             announced.map(|announced| (announced.registration, announced.listening)).unzip();
+        let supervision = plan.supervision.filter(|_| shown_with != Presentation::Erofs);
+        let mounted = supervision.as_ref().and_then(|supervision| supervision.inherited());
+        let mounted = mounted.map_or_else(SystemTime::now, |facts| at_seconds(facts.mounted));
+        if let (Some(supervision), Some(registration), Some(socket)) = (&supervision, &registration, &socket)
+        {
+            let facts = takeover::Facts {
+                mountpoint: &plan.mountpoint,
+                presentation: shown_with,
+                mounted: seconds(mounted),
+                fingerprint: content.fingerprint(),
+            };
+            takeover::hand_over(supervision, &session, (registration, socket), facts)
+                .map_err(MountedError::Takeover)?;
+        }
         let listening = listen(&plan.push, &content);
         let served = Arc::new(Served {
             mountpoint: plan.mountpoint,
@@ -333,17 +400,19 @@ impl Mounted {
             looks: Looks::default(),
             listening,
             registration: Mutex::new(registration),
-            mounted: SystemTime::now(),
+            mounted,
+            traces: Traces::default(),
         });
         if let Content::Repository(_, view) = &served.content {
             view.tell(Arc::new(OfMount(Arc::downgrade(&served))));
         }
         let beside = Beside::start(plan.telemetry, plan.talk, &served);
-        let answering = served.clone();
+        let (answering, tracing) = (served.clone(), served.clone());
         let answer = Arc::new(move |request| answering.answer(request));
-        let control = socket.map(|socket| socket.serve(answer)).transpose();
+        let trace = Arc::new(move |request: &TraceRequest, client| tracing.trace(request, client));
+        let control = socket.map(|socket| socket.serve_with_traces(answer, trace)).transpose();
         let control = control.map_err(MountedError::Thread)?;
-        Ok(Self { served, control, beside: Mutex::new(Some(beside)) })
+        Ok(Self { served, control, supervision, beside: Mutex::new(Some(beside)) })
     }
 
     /// Returns the status for `esker status`; `None` if a disk or another process does not reply.
@@ -364,9 +433,21 @@ impl Mounted {
         self.abandon() && all_came_back
     }
 
+    /// Leaves the mount to a successor; this process has to end then, without unmounting.
+    pub fn retire(&self) {
+        let served = self.served.clone();
+        served.replayer.iter().for_each(|replayer| replayer.close());
+        served.session.retire(RETIRE_PATIENCE);
+        let folder = served.content.names().2;
+        if let Err(error) = watchdog::unless_disk_hangs(&folder, move || served.content.close()) {
+            tracing::warn!("{error}; detaching");
+        }
+    }
+
     /// Closes everything although programs may still use the mount, which ends with this process. `false` as
     /// for [`Mounted::wait`].
     pub fn abandon(&self) -> bool {
+        self.supervision.iter().for_each(|supervision| supervision.ended());
         let served = self.served.clone();
         let folder = self.served.content.names().2;
         let closed = watchdog::unless_disk_hangs(&folder, move || {
@@ -377,6 +458,7 @@ impl Mounted {
             tracing::warn!("{error}; detaching");
         }
         drop(self.beside.lock().take());
+        self.served.traces.close();
         // The client that asked to unmount gets its reply before the registry's lock is dropped.
         if let Some(control) = &self.control {
             control.drain(DRAIN_PATIENCE);
@@ -384,6 +466,11 @@ impl Mounted {
         drop(self.served.registration.lock().take());
         closed.is_ok()
     }
+}
+
+/// Returns the time of a number of seconds since the epoch.
+fn at_seconds(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 fn record_and_replay(command: ReplayerCommand, content: &mut Content) -> Option<Arc<RecordingTree>> {
@@ -440,6 +527,10 @@ impl Served {
                 },
                 Err(response) => response,
             },
+            Request::Trace(_) => {
+                Response::Failed { message: "a trace needs a connection of its own".to_owned() }
+            }
+            Request::Activity => Response::Activity(Box::new(self.activity().now(&self.session))),
             Request::Unmount { .. } if self.command.is_some() => {
                 let pid = std::process::id();
                 let message = format!("it is mounted for a command alone and ends with process {pid}");
@@ -462,10 +553,77 @@ impl Served {
         }
     }
 
+    /// Serves a trace until its client ends it.
+    fn trace(&self, request: &TraceRequest, client: UnixStream) -> std::io::Result<()> {
+        let (repository, ..) = self.content.names();
+        let start = TraceStart {
+            mountpoint: self.mountpoint.display().to_string(),
+            repository,
+            revision: match &self.content {
+                Content::Repository(_, view) => view.status().revision,
+                Content::Image(_) => 0,
+            },
+            image: matches!(self.content, Content::Image(_)),
+            shown_with: self.shown_with,
+            daemon: std::process::id(),
+            warning: None,
+        };
+        self.traces.serve(&self.session, request, start, client)
+    }
+
+    /// Returns the counters for `esker top`, without waiting for another process.
+    fn activity(&self) -> Activity {
+        let (repository, ..) = self.content.names();
+        let activity = Activity {
+            mountpoint: self.mountpoint.display().to_string(),
+            command: self.command.clone(),
+            repository,
+            shown_with: self.shown_with,
+            ..Activity::default()
+        };
+        match &self.content {
+            Content::Repository(repository, view) => {
+                let (view, store) = (view.status(), repository.store.known_status());
+                Activity {
+                    hits: view.counters.reads.saturating_sub(view.counters.misses),
+                    misses: view.counters.misses,
+                    received_bytes: store.network.received_bytes,
+                    offline: view.offline.map(|offline| offline.reason),
+                    failures: view.counters.failures,
+                    ..activity
+                }
+            }
+            Content::Image(image) => {
+                let (image, errors) = (image.status)();
+                Activity { received_bytes: image.read_bytes, failures: errors.len() as u64, ..activity }
+            }
+        }
+    }
+
     fn status(&self) -> MountStatus {
+        match &self.content {
+            Content::Repository(repository, view) => {
+                of_repository(self.base_status(), repository, view, repository.store.status())
+            }
+            Content::Image(image) => {
+                let status = self.base_status();
+                let (image, errors) = (image.status)();
+                MountStatus { fixed: true, since: status.mounted, image: Some(image), errors, ..status }
+            }
+        }
+    }
+
+    /// Returns the status of a repository from memory, without asking the cache's writer; `None` for an image.
+    pub(crate) fn known_status(&self) -> Option<MountStatus> {
+        let (repository, view) = self.content.repository().ok()?;
+        Some(of_repository(self.base_status(), repository, view, repository.store.known_status()))
+    }
+
+    /// Returns what the status of every mount has.
+    fn base_status(&self) -> MountStatus {
         let (repository, url, _) = self.content.names();
         let counters = self.session.counters();
-        let status = MountStatus {
+        MountStatus {
             mountpoint: self.mountpoint.clone(),
             command: self.command.clone(),
             repository,
@@ -473,28 +631,27 @@ impl Served {
             pid: std::process::id(),
             mounted: seconds(self.mounted),
             shown_with: self.shown_with,
+            confined: Confinement::get(),
             push: self.listening.as_ref().map(status::Push::from),
             requests: counters.opcodes.iter().map(status::Requests::from).collect(),
             waiting: counters.waiting,
             nodes: counters.nodes,
             notifications: counters.notifications,
             hired: counters.hired,
+            process: usage::of_this_process(),
             ..MountStatus::default()
-        };
-        match &self.content {
-            Content::Repository(repository, view) => of_repository(status, repository, view),
-            Content::Image(image) => {
-                let (image, errors) = (image.status)();
-                MountStatus { fixed: true, since: status.mounted, image: Some(image), errors, ..status }
-            }
         }
     }
 }
 
 /// Adds the status of a repository and its view.
-fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> MountStatus {
+fn of_repository(
+    status: MountStatus,
+    repository: &Repository,
+    view: &View,
+    store: StoreStatus,
+) -> MountStatus {
     let view = view.status();
-    let store = repository.store.status();
     let head = repository.heads.current();
     let mut errors: Vec<_> = view.failures.into_iter().map(status::Failure::from).collect();
     errors.extend(store.cache.disk_failure.clone().map(status::Failure::of_cache));

@@ -7,6 +7,7 @@ pub mod users;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,6 +48,9 @@ pub struct Entry {
     pub pid: u32,
     /// Start of the daemon, in seconds since the epoch.
     pub started: u64,
+    /// Process id of the supervisor, which ends after the daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supervisor: Option<u32>,
 }
 
 /// Registering failed.
@@ -116,6 +120,21 @@ impl Registration {
         Err(FileError::on("register a mount in", runtime)(error).into())
     }
 
+    /// Goes on with the registration of another process, whose lock the descriptor has.
+    pub(crate) fn resume(runtime: &Path, mountpoint: &Path, file: OwnedFd) -> Result<Self, RegistryError> {
+        Ok(Self { runtime: RuntimeDir::open(runtime)?, id: RuntimeDir::id(mountpoint), file: file.into() })
+    }
+
+    /// Returns the descriptor with the lock.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Returns the path of the supervisor's socket.
+    pub(crate) fn upgrades(&self) -> PathBuf {
+        self.runtime.upgrades(&self.id)
+    }
+
     /// Writes the description of the mount.
     pub fn describe(&mut self, entry: &Entry) -> Result<(), FileError> {
         let path = self.runtime.entry(&self.id);
@@ -141,8 +160,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        for path in [self.runtime.socket(&self.id), self.runtime.log(&self.id), self.runtime.entry(&self.id)]
-        {
+        let (runtime, id) = (&self.runtime, &self.id);
+        for path in [runtime.socket(id), runtime.upgrades(id), runtime.log(id), runtime.entry(id)] {
             // It may not exist; other errors can't be handled.
             let _ = fs::remove_file(path);
         }
@@ -157,6 +176,8 @@ pub struct Registered {
     pub entry: Entry,
     /// Path of the mount's control socket.
     pub socket: PathBuf,
+    /// Path of the supervisor's socket.
+    pub upgrades: PathBuf,
     /// Path of the daemon's log.
     pub log: PathBuf,
     /// True if the daemon of the mount is alive.
@@ -171,7 +192,7 @@ impl Registered {
     /// Waits until the daemon is gone; `false` if it is still there after `patience`.
     pub fn wait_until_gone(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
-        let Ok(pid) = i32::try_from(self.entry.pid) else { return true };
+        let Ok(pid) = i32::try_from(self.entry.supervisor.unwrap_or(self.entry.pid)) else { return true };
         let Some(pid) = rustix::process::Pid::from_raw(pid) else { return true };
         if !self.locked() {
             return true;
@@ -222,7 +243,7 @@ impl Registered {
         let path = self.socket.with_extension("json");
         // A new daemon may have taken the place in the meantime; then it has the lock.
         if try_lock(&self.file) && is_at(&self.file, &path) {
-            for path in [&self.socket, &self.log, &path] {
+            for path in [&self.socket, &self.upgrades, &self.log, &path] {
                 let _ = fs::remove_file(path);
             }
         }
@@ -286,7 +307,8 @@ fn read_entry(runtime: &RuntimeDir, id: &str) -> Option<Registered> {
     (&file).take(ENTRY_MAX).read_to_end(&mut text).ok()?;
     let entry = serde_json::from_slice(&text).ok()?;
     let alive = !try_lock(&file);
-    Some(Registered { entry, socket: runtime.socket(id), log: runtime.log(id), alive, file })
+    let (socket, upgrades, log) = (runtime.socket(id), runtime.upgrades(id), runtime.log(id));
+    Some(Registered { entry, socket, upgrades, log, alive, file })
 }
 
 /// Returns true if no other process has the lock.
@@ -319,6 +341,7 @@ mod tests {
             cache: "/cache".into(),
             pid: std::process::id(),
             started: 1,
+            supervisor: None,
         }
     }
 

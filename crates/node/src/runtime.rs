@@ -3,6 +3,7 @@
 //! ```text
 //!  <runtime>/<id>.json    registry entry, locked by the daemon while it lives
 //!  <runtime>/<id>.sock    control socket
+//!  <runtime>/<id>.upgrade socket of the supervisor
 //!  <runtime>/<id>.log     log of the daemon
 //!  <runtime>/<id>.tree    for a moment: private mount point of a tree below an overlay
 //! ```
@@ -59,7 +60,7 @@ impl RuntimeDir {
         }
         Self::check(path)?;
         let dir = Self { path: path.to_owned() };
-        if dir.socket("0000000000000000").as_os_str().len() > SOCKET_PATH_MAX {
+        if dir.upgrades("0000000000000000").as_os_str().len() > SOCKET_PATH_MAX {
             let why = "its path is too long for the address of a socket".into();
             return Err(RuntimeError::NotOurs { path: path.into(), why });
         }
@@ -127,6 +128,10 @@ impl RuntimeDir {
         self.path.join(format!("{id}.sock"))
     }
 
+    pub(crate) fn upgrades(&self, id: &str) -> PathBuf {
+        self.path.join(format!("{id}.upgrade"))
+    }
+
     pub(crate) fn layer(&self, id: &str) -> PathBuf {
         self.path.join(format!("{id}.tree"))
     }
@@ -139,7 +144,9 @@ impl RuntimeDir {
     /// Removes the directory if nothing is left in it.
     pub fn leave(&self) {
         // Another mount still uses it, most likely.
-        let _ = fs::remove_dir(&self.path);
+        let path = self.path.clone();
+        // A confined process may change what is in it, not the folder around it.
+        let _ = esker_threads::unconfined::run("leaving", move || fs::remove_dir(path));
     }
 }
 

@@ -19,13 +19,13 @@ pub(crate) fn inherit(command: &mut Command, fd: RawFd) {
     }
 }
 
-/// Closes every descriptor except the standard ones and `keep`. Only for the start of a process, before it has
+/// Closes every descriptor except the standard ones and those to `keep`. Only for the start of a process, before it has
 /// opened anything of its own.
-pub(crate) fn close_inherited(keep: RawFd) -> io::Result<()> {
+pub(crate) fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
     let mut inherited = Vec::new();
     for entry in std::fs::read_dir("/proc/self/fd")? {
         let number = entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok());
-        inherited.extend(number.filter(|number| *number > 2 && *number != keep));
+        inherited.extend(number.filter(|number| *number > 2 && !keep.contains(number)));
     }
     for number in inherited {
         // SAFETY: nothing in this process has opened a descriptor yet, so no other code owns it. (The one

@@ -314,6 +314,13 @@ impl Tree for RecordingTree {
         self.tree.read(node, offset, len, reply);
     }
 
+    fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        self.tree.path(node).or_else(|| {
+            let path = self.shared.recorded.lock().paths.of(node.key)?;
+            Some(if *path == *ROOT { Vec::new() } else { path.to_vec() })
+        })
+    }
+
     fn unreadable(&self, node: &Node, offset: u64, len: usize) {
         self.tree.unreadable(node, offset, len);
     }
@@ -340,6 +347,10 @@ impl Tree for RecordingTree {
 
     fn release(&self, node: &Node) {
         self.tree.release(node);
+    }
+
+    fn resumed(&self) {
+        self.tree.resumed();
     }
 
     fn watch(&self, watcher: Arc<dyn Watcher>) {

@@ -20,7 +20,7 @@ use hyper::header::{
 use hyper::{Response, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::file::Opened;
+use crate::file::{Content, Opened};
 use crate::pages::{POLICY, Page};
 use crate::range::{RequestedRange, wanted};
 use crate::route::Allowed;
@@ -30,7 +30,7 @@ use crate::transport::shares::Share;
 
 /// Seconds for which changing files may be cached: more than 60, because squid keeps nothing shorter by
 /// default.
-const CHANGING_SECONDS: u32 = 61;
+pub(crate) const CHANGING_SECONDS: u32 = 61;
 /// Seconds for which objects may be cached.
 const OBJECT_SECONDS: u32 = 3 * 24 * 3600;
 
@@ -231,7 +231,10 @@ impl Answer {
         };
         let lifetime = if tag.is_some() { OBJECT_SECONDS } else { CHANGING_SECONDS };
         let mut answer = Self::new(OK).with(CACHE_CONTROL, format!("max-age={lifetime}"));
-        answer.file = Some(content);
+        match content {
+            Content::File(file) => answer.file = Some(file),
+            Content::Bytes(_) => return Self::failure(BROKEN),
+        }
         if let Some(tag) = &tag {
             answer.fields.push((ETAG, value(tag)));
         }

@@ -67,7 +67,7 @@ pub use objects::request::{CacheKey, External, ObjectRequest, UNSTATED_SIZE_LIMI
 pub use objects::status::{StoreStatus, TrafficStatus};
 pub use pool::WorkStatus;
 pub use priority::{Priority, Urgency};
-pub use progress::{Progress, Requester};
+pub use progress::{ObjectOrigin, Progress, Requester};
 pub use servers::{
     Authorities, Dns, Family, InfoHeaders, Login, Order, Proxies, Proxy, ProxyError, Servers, ServersError,
     Timings, without_passwords,
@@ -79,7 +79,7 @@ pub use transport::source::{
 };
 pub use transport::status::{NetworkStatus, Reach, RouteStatus};
 pub use transport::{
-    ComposeDatagram, DatagramTarget, Datagrams, EventHandler, HttpOptions, SseListener, SseOptions,
-    SseStatus, TlsProblem, addresses_of, full_name, host_of,
+    ComposeDatagram, DatagramTarget, Datagrams, Download, EventHandler, HttpOptions, Poster, SseListener,
+    SseOptions, SseStatus, TlsProblem, addresses_of, downloads_in_flight, full_name, host_of,
 };
 pub use wait_stats::WaitStatus;

@@ -70,6 +70,10 @@ pub trait Tree: Send + Sync + 'static {
     /// Registers a watcher of changes to earlier replies. A tree that never changes ignores it.
     fn watch(&self, watcher: Arc<dyn Watcher>);
 
+    /// Records that a mount goes on whose process ended: the kernel has names and attributes from before, and every node
+    /// that it knows was held again.
+    fn resumed(&self) {}
+
     /// Returns true if a read of a file from `offset` may be for a memory-mapped page: a page fault can't
     /// return an error.
     ///
@@ -77,6 +81,13 @@ pub trait Tree: Send + Sync + 'static {
     fn may_be_mapped(&self, node: &Node, offset: u64) -> bool {
         let _ = (node, offset);
         true
+    }
+
+    /// Returns the path of a node below the root, for messages and traces; the root's is empty. Never blocks; `None`
+    /// if the tree doesn't know it.
+    fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        let _ = node;
+        None
     }
 
     /// Reports that bytes of a read reply could not be read from their local file, before the mount repeats

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use esker_format::catalog::{Catalog, PathKey};
 use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_journal::Journal;
 use esker_prefetch::bundles::CatalogRequest;
 use esker_store::{
     CacheKey, Callback, CancelToken, Handle, Mapped, ObjectRequest, ObjectStore, Progress, Requester,
@@ -16,7 +17,7 @@ use esker_store::{
 use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::Mutex;
 
-use crate::failure;
+use crate::{failure, memory};
 
 /// Maximum size of an attached catalog in bytes.
 ///
@@ -97,11 +98,19 @@ pub(crate) struct Catalogs {
     loading: Mutex<HashMap<ContentHash, Loading>>,
     /// Mountpoints of catalogs that are mounted at another path than they were published with.
     bound: papaya::HashMap<PathKey, Arc<[u8]>>,
+    /// Record of them for a process that takes over.
+    pub(crate) journal: OnceLock<Arc<Journal>>,
 }
 
 impl Catalogs {
     pub(crate) fn new(store: Arc<dyn ObjectStore>) -> Self {
-        Self { store, attached: Arc::default(), loading: Mutex::default(), bound: papaya::HashMap::new() }
+        Self {
+            store,
+            attached: Arc::default(),
+            loading: Mutex::default(),
+            bound: papaya::HashMap::new(),
+            journal: OnceLock::new(),
+        }
     }
 
     pub(crate) fn get(&self, hash: &ContentHash) -> Option<Arc<Attached>> {
@@ -110,12 +119,25 @@ impl Catalogs {
 
     /// Records a mountpoint that differs from the catalog's own root path.
     pub(crate) fn remember_bound(&self, key: PathKey, path: &Arc<[u8]>) {
-        self.bound.pin().get_or_insert_with(key, || Arc::clone(path));
+        let bound = self.bound.pin();
+        if bound.contains_key(&key) {
+            return;
+        }
+        bound.insert(key, Arc::clone(path));
+        if let Some(journal) = self.journal.get() {
+            // A failure makes the journal invalid, and then no other process takes over.
+            let _ = journal.append(&memory::of_bound(path));
+        }
     }
 
     /// Returns a recorded mountpoint.
     pub(crate) fn bound_path(&self, mount: &PathKey) -> Option<Arc<[u8]>> {
         self.bound.pin().get(mount).cloned()
+    }
+
+    /// Returns all recorded mountpoints.
+    pub(crate) fn all_bound(&self) -> Vec<Arc<[u8]>> {
+        self.bound.pin().values().map(Arc::clone).collect()
     }
 
     /// Returns true if the cache must keep the object because it is an attached catalog.

@@ -85,6 +85,20 @@ impl Core {
         self.serve(with_chunks, move |snapshot| snapshot.chunks(&node));
     }
 
+    /// Loads the chunks of all files in use, while the catalogs of their revisions are still to be had.
+    pub(crate) fn load_chunks(self: &Arc<Self>) {
+        for node in self.open_files.without_chunks() {
+            let core = Arc::clone(self);
+            let keep = Reply::new(move |answer: Result<Arc<[Chunk]>, TreeError>| {
+                // A read of the file tries again, and reports its failure.
+                if let Ok(chunks) = answer {
+                    core.open_files.keep_chunks(&node.key, &chunks);
+                }
+            });
+            self.serve(keep, move |snapshot| snapshot.chunks(&node));
+        }
+    }
+
     fn read_chunks(
         self: &Arc<Self>,
         node: &Node,

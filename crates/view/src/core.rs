@@ -1,9 +1,11 @@
 //! State of a view, and completion of its calls: at once, or once a catalog is attached.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use esker_format::name::RepositoryName;
+use esker_journal::Journal;
 use esker_store::ObjectStore;
 use esker_vfs::{ErrorKind, Reply, TreeError, Watcher};
 use parking_lot::Mutex;
@@ -47,6 +49,10 @@ pub(crate) struct Core {
     /// Directories that may return; used by the follower only.
     pub(crate) vanished: Mutex<VanishedDirectories>,
     pub(crate) attached_max: usize,
+    /// Record of the view for a process that takes over.
+    pub(crate) journal: Option<Arc<Journal>>,
+    /// True if the kernel may have entries of two revisions, because an earlier process ended between them.
+    pub(crate) was_changing: AtomicBool,
     /// Source of the attributes that only the mount knows.
     pub(crate) about: OnceLock<Arc<dyn About>>,
 }

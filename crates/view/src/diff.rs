@@ -53,6 +53,16 @@ pub(crate) struct RevisionDiff {
 #[derive(Default)]
 pub(crate) struct VanishedDirectories(HashSet<NodeKey>);
 
+impl VanishedDirectories {
+    pub(crate) fn new(keys: impl Iterator<Item = NodeKey>) -> Self {
+        Self(keys.collect())
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = NodeKey> {
+        self.0.iter().copied()
+    }
+}
+
 /// Compares two revisions, and mounts in `new` the catalogs mounted in `old`.
 pub(crate) fn compare(
     attribute_rules: &AttributeRules,

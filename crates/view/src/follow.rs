@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::core::Core;
 use crate::diff::{self, RevisionDiff};
 use crate::head::Head;
+use crate::memory;
 use crate::revision::{Label, Revision};
 use crate::revision_hint::RevisionHint;
 
@@ -64,7 +65,7 @@ impl Follower {
         core: Arc<Core>,
         heads: Option<HeadKeeper>,
         (ttl, ttl_max): (Option<Duration>, Option<Duration>),
-        first_ttl: Duration,
+        first: Duration,
     ) -> std::io::Result<Arc<Self>> {
         let nothing = Err(ErrorKind::Unsupported.into());
         let state = Mutex::new(State {
@@ -78,7 +79,7 @@ impl Follower {
         let follower = Arc::new(Self { core, heads, ttl, ttl_max, state, changed: Condvar::new() });
         if follower.heads.is_some() {
             let thread = Arc::clone(&follower);
-            let first = follower.ttl.unwrap_or(first_ttl).min(ttl_max);
+            let first = if first == Duration::MAX { first } else { first.min(ttl_max) };
             std::thread::Builder::new().name("follow".into()).spawn(move || thread.run(first))?;
         }
         Ok(follower)
@@ -107,6 +108,12 @@ impl Follower {
             }
         }
         if state.finished < mine { Err(ErrorKind::Interrupted.into()) } else { state.outcome.clone() }
+    }
+
+    /// Requests a check, without waiting for it.
+    pub(crate) fn check_soon(&self) {
+        self.state.lock().asked += 1;
+        self.changed.notify_all();
     }
 
     /// Accepts an unverified hint that a revision was published; an unknown revision causes a check.
@@ -214,6 +221,9 @@ impl Core {
     }
 
     fn switch(&self, new: Arc<Revision>, diff: RevisionDiff) {
+        if let Some(journal) = &self.journal {
+            memory::begin_change(journal);
+        }
         let (sender, gone) = channel();
         let old = self.current.swap(Arc::clone(&new));
         let seen = old.seen();
@@ -229,6 +239,9 @@ impl Core {
         let changes = diff.complete(seen.by_path(), &new, &mut self.vanished.lock());
         if !changes.is_empty() {
             self.tell(&changes);
+        }
+        if let Some(journal) = &self.journal {
+            new.record(journal, &self.catalogs, self.vanished.lock().keys());
         }
     }
 }

@@ -16,6 +16,7 @@ mod identity;
 mod listing;
 mod lookup;
 mod magic;
+mod memory;
 mod nested;
 mod objects;
 mod observe;

@@ -132,6 +132,12 @@ impl OpenFiles {
         self.chunked.pin().get(key)?.chunks.clone()
     }
 
+    /// Returns the chunked files in use whose chunks are not in memory.
+    pub(crate) fn without_chunks(&self) -> Vec<Node> {
+        let chunked = self.chunked.pin();
+        chunked.values().filter(|file| file.chunks.is_none()).map(|file| file.node).collect()
+    }
+
     /// Keeps the chunks of a file in memory as long as it is in use.
     pub(crate) fn keep_chunks(&self, key: &NodeKey, chunks: &Arc<[Chunk]>) {
         self.chunked

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
+use esker_journal::Journal;
 
 use crate::magic::Visibility;
 
@@ -78,6 +80,9 @@ pub struct ViewOptions {
     pub prefetch: bool,
     /// File that stores recorded sequences of reads, for later prefetches.
     pub sequences: Option<PathBuf>,
+    /// Record of the view for a process that takes over. If it has one already, the view goes on with it, and checks for
+    /// a new head only after [`esker_vfs::Tree::resumed`].
+    pub journal: Option<Arc<Journal>>,
     /// Maximum number of mounted catalogs, at least 64; `None` for [`crate::ATTACHED_MAX`].
     pub attached_max: Option<usize>,
 }

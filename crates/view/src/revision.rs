@@ -1,18 +1,20 @@
 //! One revision of the repository: the catalogs that are mounted in it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use esker_format::catalog::PathKey;
 use esker_format::hash::ContentHash;
-use esker_vfs::{ErrorKind, Kind, NodeWithAttr, TreeError};
+use esker_journal::Journal;
+use esker_vfs::{ErrorKind, Kind, NodeKey, NodeWithAttr, TreeError};
 
 use crate::attributes::{AttributeRules, RowRef};
 use crate::catalogs::{Attached, Catalogs};
 use crate::failure::Blocked;
+use crate::memory;
 use crate::nested::{CatalogMount, NestedRef};
 
 /// Minimum number of mounts; with fewer, the mounts on one deep path would unmount each other.
@@ -224,6 +226,19 @@ impl Revision {
         }
     }
 
+    /// Records this revision as the one that is shown, and from now on the catalogs used in it.
+    pub(crate) fn record(
+        &self,
+        journal: &Arc<Journal>,
+        catalogs: &Catalogs,
+        vanished: impl Iterator<Item = NodeKey>,
+    ) {
+        // Catalogs that are used while the others are collected wait for their record.
+        let _ = self.seen.journal.set((Arc::clone(journal), self.label.serial));
+        let (seen, bound) = (|| self.seen.all(), || catalogs.all_bound());
+        memory::begin(journal, &self.label, self.root_hash(), seen, bound, vanished);
+    }
+
     /// Returns the catalogs that were used for answers; stays valid when the revision is dropped.
     pub(crate) fn seen(&self) -> Arc<SeenCatalogs> {
         Arc::clone(&self.seen)
@@ -232,15 +247,27 @@ impl Revision {
 
 /// Catalogs that were used for answers, by mountpoint.
 #[derive(Default)]
-pub(crate) struct SeenCatalogs(papaya::HashMap<PathKey, SeenCatalog>);
+pub(crate) struct SeenCatalogs {
+    known: papaya::HashMap<PathKey, SeenCatalog>,
+    /// Record for a process that takes over, and the serial number of the revision in it.
+    journal: OnceLock<(Arc<Journal>, u64)>,
+}
 
 impl SeenCatalogs {
     fn insert(&self, seen: SeenCatalog) {
-        self.0.pin().insert(PathKey::of(&seen.path), seen);
+        self.known.pin().insert(PathKey::of(&seen.path), seen.clone());
+        if let Some((journal, serial)) = self.journal.get() {
+            // A failure makes the journal invalid, and then no other process takes over.
+            let _ = journal.append(&memory::of_seen(&seen, *serial));
+        }
+    }
+
+    fn all(&self) -> Vec<SeenCatalog> {
+        self.known.pin().values().cloned().collect()
     }
 
     pub(crate) fn by_path(&self) -> SeenByPath {
-        self.0.pin().values().map(|seen| (Arc::clone(&seen.path), seen.clone())).collect()
+        self.known.pin().values().map(|seen| (Arc::clone(&seen.path), seen.clone())).collect()
     }
 }
 

@@ -43,6 +43,10 @@ impl Tree for View {
         self.core.read(node, offset, len, reply);
     }
 
+    fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        View::path(self, node)
+    }
+
     fn unreadable(&self, node: &Node, offset: u64, len: usize) {
         self.core.unreadable(node, offset, len);
     }
@@ -93,6 +97,10 @@ impl Tree for View {
 
     fn watch(&self, watcher: Arc<dyn Watcher>) {
         self.core.watchers.lock().push(watcher);
+    }
+
+    fn resumed(&self) {
+        self.go_on();
     }
 
     fn failed(&self, node: &Node, error: &TreeError, caller: Option<u32>) {

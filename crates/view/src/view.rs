@@ -1,19 +1,23 @@
 //! Opens a repository as a view.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
+use esker_format::catalog::PathKey;
 use esker_format::name::RepositoryName;
 use esker_store::{HeadKeeper, Holder, ObjectStore};
-use esker_vfs::{ErrorKind, Node, TreeError};
+use esker_vfs::{Change, ErrorKind, Node, TreeError};
 use parking_lot::Mutex;
 
 use crate::attributes::AttributeRules;
 use crate::catalogs::Catalogs;
 use crate::core::Core;
+use crate::diff::VanishedDirectories;
 use crate::follow::{Follower, Refreshed};
 use crate::magic::About;
+use crate::memory::{self, Remembered};
 use crate::observe::Observer;
 use crate::options::ViewOptions;
 use crate::payload::NodeInfo;
@@ -43,7 +47,14 @@ impl View {
         options: ViewOptions,
     ) -> Result<Arc<Self>, TreeError> {
         let name = heads.name().clone();
-        let start = Start::find(options.pin.as_ref(), &*store, &heads)?;
+        let remembered = match &options.journal {
+            Some(journal) => Remembered::read(journal)?,
+            None => None,
+        };
+        let start = match &remembered {
+            Some(remembered) => remembered.start(),
+            None => Start::find(options.pin.as_ref(), &*store, &heads)?,
+        };
         let catalogs = Arc::new(Catalogs::new(Arc::clone(&store)));
         let root = catalogs.attach_soon(start.root).wait()?;
         let number = start.number.unwrap_or(root.catalog.properties().revision);
@@ -53,6 +64,21 @@ impl View {
         let attribute_rules = AttributeRules::new(&options);
         let attached_max = options.attached_max.unwrap_or(crate::ATTACHED_MAX);
         let revision = Revision::new(label, root, &attribute_rules, attached_max)?;
+        let was_resumed = remembered.is_some();
+        let was_changing = remembered.as_ref().is_some_and(|remembered| remembered.is_changing);
+        let mut vanished = VanishedDirectories::default();
+        if let Some(Remembered { seen, bound, vanished: keys, .. }) = remembered {
+            seen.into_iter().for_each(|seen| revision.inherit(seen, None));
+            bound.iter().for_each(|path| catalogs.remember_bound(PathKey::of(path), path));
+            vanished = VanishedDirectories::new(keys.into_iter());
+        }
+        if let Some(journal) = &options.journal {
+            let _ = catalogs.journal.set(Arc::clone(journal));
+            revision.record(journal, &catalogs, vanished.keys());
+            if was_changing {
+                memory::begin_change(journal);
+            }
+        }
         let offline = start.head.as_ref().and_then(|head| head.offline.clone());
         let (prefetch, misses) = if options.prefetch {
             let (prefetch, misses) = Prefetch::new(store.status().cache.quota);
@@ -74,8 +100,10 @@ impl View {
             failures: Default::default(),
             counters: Default::default(),
             head_status: Mutex::new(HeadStatus { checked: since, offline }),
-            vanished: Mutex::default(),
+            vanished: Mutex::new(vanished),
             attached_max,
+            journal: options.journal,
+            was_changing: AtomicBool::new(was_changing),
             about: OnceLock::new(),
         });
         let holder: Arc<dyn Holder> = core.clone();
@@ -86,10 +114,32 @@ impl View {
         }
         let pinned = options.pin.is_some();
         let ttl = start.head.map(|head| head.ttl).unwrap_or_default();
+        // Changes must not be announced before there is a mount to hear of them.
+        let ttl = if was_resumed { Duration::MAX } else { ttl };
         let ttls = (options.ttl, options.ttl_max);
-        let follower = Follower::start(Arc::clone(&core), (!pinned).then_some(heads), ttls, ttl)
+        let first = if was_resumed { ttl } else { options.ttl.unwrap_or(ttl) };
+        let follower = Follower::start(Arc::clone(&core), (!pinned).then_some(heads), ttls, first)
             .map_err(|error| TreeError::on(ErrorKind::Local, "the follower's thread").because(error))?;
         Ok(Arc::new(Self { core, follower, pinned, observer: OnceLock::new() }))
+    }
+
+    /// Goes on for the mount of an earlier process.
+    pub(crate) fn go_on(&self) {
+        self.core.load_chunks();
+        let (core, follower) = (Arc::clone(&self.core), Arc::clone(&self.follower));
+        let go_on = move || {
+            if core.was_changing.swap(false, Ordering::SeqCst) {
+                core.tell(&[Change::Everything]);
+                if let Some(journal) = &core.journal {
+                    let vanished = core.vanished.lock();
+                    core.current.load().record(journal, &core.catalogs, vanished.keys());
+                }
+            }
+            follower.check_soon();
+        };
+        // The kernel may take its time for the changes, and the mount has to be served meanwhile. Without a thread the
+        // revision stays until a check is requested.
+        let _ = std::thread::Builder::new().name("resumed".into()).spawn(go_on);
     }
 
     /// Checks for a new head now, moves to it, and returns once the mounts are notified. A pinned view stays.

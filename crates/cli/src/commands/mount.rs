@@ -4,15 +4,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use esker_confine::{Policy, Role};
 use esker_fuse::MountOptions;
 use esker_fuse::mount::Label;
-use esker_node::daemon::{Report, Reporter};
+use esker_journal::Journal;
+use esker_node::daemon::{self, Report, Reporter};
 use esker_node::mounted::{MountPlan, Mounted, MountedError};
 use esker_node::mounts;
 use esker_node::push::Push;
 use esker_node::registry::{self, Registered, RegistryError};
 use esker_node::runtime::RuntimeDir;
 use esker_node::status::Presentation;
+use esker_node::supervisor::Supervision;
 
 use crate::commands::replay;
 use crate::error::{Context, Failure, Kind, chain_after, warn};
@@ -22,6 +25,7 @@ use crate::machine::doctor::{Touch, Touched, touch};
 use crate::mounting::config_repository;
 use crate::mounting::open::{mount_options, offline_warning, open, session_options};
 use crate::process::again::{Again, read_proxies, start_again};
+use crate::process::confine;
 use crate::process::privileges;
 use crate::process::signals::StopSignals;
 use crate::process::tuning;
@@ -29,6 +33,7 @@ use crate::settings::Settings;
 use crate::settings::address;
 use crate::settings::address::split_tag;
 use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
+use crate::settings::cache;
 use crate::settings::repository::ResolvedRepository;
 
 /// Mounts a repository or an image, and returns once the mount answers.
@@ -68,12 +73,20 @@ pub(crate) struct Args {
     #[arg(long)]
     foreground: bool,
 
+    /// End the mount with its daemon, instead of having a supervisor start another daemon that goes on
+    #[arg(long)]
+    no_supervisor: bool,
+
     /// Descriptor to report to; a daemon is started with it
     #[arg(long, hide = true, value_name = "FD")]
     daemon: Option<RawFd>,
 
+    /// Socket of the supervisor; a daemon is started with it
+    #[arg(long, hide = true, value_name = "FD")]
+    supervisor: Option<RawFd>,
+
     /// Read the value of --proxy from standard input; keeps passwords out of command lines
-    #[arg(long, hide = true, requires = "daemon")]
+    #[arg(long, hide = true)]
     proxy_from_input: bool,
 }
 
@@ -155,8 +168,8 @@ impl AccessArgs {
 
 /// Mounts. `line` is the command line after the program's name, with which a daemon is started.
 pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<(), Failure> {
-    if let Some(fd) = args.daemon {
-        return run_as_daemon(args, settings, fd);
+    if args.daemon.is_some() || args.supervisor.is_some() {
+        return run_as_daemon(args, settings);
     }
     args.access.labels()?;
     remove_dead(&canonical(&args.mountpoint)?, settings)?;
@@ -166,7 +179,7 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
         config_repository::mount_first(repository, settings);
     }
     if args.foreground {
-        return serve(&args, settings, mountpoint, |warning| {
+        return serve(&args, settings, (mountpoint, None), |warning| {
             warn(warning.as_deref());
             Ok(())
         });
@@ -181,7 +194,8 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     refuse_taken(&mountpoint, settings)?;
     let runtime = RuntimeDir::open(&settings.runtime).context(Kind::Failed, "can't register the mount")?;
     let log = runtime.log(&RuntimeDir::id(&mountpoint));
-    let again = Again { name: called, option: "--daemon", failed: "can't mount" };
+    let again =
+        Again { name: called, option: "--daemon", failed: "can't mount", supervised: !args.no_supervisor };
     let outcome = start_again(&again, &log, line);
     let is_there = || registry::find(&settings.runtime, &mountpoint).is_ok_and(|found| found.is_some());
     if outcome.is_err() && !is_there() {
@@ -197,25 +211,38 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     })
 }
 
-fn run_as_daemon(mut args: Args, settings: &Settings, fd: RawFd) -> Result<(), Failure> {
+fn run_as_daemon(mut args: Args, settings: &Settings) -> Result<(), Failure> {
     // Started through a link in /proc, it would be called `exe` in lists of processes.
     let _ = rustix::thread::set_name(c"esker");
-    let reporter = Reporter::adopt(fd)
-        .map_err(|error| Failure::usage(format!("--daemon is not for use by hand: {error}")))?;
+    let not_by_hand = |error: std::io::Error| {
+        Failure::usage(format!("--daemon and --supervisor are not for use by hand: {error}"))
+    };
+    let inherited: Vec<RawFd> = args.daemon.into_iter().chain(args.supervisor).collect();
+    daemon::close_inherited(&inherited).map_err(not_by_hand)?;
+    let mut reporter = args.daemon.map(Reporter::adopt).transpose().map_err(not_by_hand)?;
     if args.proxy_from_input {
         read_proxies(&mut args.repository)?;
     }
-    let mut reporter = Some(reporter);
     let mut report = |report: &Report| match reporter.take() {
         Some(reporter) => reporter.report(report),
         None => Ok(()),
     };
-    let outcome = directory(&args.mountpoint).and_then(|mountpoint| {
-        serve(&args, settings, mountpoint, |warning| report(&Report::Ready { warning }))
+    let failed = |error: std::io::Error| Failure::failed(format!("can't take over the mount: {error}"));
+    let supervision = args.supervisor.map(Supervision::adopt).transpose().map_err(failed);
+    let outcome = supervision.and_then(|supervision| {
+        let supervision = supervision.map(Arc::new);
+        let mountpoint = match supervision.as_ref().and_then(|supervision| supervision.inherited()) {
+            Some(facts) => facts.mountpoint.clone(),
+            None => directory(&args.mountpoint)?,
+        };
+        serve(&args, settings, (mountpoint, supervision), |warning| report(&Report::Ready { warning }))
     });
     if let Err(failure) = &outcome {
         // If the starter is gone, the log has the failure.
         let _ = report(&failure.into());
+        if args.daemon.is_none() {
+            tracing::error!("{}", failure.message);
+        }
     }
     outcome
 }
@@ -224,28 +251,39 @@ fn run_as_daemon(mut args: Args, settings: &Settings, fd: RawFd) -> Result<(), F
 fn serve(
     args: &Args,
     settings: &Settings,
-    mountpoint: PathBuf,
+    (mountpoint, supervision): (PathBuf, Option<Arc<Supervision>>),
     ready: impl FnOnce(Option<String>) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
     privileges::narrow_mount();
     let stop = StopSignals::begin()?;
-    let named = MountSource::new(args, settings)?;
+    confine::start_unconfined();
+    let is_takeover = supervision.as_ref().is_some_and(|supervision| supervision.inherited().is_some());
+    let file = supervision.as_ref().and_then(|supervision| supervision.take(IMAGE_FILE));
+    let named = match file {
+        Some(file) => MountSource::Image(ImageNamed::taken_over(&args.url, &args.image, file)),
+        None => MountSource::new(args, settings)?,
+    };
     if let MountSource::Repository(checked) = &named {
         tuning::apply(&checked.configured.tuning);
         checked.configured.syslog.clone().into_iter().for_each(logging::copy_to_system);
     }
+    logging::set_mount(&mountpoint, &named.name());
     let what = format!("can't mount {} at {}", named.name(), mountpoint.display());
-    refuse_taken(&mountpoint, settings)?;
+    if !is_takeover {
+        refuse_taken(&mountpoint, settings)?;
+    }
+    named.confine(args, settings)?;
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
     let (mounted, warning) = match named {
         MountSource::Repository(checked) => {
             let push = checked.push(args.view.push.as_ref());
             let is_pinned = args.view.pin().is_some() || checked.is_tagged();
-            let mut plan = plan(args, settings, mountpoint, "");
+            let mut plan = plan(args, settings, mountpoint, "", supervision.clone());
             plan.session = checked.configured.session(plan.session);
             let (telemetry, talk) = (checked.configured.telemetry.clone(), checked.configured.talk.clone());
             let mut view = mount_options(settings, &args.view, &args.testing);
+            view.journal = supervision.as_deref().map(view_journal).transpose()?;
             if settings.root {
                 // All users see root's mount, but its process's environment is not theirs to see.
                 view.variables.clear();
@@ -265,14 +303,28 @@ fn serve(
         }
         MountSource::Image(image) => {
             let opened = image.mount(&args.repository, settings)?;
+            if let (Some(supervision), Some(file)) = (&supervision, image.file_to_keep()) {
+                // If the supervisor is gone no other daemon follows.
+                let _ = supervision.keep(IMAGE_FILE, file);
+            }
             let warning = image.warning();
             let shown_with = args.access.shown_with(Presentation::Erofs);
-            let plan = MountPlan { shown_with, ..plan(args, settings, mountpoint, &opened.place) };
+            let plan = plan(args, settings, mountpoint, &opened.place, supervision.clone());
+            let plan = MountPlan { shown_with, ..plan };
             stop.hold();
             (Mounted::start_image(plan, opened), warning)
         }
     };
     let mounted = Arc::new(mounted.map_err(|error| of_mounted(&what, &error))?);
+    if let Some(supervision) = &supervision {
+        let retiring = Arc::clone(&mounted);
+        let retire = move || {
+            retiring.retire();
+            std::process::exit(0);
+        };
+        supervision.on_retire(retire).context(Kind::Failed, "no thread can be started")?;
+    }
+    confine::mount_is_made();
     if ready(warning).is_err() {
         // The starter is gone; an unknown mount would stay for ever.
         stop.end(&mounted);
@@ -285,6 +337,26 @@ fn serve(
         std::process::exit(outcome.map_or_else(|failure| failure.code().into(), |()| 0));
     }
     outcome
+}
+
+/// Name of the image's file among the descriptors that the supervisor keeps.
+const IMAGE_FILE: &str = "image";
+/// Name of the record of a view.
+const VIEW: &str = "view";
+
+/// Returns the record of the view for the daemon that follows, from the daemon before if there was one.
+fn view_journal(supervision: &Supervision) -> Result<Arc<Journal>, Failure> {
+    let journal = || -> std::io::Result<Journal> {
+        match supervision.take(VIEW) {
+            Some(file) => Journal::attach(file),
+            None => {
+                let journal = Journal::new()?;
+                supervision.keep(VIEW, journal.descriptor()?)?;
+                Ok(journal)
+            }
+        }
+    };
+    Ok(Arc::new(journal().context(Kind::Failed, "can't record the mount for a daemon that takes over")?))
 }
 
 /// Object to mount, checked as far as possible without opening it.
@@ -303,6 +375,20 @@ impl MountSource {
         Ok(Self::Repository(Box::new(checked)))
     }
 
+    /// Restricts this process to what its mount needs.
+    fn confine(&self, args: &Args, settings: &Settings) -> Result<(), Failure> {
+        let (policy, cache) = match self {
+            Self::Repository(checked) => {
+                (confine::of_repository(checked, settings), Some(checked.options.cache.clone()))
+            }
+            Self::Image(_) => {
+                let policy = Policy::new(Role::Mount).write(&settings.runtime);
+                (policy, cache::for_recorded_reads(settings, &args.repository))
+            }
+        };
+        confine::confine_mount(policy, cache, settings)
+    }
+
     fn name(&self) -> String {
         match self {
             Self::Repository(checked) => checked.address.name.clone(),
@@ -312,7 +398,13 @@ impl MountSource {
 }
 
 /// Makes the plan of any mount: for a tree that may change, without notifications.
-fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> MountPlan {
+fn plan(
+    args: &Args,
+    settings: &Settings,
+    mountpoint: PathBuf,
+    source: &str,
+    supervision: Option<Arc<Supervision>>,
+) -> MountPlan {
     let replayer = (!args.view.no_prefetch).then(|| replay::command(&mountpoint));
     MountPlan {
         mountpoint,
@@ -331,6 +423,7 @@ fn plan(args: &Args, settings: &Settings, mountpoint: PathBuf, source: &str) -> 
         talk: None,
         shown_with: Presentation::Fuse,
         replayer,
+        supervision,
     }
 }
 

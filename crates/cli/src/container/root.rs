@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_fuse::SessionOptions;
-use esker_node::daemon::{Report, Reporter};
+use esker_node::daemon::{Report, Reporter, close_inherited};
 use esker_node::replay as node_replay;
 use esker_node::repository::Repository;
 use esker_node::runtime::RuntimeDir;
@@ -151,10 +151,9 @@ impl Kept<'_> {
     pub(crate) fn keep(self, fd: RawFd) -> Result<(), Failure> {
         // Started through a link in /proc, it would be called `exe` in lists of processes.
         let _ = rustix::thread::set_name(c"esker");
-        let mut reporter = Some(
-            Reporter::adopt(fd)
-                .map_err(|error| Failure::usage(format!("--keep is not for use by hand: {error}")))?,
-        );
+        let adopted = close_inherited(&[fd]).and_then(|()| Reporter::adopt(fd));
+        let mut reporter =
+            Some(adopted.map_err(|error| Failure::usage(format!("--keep is not for use by hand: {error}")))?);
         let starter = getppid().map_or(1, |pid| pid.as_raw_nonzero().get().cast_unsigned());
         // The command would be its parent, and wait for it.
         shared_mount::leave_parent().context(Kind::Failed, "can't start a process that keeps the image")?;
@@ -257,8 +256,12 @@ fn of_file(path: &Path) -> Result<String, Failure> {
 
 /// Starts the process of the shared mount, and waits until the mount is ready.
 fn start(log: &Path, line: &[OsString]) -> Result<(), Failure> {
-    let again =
-        Again { name: "esker", option: "--keep", failed: "can't start a process that keeps the image" };
+    let again = Again {
+        name: "esker",
+        option: "--keep",
+        failed: "can't start a process that keeps the image",
+        supervised: false,
+    };
     let outcome = start_again(&again, log, line);
     // The child has started another and ended: the command must not find an unknown child.
     let _ = waitpid(None, WaitOptions::empty());

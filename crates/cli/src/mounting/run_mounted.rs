@@ -146,6 +146,7 @@ impl MountedRun<'_> {
                 Presentation::Fuse
             },
             replayer: None,
+            supervision: None,
         };
         Ok((Opened { repository, view, plan }, point))
     }

@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use esker_node::daemon::{self, Report};
+use esker_node::supervisor::{self, DaemonCommand};
 use esker_store::without_passwords;
 
 use crate::error::{Context, Failure, Kind};
@@ -17,6 +18,23 @@ pub(crate) struct Again<'a> {
     pub(crate) name: &'a str,
     pub(crate) option: &'static str,
     pub(crate) failed: &'static str,
+    /// True to start it below a supervisor, which starts it again when it ends too early.
+    pub(crate) supervised: bool,
+}
+
+/// Subcommand of the supervisor. It is told apart before the command line is parsed: the process is to stay small.
+pub(crate) const SUPERVISE: &str = "supervise-mount";
+
+/// Runs as a supervisor; `arguments` are the descriptor for the report, the daemon's name, and its arguments.
+pub(crate) fn supervise(arguments: &[OsString]) -> ExitCode {
+    let number = |text: &OsString| text.to_str().and_then(|text| text.parse().ok());
+    match arguments {
+        [report, name, arguments @ ..] if number(report).is_some() => {
+            let command = DaemonCommand { name: name.clone(), arguments: arguments.to_vec() };
+            supervisor::run(number(report).unwrap_or(-1), command)
+        }
+        _ => Failure::usage(format!("{SUPERVISE} is called by `esker mount`")).report(),
+    }
 }
 
 /// Starts the process with `line`, the command line after the program's name, and waits for its report. Returns its warning.
@@ -32,8 +50,12 @@ pub(crate) fn start_again(
     let report = daemon::spawn(command, log, proxies.as_deref(), |fd| {
         let mut given = line.into_iter();
         let subcommand = given.next();
-        let hidden = [format!("{}={fd}", again.option).into()];
         let from_input = proxies.as_ref().map(|_| "--proxy-from-input".into());
+        if again.supervised {
+            let supervisor = [SUPERVISE.into(), fd.to_string().into(), again.name.into()];
+            return supervisor.into_iter().chain(subcommand).chain(from_input).chain(given).collect();
+        }
+        let hidden = [format!("{}={fd}", again.option).into()];
         subcommand.into_iter().chain(hidden).chain(from_input).chain(given).collect()
     });
     match report.context(Kind::Failed, again.failed)? {

@@ -57,6 +57,10 @@ impl Broker {
         ["--broker".into(), self.socket.display().to_string(), "--broker-user".into(), uid]
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     fn stop(mut self) {
         let pid = Pid::from_child(&self.process);
         kill_process(pid, Signal::TERM).expect("a signal");

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use esker_fuse::KernelMask;
+
 use crate::mounted::{PATIENCE, until};
 use crate::sys;
 
@@ -43,6 +45,9 @@ fn a_child_process_does_its_task() {
             result
         }
         "namespace" => crate::people::mount_and_hand_over(path),
+        "until-killed-27" => crate::resume::serve_until_killed(KernelMask::LINUX_4_18, path),
+        "until-killed-34" => crate::resume::serve_until_killed(KernelMask::LINUX_5_14, path),
+        "until-killed-45" => crate::resume::serve_until_killed(KernelMask::LINUX_6_18, path),
         "serve" => crate::people::serve_for_others(),
         other => panic!("unknown task {other}"),
     };

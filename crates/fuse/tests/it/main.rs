@@ -13,6 +13,7 @@ mod listing;
 mod mounted;
 mod patience;
 mod people;
+mod resume;
 mod sys;
 
 /// The kernels every mount test runs as.

@@ -66,7 +66,6 @@ pub(crate) struct Pieces {
     pub(crate) pieces: VecDeque<Piece>,
     pub(crate) file: Option<Arc<File>>,
     /// Permit for the memory of the response, held until it is sent.
-    #[expect(dead_code, reason = "it is held, not read")]
     pub(crate) permit: Option<(OwnedSemaphorePermit, Share)>,
     /// A read that waits for the disk.
     pub(crate) reading: Option<JoinHandle<io::Result<Bytes>>>,
@@ -144,6 +143,14 @@ impl Body {
 
     pub(crate) fn page(body: axum::body::Body) -> Self {
         Content::Page(body).into()
+    }
+
+    /// Returns the same body, which holds this permit until it is dropped.
+    pub(crate) fn holding(mut self, permit: (OwnedSemaphorePermit, Share)) -> Self {
+        if let Content::Pieces(pieces) = &mut self.content {
+            pieces.permit = Some(permit);
+        }
+        self
     }
 
     /// Returns the same body, whose end is counted.

@@ -17,6 +17,8 @@ pub(crate) enum With {
     ReplicaFollow,
     /// systemd: keeps replicas up to date, by a timer each ten minutes
     ReplicaTimer,
+    /// systemd: serves the metrics of all mounts at 127.0.0.1:9868
+    Metrics,
 }
 
 /// First line of all files that setup writes, after the comment mark.
@@ -94,6 +96,51 @@ pub(crate) fn systemd(mount_dir: &Path, name: &str) -> Vec<Item> {
             path: folder.join(format!("multi-user.target.wants/{unit}.automount")),
             target: automount,
         },
+    ]
+}
+
+/// Returns the socket for metrics, enabled, and the service that answers it from the first request on.
+pub(crate) fn metrics(program: &Path) -> Vec<Item> {
+    let folder = Path::new("/etc/systemd/system");
+    let socket = folder.join("esker-metrics.socket");
+    let socket_text = format!(
+        "# {OURS}\n\
+         [Unit]\n\
+         Description=Metrics of Esker's mounts\n\
+         \n\
+         [Socket]\n\
+         ListenStream=127.0.0.1:9868\n\
+         \n\
+         [Install]\n\
+         WantedBy=sockets.target\n"
+    );
+    // It reads control sockets of all users, and has nothing else to do as root. Those without a login have them below
+    // /tmp.
+    let service_text = format!(
+        "# {OURS}\n\
+         [Unit]\n\
+         Description=Metrics of Esker's mounts\n\
+         Requires=esker-metrics.socket\n\
+         \n\
+         [Service]\n\
+         Type=notify\n\
+         ExecStart={program} metrics --listen\n\
+         Restart=on-failure\n\
+         CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH\n\
+         NoNewPrivileges=yes\n\
+         ProtectSystem=strict\n\
+         ProtectHome=read-only\n\
+         ProtectKernelTunables=yes\n\
+         ProtectControlGroups=yes\n\
+         RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6\n\
+         MemoryMax=256M\n",
+        program = program.display()
+    );
+    let file = |path: PathBuf, text: String| Item::File { path, text: text.into(), mode: 0o644 };
+    vec![
+        file(folder.join("esker-metrics.service"), service_text),
+        file(socket.clone(), socket_text),
+        Item::Link { path: folder.join("sockets.target.wants/esker-metrics.socket"), target: socket },
     ]
 }
 

@@ -50,6 +50,7 @@ impl Machine {
 
     fn write(&self, place: &str, mountpoint: &str) -> PathBuf {
         let entry = Entry {
+            supervisor: None,
             mountpoint: mountpoint.into(),
             command: None,
             repository: "a.test".into(),

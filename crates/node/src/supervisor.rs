@@ -1,0 +1,21 @@
+//! Keeps a mount while its daemon is replaced: after a crash, or for another version of the program.
+//!
+//! ```text
+//!  esker mount ──► supervisor ──► daemon        the supervisor is the parent of the daemon, and has no threads
+//!                      ▲   ▲         │
+//!  esker upgrade ──────┘   └─────────┘ descriptors: FUSE, memory files, registry lock, sockets
+//! ```
+//!
+//! The daemon hands copies of all descriptors that a successor needs to the supervisor, so the kernel sees no end of the
+//! connection when the daemon dies. The supervisor starts a new daemon with the same arguments and hands them on. It does
+//! nothing else: it opens no file, uses no network and reads no data.
+
+mod link;
+mod messages;
+mod process;
+mod upgrade;
+
+pub use link::{Inherited, Supervision};
+pub(crate) use process::UPGRADES;
+pub use process::{DaemonCommand, run};
+pub use upgrade::{UpgradeError, request};

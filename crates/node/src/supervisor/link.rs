@@ -1,0 +1,133 @@
+//! A daemon's connection to its supervisor.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use esker_fuse::{MEMORY_VERSION, Session, SessionDescriptors};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use super::messages::{self, Kind};
+use crate::status::Presentation;
+use crate::sys;
+
+/// Name of the memory file of the session.
+const MEMORY: &str = "memory";
+/// Prefix of the names of the session's devices, before their number.
+const DEVICE: &str = "device ";
+
+/// Facts of a mount that a successor can't find out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inherited {
+    /// Layout of the memory file.
+    pub layout: u32,
+    /// Mount point, resolved: asking for it would be a request to the mount itself.
+    #[serde(with = "crate::exact_path")]
+    pub mountpoint: std::path::PathBuf,
+    /// File system through which the mount is presented.
+    pub presentation: Presentation,
+    /// Start of the mount, in seconds since the epoch.
+    pub mounted: u64,
+    /// Identity of the content, if the tree is an image.
+    pub fingerprint: Option<String>,
+}
+
+/// A daemon's connection to its supervisor, and what it has inherited from the daemon before.
+#[derive(Debug)]
+pub struct Supervision {
+    socket: OwnedFd,
+    inherited: Option<Inherited>,
+    descriptors: Mutex<HashMap<String, OwnedFd>>,
+}
+
+impl Supervision {
+    /// Takes over the descriptor from the supervisor, and waits for all that it has kept.
+    pub fn adopt(socket: RawFd) -> io::Result<Self> {
+        let socket = sys::adopt(socket)?;
+        let (mut state, mut descriptors) = (None, HashMap::new());
+        while let Some(message) = messages::receive(&socket)? {
+            match (message.kind, message.descriptor) {
+                (Kind::Keep, Some(descriptor)) => {
+                    descriptors.insert(String::from_utf8_lossy(&message.text).into_owned(), descriptor);
+                }
+                (Kind::State, _) => state = Some(message.text),
+                (Kind::Complete, _) => break,
+                _ => {}
+            }
+        }
+        let inherited: Option<Inherited> =
+            state.map(|state| serde_json::from_slice(&state)).transpose().map_err(io::Error::other)?;
+        if let Some(Inherited { layout, .. }) = inherited
+            && layout != MEMORY_VERSION
+        {
+            let text =
+                format!("the mount's memory has layout {layout}, and this program needs {MEMORY_VERSION}");
+            return Err(io::Error::other(text));
+        }
+        Ok(Self { socket, inherited, descriptors: Mutex::new(descriptors) })
+    }
+
+    /// Returns the facts of the mount to go on with; `None` for a daemon that makes the mount.
+    pub fn inherited(&self) -> Option<&Inherited> {
+        self.inherited.as_ref()
+    }
+
+    /// Takes an inherited descriptor.
+    pub fn take(&self, name: &str) -> Option<OwnedFd> {
+        self.descriptors.lock().remove(name)
+    }
+
+    /// Has the supervisor keep a copy of a descriptor, in place of another one of this name.
+    pub fn keep(&self, name: &str, descriptor: impl AsFd) -> io::Result<()> {
+        messages::send(&self.socket, Kind::Keep, name.as_bytes(), Some(descriptor.as_fd()))
+    }
+
+    pub(crate) fn keep_session(&self, session: &Session) -> io::Result<()> {
+        let SessionDescriptors { devices, memory } = session.descriptors()?;
+        self.keep(MEMORY, memory)?;
+        devices
+            .iter()
+            .enumerate()
+            .try_for_each(|(number, device)| self.keep(&format!("{DEVICE}{number}"), device))
+    }
+
+    pub(crate) fn take_session(&self) -> io::Result<SessionDescriptors> {
+        let memory = self.take(MEMORY).ok_or(io::ErrorKind::NotFound)?;
+        let devices = (0..).map_while(|number: usize| self.take(&format!("{DEVICE}{number}"))).collect();
+        Ok(SessionDescriptors { devices, memory })
+    }
+
+    /// Has the supervisor keep facts of the mount for a successor.
+    pub(crate) fn describe(&self, facts: &Inherited) -> io::Result<()> {
+        let text = serde_json::to_vec(facts).map_err(io::Error::other)?;
+        messages::send(&self.socket, Kind::State, &text, None)
+    }
+
+    /// Reports that the mount is served. A supervisor that was killed is no reason to end.
+    pub(crate) fn serving(&self) {
+        let _ = messages::send(&self.socket, Kind::Serving, b"", None);
+    }
+
+    /// Reports that the mount is gone, so that no other daemon is started.
+    pub(crate) fn ended(&self) {
+        let _ = messages::send(&self.socket, Kind::Ended, b"", None);
+    }
+
+    /// Calls `retire` once the supervisor wants to start another daemon.
+    pub fn on_retire(self: &Arc<Self>, retire: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let link = Arc::clone(self);
+        esker_threads::spawn("supervision", move || {
+            loop {
+                match messages::receive(&link.socket) {
+                    Ok(Some(message)) if message.kind == Kind::Retire => return retire(),
+                    Ok(Some(_)) => {}
+                    // The mount goes on without a supervisor, as those in the foreground do.
+                    Ok(None) | Err(_) => return tracing::warn!("the supervisor of this mount has ended"),
+                }
+            }
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,324 @@
+//! The supervisor's process.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::messages::{self, Kind, Message};
+use super::upgrade::{self, Upgrade};
+use crate::sys;
+
+/// Name of the socket that `esker upgrade` talks to, among the kept descriptors.
+pub(crate) const UPGRADES: &str = "upgrades";
+
+/// Time limit for a daemon to serve the mount. It may have to wait for servers.
+const START_WITHIN: Duration = Duration::from_secs(120);
+/// Time limit for a daemon of another version to serve the mount.
+const UPGRADE_WITHIN: Duration = Duration::from_secs(30);
+/// Time limit for a daemon to finish its requests and end.
+const RETIRE_WITHIN: Duration = Duration::from_secs(20);
+/// Time for which a new daemon must serve to count as working.
+const PROVEN_AFTER: Duration = Duration::from_secs(2);
+/// Number of daemons in a row that end before they are proven, after which the mount is given up.
+const FAILURES_MAX: u32 = 8;
+/// First pause before a daemon is started again, from the third failure in a row on; doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Command line of the daemon.
+#[derive(Debug)]
+pub struct DaemonCommand {
+    /// Name of the program, as processes see it.
+    pub name: OsString,
+    /// Arguments, of which the first is the subcommand.
+    pub arguments: Vec<OsString>,
+}
+
+/// A daemon that runs.
+struct Daemon {
+    child: Child,
+    socket: OwnedFd,
+    started: Instant,
+    serving: Option<Instant>,
+    retire_until: Option<Instant>,
+}
+
+struct Supervisor {
+    command: DaemonCommand,
+    /// Program of the daemon, open, so that it stays the same when the file is replaced.
+    program: File,
+    /// Passwords of proxies, which must not be on a command line.
+    input: Vec<u8>,
+    folder: Option<PathBuf>,
+    kept: Vec<(String, OwnedFd)>,
+    state: Vec<u8>,
+    failures: u32,
+    has_served: bool,
+    has_ended: bool,
+    upgrade: Option<Upgrade>,
+}
+
+/// Supervises the daemon of one mount until the mount is gone. `report` is the descriptor on which the first daemon
+/// reports to the process that mounts.
+pub fn run(report: RawFd, command: DaemonCommand) -> ExitCode {
+    // At most 15 bytes.
+    let _ = rustix::thread::set_name(c"esker-superviso");
+    match begin(report, command) {
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+            (None, signal) => ExitCode::from(u8::try_from(128 + signal.unwrap_or(0)).unwrap_or(1)),
+        },
+        Err(error) => {
+            say(&format!("the supervisor can't start the daemon: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn begin(report: RawFd, command: DaemonCommand) -> io::Result<ExitStatus> {
+    let report = sys::adopt(report)?;
+    sys::close_inherited(&[report.as_raw_fd()])?;
+    let mut input = Vec::new();
+    io::stdin().read_to_end(&mut input)?;
+    let mut supervisor = Supervisor {
+        command,
+        program: File::open("/proc/self/exe")?,
+        input,
+        folder: env::current_dir().ok(),
+        kept: Vec::new(),
+        state: Vec::new(),
+        failures: 0,
+        has_served: false,
+        has_ended: false,
+        upgrade: None,
+    };
+    supervisor.watch(report)
+}
+
+/// Writes a line to the log of the mount.
+fn say(text: &str) {
+    // The log may be on a full disk.
+    let _ = writeln!(io::stderr(), "esker supervisor: {text}");
+}
+
+impl Supervisor {
+    /// Runs daemons until one has unmounted, and returns its status.
+    fn watch(&mut self, report: OwnedFd) -> io::Result<ExitStatus> {
+        let mut report = Some(report);
+        loop {
+            let started = self.start(report.take()).and_then(|daemon| self.accompany(daemon));
+            match started {
+                Ok((status, _)) if self.has_ended || !self.has_served => return Ok(status),
+                Ok((status, true)) => self.replace(status),
+                Ok((status, false)) => self.note_failure(&status.to_string()),
+                Err(error) if !self.has_served => return Err(error),
+                Err(error) => self.note_failure(&error.to_string()),
+            }
+            if self.failures > FAILURES_MAX {
+                say("the mount is given up; its programs get errors until it is unmounted and mounted again");
+                return Ok(ExitStatus::from_raw(1 << 8));
+            }
+            if self.failures > 1 {
+                // Nothing else happens here meanwhile.
+                std::thread::sleep(FIRST_PAUSE * (1 << (self.failures - 2).min(6)));
+            }
+        }
+    }
+
+    /// Makes the next daemon one of the new program, if the one before has left the mount for that.
+    fn replace(&mut self, status: ExitStatus) {
+        if let Some(upgrade) = &mut self.upgrade
+            && let Some(program) = upgrade.next.take()
+        {
+            upgrade.previous = Some(std::mem::replace(&mut self.program, program));
+            return;
+        }
+        self.note_failure(&status.to_string());
+    }
+
+    fn note_failure(&mut self, why: &str) {
+        if let Some(mut upgrade) = self.upgrade.take_if(|upgrade| upgrade.previous.is_some()) {
+            self.program = upgrade.previous.take().unwrap_or_else(|| unreachable!("checked"));
+            say(&format!("the new program ended before it was proven ({why}); the one before goes on"));
+            upgrade.answer(&format!(
+                "failed the new program ended before it was proven ({why}); the one before goes on"
+            ));
+            return;
+        }
+        self.failures += 1;
+        say(&format!("the daemon ended ({why}); another one takes over"));
+    }
+
+    fn start(&self, report: Option<OwnedFd>) -> io::Result<Daemon> {
+        let (socket, theirs) = messages::pair()?;
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.program.as_raw_fd()));
+        command.arg0(&self.command.name);
+        let mut arguments = self.command.arguments.iter();
+        command.args(arguments.next());
+        if let Some(report) = &report {
+            command.arg(format!("--daemon={}", report.as_raw_fd()));
+            sys::inherit(&mut command, report.as_raw_fd());
+        }
+        command.arg(format!("--supervisor={}", theirs.as_raw_fd()));
+        sys::inherit(&mut command, theirs.as_raw_fd());
+        command.args(arguments);
+        // Relative names of keys and images are those of the folder where the mount was made.
+        if let Some(folder) = self.folder.as_ref().filter(|folder| folder.is_dir()) {
+            command.current_dir(folder);
+        }
+        command.stdin(if self.input.is_empty() { Stdio::null() } else { Stdio::piped() });
+        let mut child = command.spawn()?;
+        drop((theirs, report));
+        if let Some(mut stdin) = child.stdin.take() {
+            // A daemon that ended says why elsewhere.
+            let _ = stdin.write_all(&self.input);
+        }
+        let daemon = Daemon { child, socket, started: Instant::now(), serving: None, retire_until: None };
+        // A daemon that ended is noticed by whoever waits for its messages.
+        let _ = self.hand_over(&daemon.socket);
+        Ok(daemon)
+    }
+
+    fn hand_over(&self, socket: &OwnedFd) -> io::Result<()> {
+        for (name, descriptor) in &self.kept {
+            messages::send(socket, Kind::Keep, name.as_bytes(), Some(descriptor.as_fd()))?;
+        }
+        if !self.state.is_empty() {
+            messages::send(socket, Kind::State, &self.state, None)?;
+        }
+        messages::send(socket, Kind::Complete, b"", None)
+    }
+
+    /// Serves a daemon until it ends. Returns its status, and whether it has left the mount to a successor.
+    fn accompany(&mut self, mut daemon: Daemon) -> io::Result<(ExitStatus, bool)> {
+        let watched = loop {
+            match self.step(&mut daemon) {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(error) => {
+                    // There must never be two daemons of one mount.
+                    let _ = daemon.child.kill();
+                    break Err(error);
+                }
+            }
+        };
+        drop(daemon.socket);
+        let status = daemon.child.wait()?;
+        watched?;
+        // A daemon that was killed from outside doesn't count as one that can't go on.
+        let was_killed = status.signal() == Some(libc::SIGKILL);
+        if daemon.serving.is_some_and(|since| was_killed || since.elapsed() >= PROVEN_AFTER) {
+            self.failures = 0;
+        }
+        Ok((status, daemon.retire_until.is_some()))
+    }
+
+    /// Waits for one event; returns false once the daemon has ended.
+    fn step(&mut self, daemon: &mut Daemon) -> io::Result<bool> {
+        let listener = self.kept.iter().find(|(name, _)| name == UPGRADES).map(|(_, listener)| listener);
+        let listener = listener.filter(|_| daemon.serving.is_some() && self.upgrade.is_none());
+        let mut wait = vec![PollFd::new(&daemon.socket, PollFlags::IN)];
+        wait.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
+        let deadline = self.deadline(daemon);
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut wait, left.as_ref()) {
+            Ok(0) => {
+                self.overdue(daemon);
+                return Ok(true);
+            }
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        }
+        let (has_message, has_client) =
+            (!wait[0].revents().is_empty(), wait.get(1).is_some_and(|client| !client.revents().is_empty()));
+        drop(wait);
+        if has_client {
+            self.accept(daemon);
+        }
+        if !has_message {
+            return Ok(true);
+        }
+        match messages::receive(&daemon.socket) {
+            Ok(Some(message)) => self.heed(daemon, message),
+            Ok(None) => return Ok(false),
+            // Of a program that is not ours: it gets no answer and is replaced.
+            Err(error) => {
+                say(&format!("a message of the daemon isn't understood: {error}"));
+                let _ = daemon.child.kill();
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn deadline(&self, daemon: &Daemon) -> Option<Instant> {
+        let is_new = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.previous.is_some());
+        match (daemon.serving, daemon.retire_until) {
+            (_, Some(until)) => Some(until),
+            (None, None) => Some(daemon.started + if is_new { UPGRADE_WITHIN } else { START_WITHIN }),
+            (Some(since), None) => is_new.then_some(since + PROVEN_AFTER),
+        }
+    }
+
+    fn overdue(&mut self, daemon: &mut Daemon) {
+        let is_proven = daemon.serving.is_some() && daemon.retire_until.is_none();
+        match self.upgrade.take_if(|_| is_proven) {
+            Some(upgrade) => upgrade.answer(&format!("ok {}", daemon.child.id())),
+            None => {
+                say("the daemon takes too long, and is killed");
+                let _ = daemon.child.kill();
+                // So that it isn't killed again before it is gone.
+                daemon.retire_until = daemon.retire_until.map(|_| Instant::now() + RETIRE_WITHIN);
+                daemon.started = Instant::now();
+            }
+        }
+    }
+
+    fn accept(&mut self, daemon: &mut Daemon) {
+        let listener = self.kept.iter().find(|(name, _)| name == UPGRADES);
+        let accepted = listener.and_then(|(_, listener)| {
+            let listener = UnixListener::from(listener.try_clone().ok()?);
+            let (client, _) = listener.accept().ok()?;
+            upgrade::accept(client)
+        });
+        if let Some(upgrade) = accepted {
+            daemon.retire_until = Some(Instant::now() + RETIRE_WITHIN);
+            self.upgrade = Some(upgrade);
+            let _ = messages::send(&daemon.socket, Kind::Retire, b"", None);
+        }
+    }
+
+    fn heed(&mut self, daemon: &mut Daemon, message: Message) {
+        match (message.kind, message.descriptor) {
+            (Kind::Keep, Some(descriptor)) => {
+                let name = String::from_utf8_lossy(&message.text).into_owned();
+                self.kept.retain(|(known, _)| *known != name);
+                self.kept.push((name, descriptor));
+            }
+            (Kind::State, _) => self.state = message.text,
+            (Kind::Serving, _) => {
+                daemon.serving = Some(Instant::now());
+                self.has_served = true;
+                // From here on it belongs to no terminal, and keeps no folder busy.
+                let _ = rustix::process::setsid();
+                let _ = env::set_current_dir(OsStr::new("/"));
+            }
+            (Kind::Ended, _) => {
+                self.has_ended = true;
+                // The kernel ends a mount in use once all descriptors are gone, and the registry's lock is free.
+                self.kept.clear();
+            }
+            _ => {}
+        }
+    }
+}
