@@ -36,6 +36,8 @@ pub(crate) mod setup;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod tag;
+pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod transaction;
 pub(crate) mod umount;
+pub(crate) mod upgrade;

@@ -294,22 +294,16 @@ impl Connection {
         let TreeOp::Read { offset, len } = request.op else { return };
         match answer {
             Ok(data) => {
-                let mut before = None;
                 if let Some(trace) = &request.trace {
-                    before = Some(Instant::now());
-                    trace.sent(data.len().min(len) as u64, None);
+                    trace.sent(data.len().min(len) as u64, data.has_file());
                 }
-                let claim = || {
-                    let claimed = self.inflight.claim(request);
-                    if let (Some(trace), Some(before), true) = (&request.trace, before, data.has_file()) {
-                        trace.sent(data.len().min(len) as u64, Some(before.elapsed()));
-                    }
-                    claimed
-                };
-                let tally = waits::tally();
+                let claim = || self.inflight.claim(request);
+                let before = waits::tally();
                 let sent = data::send(&request.channel, request.unique, &data, len, claim);
                 if request.was_left() {
-                    self.counters.waits(request.opcode, waits::tally().since(tally));
+                    let waits = waits::tally().since(before);
+                    self.counters.waits(request.opcode, waits);
+                    request.trace.iter().for_each(|trace| trace.waited(waits));
                 }
                 match sent {
                     Ok(()) => self.done(request, Ok(())),

@@ -207,7 +207,7 @@ impl Connection {
             self.note_send(sent);
             return true;
         };
-        let trace = self.tracers.begin(header.pid);
+        let trace = self.tracers.begin(header.pid, since);
         let request = self.request(channel, slot, (header, since), (id, node), op).traced(trace);
         let request = Arc::new(request);
         self.inflight.add(&request);

@@ -235,10 +235,6 @@ impl Pending for Request {
         self.followed.lock().progress.push(progress);
     }
 
-    fn add_waits(&self, waits: Waits) {
-        self.followed.lock().waits.push(waits);
-    }
-
     fn is_traced(&self) -> bool {
         self.trace.is_some()
     }
@@ -253,6 +249,10 @@ impl Pending for Request {
         if let Some(trace) = &self.trace {
             trace.concerns(node);
         }
+    }
+
+    fn add_waits(&self, waits: Waits) {
+        self.followed.lock().waits.push(waits);
     }
 }
 

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::thread::ThreadId;
+use std::time::Instant;
 
-use esker_threads::waits::{self, WaitCause, WaitTimes};
+use esker_threads::waits::{self, WaitTimes};
 use esker_vfs::{Node, NodeKey, Origin, OriginOf};
 use parking_lot::{Mutex, RwLock};
 
@@ -108,25 +108,19 @@ impl Tracers {
 
     /// Begins the trace of a request, if a tracer wants it.
     #[inline]
-    pub(crate) fn begin(&self, caller: u32) -> Option<Box<Trace>> {
+    pub(crate) fn begin(&self, caller: u32, received: Instant) -> Option<Box<Trace>> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        self.begin_for(caller)
+        self.begin_for(caller, received)
     }
 
     #[cold]
-    fn begin_for(&self, caller: u32) -> Option<Box<Trace>> {
-        let began = Instant::now();
+    fn begin_for(&self, caller: u32, began: Instant) -> Option<Box<Trace>> {
         let all: Vec<_> = self.all.read().iter().filter(|tracer| tracer.wants(caller)).cloned().collect();
         (!all.is_empty()).then(|| {
-            Box::new(Trace {
-                began,
-                worker: thread::current().id(),
-                tally: waits::tally(),
-                tracers: all,
-                facts: Mutex::default(),
-            })
+            let worker = (std::thread::current().id(), waits::tally());
+            Box::new(Trace { began, tracers: all, worker, facts: Mutex::default() })
         })
     }
 }
@@ -134,10 +128,9 @@ impl Tracers {
 /// Trace of one request.
 pub(crate) struct Trace {
     began: Instant,
-    /// Thread that read the request, and its waits before.
-    worker: ThreadId,
-    tally: WaitTimes,
     tracers: Vec<Arc<dyn Tracer>>,
+    /// Worker that received the request, and its waits until then.
+    worker: (ThreadId, WaitTimes),
     facts: Mutex<Facts>,
 }
 
@@ -151,7 +144,7 @@ struct Facts {
     /// Node that the request concerns, if it isn't that of the request.
     node: Option<Node>,
     origins: Vec<OriginOf>,
-    disk: Duration,
+    waits: WaitTimes,
 }
 
 impl Trace {
@@ -171,29 +164,29 @@ impl Trace {
         self.facts.lock().origins.push(origin);
     }
 
-    /// Records the bytes of a reply, and how long it took to read them from files, if they are from any.
-    pub(crate) fn sent(&self, bytes: u64, from_files: Option<Duration>) {
+    /// Records the bytes of a reply, and whether some are in a file.
+    pub(crate) fn sent(&self, bytes: u64, from_file: bool) {
         let mut facts = self.facts.lock();
-        facts.bytes = bytes;
-        facts.from_file = from_files.is_some();
-        facts.disk += from_files.unwrap_or_default();
+        (facts.bytes, facts.from_file) = (bytes, from_file);
+    }
+
+    /// Adds waits of a thread that sent the reply in place of the worker.
+    pub(crate) fn waited(&self, waits: WaitTimes) {
+        self.facts.lock().waits += waits;
     }
 
     /// Reports the request, whose reply was written.
     pub(crate) fn end(&self, request: &Request) {
         let ended = Instant::now();
         let facts = std::mem::take(&mut *self.facts.lock());
+        let (worker, before) = self.worker;
+        let here = (worker == std::thread::current().id()).then(|| waits::tally().since(before));
+        let waits = request.waits() + facts.waits + here.unwrap_or_default();
         let (kind, name) = kind(&request.op);
         let kind = match facts.node.map(|node| node.kind) {
             Some(esker_vfs::Kind::Directory) => CallKind::List,
             Some(esker_vfs::Kind::Symlink) => CallKind::LinkTarget,
             _ => kind,
-        };
-        // A reply by the worker that read the request waited on that thread alone.
-        let waits = if self.worker == thread::current().id() {
-            waits::tally().since(self.tally)
-        } else {
-            request.waits() + WaitTimes::of(WaitCause::Disk, facts.disk)
         };
         let call = Call {
             kind,
@@ -208,7 +201,7 @@ impl Trace {
             bytes: facts.bytes,
             from_file: facts.from_file,
             origin: facts.origins.iter().find_map(|origin| origin()),
-            waits,
+            waits: waits.within(ended.saturating_duration_since(self.began)),
         };
         self.tracers.iter().for_each(|tracer| tracer.ended(&call));
     }

@@ -1,7 +1,8 @@
 //! Serves a mounted repository or image in this process, from mounting to cleaning up.
 
+mod activity;
+
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -33,8 +34,8 @@ use crate::supervisor::{Inherited, Supervision};
 use crate::takeover;
 use crate::talk::Talk;
 use crate::telemetry;
+use crate::trace::TraceRequest;
 use crate::trace::subscriber::Traces;
-use crate::trace::{Activity, TraceRequest, TraceStart};
 use crate::usage;
 
 /// Time limit for clients of the control socket to read their last reply.
@@ -262,7 +263,11 @@ impl Announced {
     fn new(plan: &MountPlan, content: &Content) -> Result<Self, MountedError> {
         // A command's mount is at no path of the host, and several commands may have the same.
         let key = match &plan.command {
-            Some(_) => PathBuf::from(format!("run of process {}", std::process::id())),
+            Some(_) => {
+                let run = format!("run of process {}", std::process::id());
+                // A command may have several mounts.
+                PathBuf::from(run).join(plan.mountpoint.strip_prefix("/").unwrap_or(&plan.mountpoint))
+            }
             None => plan.mountpoint.clone(),
         };
         let (mut registration, listening) = match &plan.supervision {
@@ -358,7 +363,8 @@ impl Mounted {
         mut content: Content,
     ) -> Result<Self, MountedError> {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
-        let session = SessionOptions { mountpoint, ..plan.session };
+        let outlives = plan.supervision.is_some();
+        let session = SessionOptions { mountpoint, outlives, ..plan.session };
         let replayer = plan.replayer.and_then(|command| record_and_replay(command, &mut content));
         let tree = replayer.clone().map_or_else(|| content.tree(), |replayer| replayer as Arc<dyn Tree>);
         let (session, shown_with) = match door {
@@ -366,16 +372,18 @@ impl Mounted {
             MountTarget::Layered(place) => {
                 let (mountpoint, options) = (&*plan.mountpoint, &plan.options);
                 let (trusted, told) = (content.trusted(), content.told());
-                LayeredMount { place, tree, mountpoint, options, session, trusted, told }
+                let supervision = plan.supervision.as_deref();
+                LayeredMount { place, tree, mountpoint, options, session, trusted, told, supervision }
                     .show(plan.shown_with)?
             }
             MountTarget::Inherited(supervision, facts) => {
-                takeover::resume(&supervision, &facts, &tree, session)?
+                let image = (plan.options.source.as_str(), content.told());
+                takeover::resume(&supervision, &facts, (tree, image), session)?
             }
         };
         let (registration, socket) =
             announced.map(|announced| (announced.registration, announced.listening)).unzip();
-        let supervision = plan.supervision.filter(|_| shown_with != Presentation::Erofs);
+        let supervision = plan.supervision;
         let mounted = supervision.as_ref().and_then(|supervision| supervision.inherited());
         let mounted = mounted.map_or_else(SystemTime::now, |facts| at_seconds(facts.mounted));
         if let (Some(supervision), Some(registration), Some(socket)) = (&supervision, &registration, &socket)
@@ -549,53 +557,6 @@ impl Served {
                     }
                     Err(error) => Response::Failed { message: error.to_string() },
                 }
-            }
-        }
-    }
-
-    /// Serves a trace until its client ends it.
-    fn trace(&self, request: &TraceRequest, client: UnixStream) -> std::io::Result<()> {
-        let (repository, ..) = self.content.names();
-        let start = TraceStart {
-            mountpoint: self.mountpoint.display().to_string(),
-            repository,
-            revision: match &self.content {
-                Content::Repository(_, view) => view.status().revision,
-                Content::Image(_) => 0,
-            },
-            image: matches!(self.content, Content::Image(_)),
-            shown_with: self.shown_with,
-            daemon: std::process::id(),
-            warning: None,
-        };
-        self.traces.serve(&self.session, request, start, client)
-    }
-
-    /// Returns the counters for `esker top`, without waiting for another process.
-    fn activity(&self) -> Activity {
-        let (repository, ..) = self.content.names();
-        let activity = Activity {
-            mountpoint: self.mountpoint.display().to_string(),
-            command: self.command.clone(),
-            repository,
-            shown_with: self.shown_with,
-            ..Activity::default()
-        };
-        match &self.content {
-            Content::Repository(repository, view) => {
-                let (view, store) = (view.status(), repository.store.known_status());
-                Activity {
-                    hits: view.counters.reads.saturating_sub(view.counters.misses),
-                    misses: view.counters.misses,
-                    received_bytes: store.network.received_bytes,
-                    offline: view.offline.map(|offline| offline.reason),
-                    failures: view.counters.failures,
-                    ..activity
-                }
-            }
-            Content::Image(image) => {
-                let (image, errors) = (image.status)();
-                Activity { received_bytes: image.read_bytes, failures: errors.len() as u64, ..activity }
             }
         }
     }

@@ -297,9 +297,9 @@ impl Client {
 
     fn answered(&self, id: u64, file: OwnedFd, len: u64, waits: WaitTimes) {
         let Some(pending) = self.take(id) else { return };
-        pending.wanted.requester.progress.add_waits(waits);
         let place = self.place.to_string_lossy().into();
         pending.wanted.requester.progress.came_from(ObjectOrigin::Process(place));
+        pending.wanted.requester.progress.add_waits(waits);
         let Some(slot) = self.received.slot() else {
             drop(file);
             return self.received.park(pending);

@@ -1,12 +1,17 @@
 mod blocked;
 mod collected;
+mod first_reads;
 mod flame;
 mod follow;
 mod json;
+mod profile;
 mod program;
+mod report;
 mod svg;
 mod table;
 mod targets;
+#[cfg(test)]
+mod tests;
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -17,13 +22,15 @@ use std::time::Duration;
 use clap::ValueEnum;
 use esker_node::trace::{TraceRequest, Whose};
 
-use self::collected::Collected;
 use self::follow::Following;
-use self::program::{Program, Watched};
+use self::program::Program;
+use self::report::Report;
 use crate::error::{Context, Failure, Kind, warn};
 use crate::output::parse_duration;
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
+
+pub(crate) use self::table::time;
 
 /// Shows which files of mounts a command used, where they came from, and how long it waited for them.
 ///
@@ -31,7 +38,7 @@ use crate::settings::Settings;
 /// It needs neither ptrace nor root. Files in the kernel's cache send no request; see `--every-name`. The report goes to
 /// standard error, so that it stays apart from the command's output; with `--pid` it goes to standard output.
 ///
-/// Example: esker trace -- ls /cvmfs/sw.example.org
+/// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- esker trace -- ls /cvmfs/sw.example.org
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// File to write the report to; `-` is standard output
@@ -54,6 +61,10 @@ pub(crate) struct Args {
     /// and other programs on these mounts send them once as well
     #[arg(long)]
     every_name: bool,
+
+    /// Profile to write, too: the files of the repository in the order of their first reads, for `esker profile add`
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
 
     /// Number of files in the table; 0 for all
     #[arg(long, value_name = "COUNT", default_value_t = 40)]
@@ -93,6 +104,8 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
         }
         _ => None,
     };
+    let profile = args.profile.map(std::path::absolute).transpose();
+    let profile = profile.context(Kind::Usage, "can't write the profile")?;
     let following = Following::begin(settings, &request)?;
     let watched = match args.pid {
         Some(pid) => program.watch(pid, args.duration),
@@ -101,12 +114,15 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     let collected = following.end();
     let watched = watched?;
     let report = Report { watched, collected, top: args.top };
-    let text = report.text(args.format)?;
+    let text = text(&report, args.format)?;
     match output {
         Some(mut file) => file.write_all(&text).context(Kind::Failed, "can't write the report")?,
         None if args.output.is_some() || args.pid.is_some() => std::io::stdout().write_all(&text)?,
         // If stderr is gone, the report can't be shown.
         None => _ = std::io::stderr().write_all(&text),
+    }
+    if let Some(path) = &profile {
+        profile::write(path, &report)?;
     }
     if args.format != Format::Table {
         report.notes().iter().for_each(|note| warn(Some(note)));
@@ -114,44 +130,12 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     Ok(report.watched.exit_code())
 }
 
-/// Everything that a report shows.
-struct Report {
-    watched: Watched,
-    collected: Collected,
-    /// Number of files in the table.
-    top: usize,
-}
-
-impl Report {
-    fn text(&self, format: Format) -> Result<Vec<u8>, Failure> {
-        match format {
-            Format::Table => Ok(table::write(self)),
-            Format::Json => json::write(self),
-            Format::Folded => Ok(flame::folded(&flame::stacks(&self.collected))),
-            Format::Svg => Ok(svg::write(&self.watched.name, &flame::stacks(&self.collected))),
-        }
-    }
-
-    /// Returns facts that limit what the report says.
-    fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        for mount in &self.collected.mounts {
-            let place = &mount.start.mountpoint;
-            if mount.dropped > 0 {
-                notes.push(format!("{} requests to {place} came too fast and are missing", mount.dropped));
-            }
-            if !mount.complete {
-                notes.push(format!("the trace of {place} ended early: its daemon is gone or hangs"));
-            }
-            notes.extend(mount.start.warning.iter().map(|warning| format!("{place}: {warning}")));
-        }
-        notes.extend(self.collected.refused.iter().cloned());
-        if self.collected.left_out > 0 {
-            notes.push(format!(
-                "{} requests beyond the limit of this report are left out",
-                self.collected.left_out
-            ));
-        }
-        notes
+/// Returns the report in its form.
+fn text(report: &Report, format: Format) -> Result<Vec<u8>, Failure> {
+    match format {
+        Format::Table => Ok(table::write(report)),
+        Format::Json => json::write(report),
+        Format::Folded => Ok(flame::folded(&flame::stacks(&report.collected))),
+        Format::Svg => Ok(svg::write(&report.watched.name, &flame::stacks(&report.collected))),
     }
 }

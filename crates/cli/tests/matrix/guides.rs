@@ -378,6 +378,8 @@ fn the_examples_of_help_work() {
         "stat",
         "find",
         "run",
+        "trace",
+        "top",
         "setup",
         "mount",
         "status",

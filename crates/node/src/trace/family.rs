@@ -62,6 +62,11 @@ impl Family {
         Self { proc, wanted, seen: Mutex::default() }
     }
 
+    /// Returns true if requests of a thread are wanted. Only where that depends on the thread, it is looked up.
+    pub(super) fn may_want(&self, tid: u32) -> bool {
+        matches!(self.wanted, Wanted::All) || self.find(tid).is_some()
+    }
+
     /// Returns the process of a thread if it is wanted.
     pub(super) fn find(&self, tid: u32) -> Option<Member> {
         if tid == 0 {

@@ -1,6 +1,7 @@
 //! Bounded queue between the workers of a mount and the thread that writes to a client.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -12,13 +13,15 @@ const ITEMS_MAX: usize = 16 * 1024;
 pub(super) struct Ring<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
+    /// Number of announced items that have not come. Outside the lock: most requests of `esker top` bring none.
+    expected: AtomicUsize,
+    /// True if the last of them has to be reported.
+    closing: AtomicBool,
     limit: usize,
 }
 
 struct State<T> {
     items: VecDeque<T>,
-    /// Number of announced items that have not come.
-    expected: usize,
     closed: bool,
     dropped: u64,
 }
@@ -29,34 +32,42 @@ impl<T> Ring<T> {
     }
 
     fn with_limit(limit: usize) -> Self {
-        let state = State { items: VecDeque::new(), expected: 0, closed: false, dropped: 0 };
-        Self { state: Mutex::new(state), changed: Condvar::new(), limit }
+        let state = State { items: VecDeque::new(), closed: false, dropped: 0 };
+        let (expected, closing) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { state: Mutex::new(state), changed: Condvar::new(), expected, closing, limit }
     }
 
     /// Announces an item: [`Ring::close`] waits for it.
     pub(super) fn expect(&self) {
-        self.state.lock().expected += 1;
+        self.expected.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Ends the wait for an announced item, and adds it if there is one.
     pub(super) fn came(&self, item: Option<T>) {
+        if let Some(item) = item {
+            self.add(item);
+        }
+        let is_last = self.expected.fetch_sub(1, Ordering::SeqCst) == 1;
+        if is_last && self.closing.load(Ordering::SeqCst) {
+            // Under the lock, so that it is not missed between the check of the number and the wait.
+            drop(self.state.lock());
+            self.changed.notify_all();
+        }
+    }
+
+    fn add(&self, item: T) {
         let mut state = self.state.lock();
-        state.expected = state.expected.saturating_sub(1);
-        let is_last = state.expected == 0;
-        let wakes = match item {
-            Some(_) if state.closed => false,
-            Some(_) if state.items.len() >= self.limit => {
-                state.dropped += 1;
-                false
-            }
-            Some(item) => {
-                state.items.push_back(item);
-                state.items.len() == 1
-            }
-            None => false,
-        };
+        if state.closed {
+            return;
+        }
+        if state.items.len() >= self.limit {
+            state.dropped += 1;
+            return;
+        }
+        state.items.push_back(item);
+        let is_first = state.items.len() == 1;
         drop(state);
-        if wakes || is_last {
+        if is_first {
             self.changed.notify_all();
         }
     }
@@ -76,8 +87,9 @@ impl<T> Ring<T> {
     /// Waits for announced items, at most `patience`, and closes the queue.
     pub(super) fn close(&self, patience: Duration) {
         let deadline = Instant::now() + patience;
+        self.closing.store(true, Ordering::SeqCst);
         let mut state = self.state.lock();
-        while state.expected > 0 && !state.closed {
+        while self.expected.load(Ordering::SeqCst) > 0 && !state.closed {
             if self.changed.wait_until(&mut state, deadline).timed_out() {
                 break;
             }

@@ -44,7 +44,7 @@ struct Subscriber {
 
 impl Tracer for Subscriber {
     fn wants(&self, caller: u32) -> bool {
-        let wanted = self.family.find(caller).is_some();
+        let wanted = self.family.may_want(caller);
         if wanted {
             self.ring.expect();
         }
@@ -72,6 +72,10 @@ impl Traces {
             start.warning = Some("the daemon can't see processes, so no request is traced".to_owned());
         }
         let peer = esker_cache_share::peer::pid(&client).unwrap_or(0);
+        if peer == 0 && request.whose == Whose::Children {
+            start.warning =
+                Some("the daemon is in another PID namespace, so no request is traced".to_owned());
+        }
         let subscriber = Arc::new(Subscriber {
             client: client.try_clone()?,
             family: Family::new(proc, request.whose, peer),
@@ -121,7 +125,8 @@ impl Subscriber {
         session.add_tracer(tracer.clone());
         let outcome = send(&client, &Response::Tracing(Box::new(start))).and_then(|()| {
             std::thread::scope(|scope| {
-                let writer = scope.spawn(|| self.write(session));
+                let builder = std::thread::Builder::new().name("trace-writer".into());
+                let writer = builder.spawn_scoped(scope, || self.write(session))?;
                 // A client that wants the end shuts its half of the connection down; one that is gone has both closed.
                 let mut byte = [0];
                 let _ = client.read(&mut byte);

@@ -105,7 +105,6 @@ pub struct TracedCall {
     pub waits: WaitsNs,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a reference")]
 fn is_zero(number: &i32) -> bool {
     *number == 0
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use esker_node::trace::{Operation, Source, TraceEnd, TraceStart, TracedCall};
 
 use super::blocked::Wait;
+use super::first_reads::FirstReads;
 
 /// Maximum number of files, and of intervals, in a report.
 const FILES_MAX: usize = 1 << 20;
@@ -21,6 +22,8 @@ pub(super) struct Collected {
     pub(super) processes: BTreeMap<u32, String>,
     /// Time by program, mount and path, for flame graphs.
     pub(super) stacks: HashMap<(String, usize, String), u64>,
+    /// First reads, for profiles.
+    pub(super) first_reads: FirstReads,
     pub(super) requests: u64,
     /// Requests without a place in this report.
     pub(super) left_out: u64,
@@ -166,6 +169,7 @@ impl Collected {
         }
         self.files.entry(key).or_default().add(call);
         self.waits.push(Wait::of(call));
+        self.first_reads.add(number, call);
         if !self.processes.contains_key(&call.pid) && self.processes.len() < FILES_MAX {
             self.processes.insert(call.pid, call.command.clone());
         }
@@ -192,28 +196,9 @@ impl Collected {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use esker_node::trace::WaitsNs;
-
+mod tests {
+    use super::super::tests::call;
     use super::*;
-
-    pub(crate) fn call(path: &str, operation: Operation) -> TracedCall {
-        TracedCall {
-            pid: 7,
-            tid: 7,
-            command: "python3".into(),
-            operation,
-            path: path.into(),
-            began_ns: 1_000,
-            took_ns: 500,
-            errno: 0,
-            offset: 0,
-            bytes: 0,
-            source: Source::Memory,
-            place: None,
-            waits: WaitsNs::default(),
-        }
-    }
 
     #[test]
     fn requests_of_a_file_are_summed() {

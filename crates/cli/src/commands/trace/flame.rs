@@ -39,7 +39,7 @@ pub(super) fn folded(stacks: &Stacks) -> Vec<u8> {
 mod tests {
     use esker_node::trace::{Operation, TraceStart, TracedCall};
 
-    use super::super::collected::tests::call;
+    use super::super::tests::call;
     use super::*;
 
     #[test]

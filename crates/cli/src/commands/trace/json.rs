@@ -3,9 +3,9 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::Report;
 use super::blocked::{Blocked, CAUSES};
 use super::collected::FileUse;
+use super::report::Report;
 use crate::error::Failure;
 
 #[derive(Serialize)]
@@ -109,8 +109,8 @@ mod tests {
     use esker_node::trace::{Operation, TraceStart};
 
     use super::super::collected::Collected;
-    use super::super::collected::tests::call;
     use super::super::program::Watched;
+    use super::super::tests::call;
     use super::*;
 
     /// Scripts read these names.

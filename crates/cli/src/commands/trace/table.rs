@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::Report;
 use super::blocked::{Blocked, CAUSES};
 use super::collected::{FileUse, Found};
+use super::report::Report;
 use crate::output::size;
 
 /// Number of missing names in the table, unless all are shown.
@@ -176,7 +176,7 @@ fn count(number: u64, one: &str, many: &str) -> String {
 }
 
 /// Returns a duration with three digits.
-pub(super) fn time(time: Duration) -> String {
+pub(crate) fn time(time: Duration) -> String {
     let micros = time.as_secs_f64() * 1e6;
     match micros {
         _ if micros < 999.5 => format!("{micros:.0} µs"),
@@ -196,8 +196,8 @@ mod tests {
     use esker_node::trace::{Operation, Source, TraceStart, TracedCall, WaitsNs};
 
     use super::super::collected::Collected;
-    use super::super::collected::tests::call;
     use super::super::program::Watched;
+    use super::super::tests::call;
     use super::*;
 
     #[test]
