@@ -16,6 +16,7 @@ pub mod control;
 pub mod daemon;
 mod exact_path;
 mod layered_mount;
+mod mount_error;
 pub mod mounted;
 pub mod mounts;
 pub mod push;
