@@ -15,7 +15,7 @@ use esker_threads::unconfined;
 use esker_vfs::{Change, ErrorKind, Tree, TreeError, Watcher};
 use rustix::mount::{UnmountFlags, mount_bind, mount_remount, unmount};
 
-use crate::mounted::MountedError;
+use crate::mount_error::MountedError;
 use crate::mounts;
 use crate::status::Presentation;
 use crate::supervisor::Supervision;

@@ -17,6 +17,7 @@ pub mod daemon;
 mod exact_path;
 mod layered_mount;
 pub mod metrics;
+mod mount_error;
 pub mod mounted;
 pub mod mounts;
 pub mod push;

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use esker_cache_share::Through;
 use esker_cache_share::memory::is_memory;
-use esker_cache_share::{FileError, Through};
 use esker_config::{TalkOptions, Telemetry};
 use esker_confine::Confinement;
 use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
-use esker_fuse::{Mount, MountError, MountOptions, Session, SessionError, SessionOptions, Unmount};
+use esker_fuse::{Mount, MountError, MountOptions, Session, SessionOptions, Unmount};
 use esker_prefetch::{RecordingTree, ReplayerCommand, SequenceStore};
 use esker_store::{Datagrams, ObjectStore, StoreStatus};
 use esker_threads::watchdog;
@@ -24,8 +24,9 @@ use parking_lot::Mutex;
 use crate::attributes::OfMount;
 use crate::control::{self, Control, Listening, Request, Response};
 use crate::layered_mount::LayeredMount;
+pub use crate::mount_error::MountedError;
 use crate::push::{self, Push};
-use crate::registry::{Entry, Registration, RegistryError};
+use crate::registry::{Entry, Registration};
 use crate::replay;
 use crate::repository::Repository;
 use crate::revisions::{Looks, Shown};
@@ -73,29 +74,6 @@ pub struct MountPlan {
     pub replayer: Option<ReplayerCommand>,
     /// Connection to the supervisor; none for a mount that ends with its process.
     pub supervision: Option<Arc<Supervision>>,
-}
-
-/// Mounting failed.
-#[derive(Debug, thiserror::Error)]
-pub enum MountedError {
-    /// The mount can't be registered.
-    #[error(transparent)]
-    Registry(#[from] RegistryError),
-    /// The registry entry or control socket can't be made.
-    #[error(transparent)]
-    File(#[from] FileError),
-    /// The system refused to mount.
-    #[error(transparent)]
-    Mount(#[from] MountError),
-    /// The kernel's side of the mount can't be served.
-    #[error("the mount can't be served")]
-    Session(#[from] SessionError),
-    /// The control socket can't be served.
-    #[error("no thread can be started")]
-    Thread(#[source] std::io::Error),
-    /// The mount of an earlier daemon can't be continued.
-    #[error("the mount of the daemon before can't be taken over")]
-    Takeover(#[source] std::io::Error),
 }
 
 /// Data of an image that a mount needs.

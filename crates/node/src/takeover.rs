@@ -11,7 +11,7 @@ use esker_vfs::Tree;
 
 use crate::control::Listening;
 use crate::layered_mount;
-use crate::mounted::MountedError;
+use crate::mount_error::MountedError;
 use crate::registry::Registration;
 use crate::status::Presentation;
 use crate::supervisor::{Inherited, REGISTRATION, Supervision, UPGRADES};

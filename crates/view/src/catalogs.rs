@@ -17,7 +17,7 @@ use esker_store::{
 use esker_vfs::{ErrorKind, TreeError};
 use parking_lot::Mutex;
 
-use crate::{failure, memory};
+use crate::{failure, records};
 
 /// Maximum size of an attached catalog in bytes.
 ///
@@ -126,7 +126,7 @@ impl Catalogs {
         bound.insert(key, Arc::clone(path));
         if let Some(journal) = self.journal.get() {
             // A failure makes the journal invalid, and then no other process takes over.
-            let _ = journal.append(&memory::of_bound(path));
+            let _ = journal.append(&records::of_bound(path));
         }
     }
 

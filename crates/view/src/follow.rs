@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::core::Core;
 use crate::diff::{self, RevisionDiff};
 use crate::head::Head;
-use crate::memory;
+use crate::records;
 use crate::revision::{Label, Revision};
 use crate::revision_hint::RevisionHint;
 
@@ -222,7 +222,7 @@ impl Core {
 
     fn switch(&self, new: Arc<Revision>, diff: RevisionDiff) {
         if let Some(journal) = &self.journal {
-            memory::begin_change(journal);
+            records::begin_change(journal);
         }
         let (sender, gone) = channel();
         let old = self.current.swap(Arc::clone(&new));

@@ -26,6 +26,7 @@ mod paths;
 mod payload;
 mod prefetch;
 mod published;
+mod records;
 mod requester;
 mod revision;
 mod revision_hint;

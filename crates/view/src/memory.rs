@@ -1,28 +1,14 @@
-//! What a view must know to go on for another process, in a journal that outlives both.
-//!
-//! The kernel has cached names and attributes of one revision, so a view that takes over begins with that revision, and
-//! must know of which catalogs the kernel may have entries. A record begins with its kind:
-//!
-//! ```text
-//! r  revision shown      serial 8, number 8, published 8, size of the root catalog 8, hash 21, tag
-//! s  catalog used        serial 8, size 8, hash 21, mountpoint
-//! b  bound mountpoint    path
-//! v  vanished directory  key 16
-//! x  a change of the revision has begun, so the kernel may have entries of two
-//! ```
+//! Reads what an earlier process recorded of its view (see the module `records`).
 
 use std::sync::Arc;
 
-use esker_format::hash::{ContentHash, HashAlgorithm};
-use esker_journal::{Journal, put};
+use esker_journal::Journal;
 use esker_vfs::{ErrorKind, NodeKey, TreeError};
 
 use crate::catalogs::WantedCatalog;
-use crate::revision::{Label, SeenCatalog};
+use crate::records::Reader;
+use crate::revision::SeenCatalog;
 use crate::start::Start;
-
-/// Stands for an absent number.
-const NONE: u64 = u64::MAX;
 
 /// What an earlier process recorded of its view.
 pub(crate) struct Remembered {
@@ -93,102 +79,32 @@ impl Remembered {
     }
 }
 
-/// Replaces the journal by a revision that the view shows from now on. A failure makes the journal invalid, and then no
-/// other process takes over.
-pub(crate) fn begin(
-    journal: &Journal,
-    label: &Label,
-    root: ContentHash,
-    seen: impl FnOnce() -> Vec<SeenCatalog>,
-    bound: impl FnOnce() -> Vec<Arc<[u8]>>,
-    vanished: impl Iterator<Item = NodeKey>,
-) {
-    let _ = journal.replace(|bytes| {
-        let mut record = vec![b'r'];
-        for number in [label.serial, label.number, label.published.unwrap_or(NONE), NONE] {
-            record.extend_from_slice(&number.to_le_bytes());
-        }
-        put_hash(&mut record, root);
-        record.extend_from_slice(label.tag.as_deref().unwrap_or_default().as_bytes());
-        put(bytes, &record);
-        seen().iter().for_each(|seen| put(bytes, &of_seen(seen, label.serial)));
-        bound().iter().for_each(|path| put(bytes, &of_bound(path)));
-        vanished.for_each(|key| put(bytes, &[&b"v"[..], &key.0].concat()));
-    });
-}
-
-/// Records that answers may come from another revision from now on.
-pub(crate) fn begin_change(journal: &Journal) {
-    let _ = journal.append(b"x");
-}
-
-/// Returns the record of a catalog used in the revision with this serial number.
-pub(crate) fn of_seen(seen: &SeenCatalog, serial: u64) -> Vec<u8> {
-    let mut record = vec![b's'];
-    record.extend_from_slice(&serial.to_le_bytes());
-    record.extend_from_slice(&seen.size.unwrap_or(NONE).to_le_bytes());
-    put_hash(&mut record, seen.hash);
-    record.extend_from_slice(&seen.path);
-    record
-}
-
-/// Returns the record of a bound mountpoint.
-pub(crate) fn of_bound(path: &[u8]) -> Vec<u8> {
-    [b"b", path].concat()
-}
-
-fn put_hash(record: &mut Vec<u8>, hash: ContentHash) {
-    record.push(hash.algorithm().to_flag());
-    record.extend_from_slice(hash.digest());
-}
-
-/// The rest of a record.
-struct Reader<'a>(&'a [u8]);
-
-impl Reader<'_> {
-    fn number(&mut self) -> Option<u64> {
-        let (number, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_le_bytes(*number))
-    }
-
-    fn optional(&mut self) -> Option<Option<u64>> {
-        self.number().map(|number| (number != NONE).then_some(number))
-    }
-
-    fn hash(&mut self) -> Option<ContentHash> {
-        let ([flag, digest @ ..], rest) = self.0.split_first_chunk::<21>()?;
-        self.0 = rest;
-        Some(ContentHash::new(HashAlgorithm::from_flag(*flag)?, *digest))
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::SystemTime;
+    use esker_format::hash::{ContentHash, HashAlgorithm};
 
     use super::*;
+    use crate::records::{ShownRevision, begin, begin_change, of_seen};
 
     #[test]
     fn a_view_is_read_back_as_it_was_recorded() {
         let hash = |byte| ContentHash::new(HashAlgorithm::Rmd160, [byte; 20]);
         let journal = Journal::new().expect("memory");
         assert!(Remembered::read(&journal).expect("empty").is_none());
-        let tag = Some("v1".to_owned());
-        let label = Label { serial: 3, number: 7, published: Some(9), tag, since: SystemTime::now() };
+        let shown =
+            ShownRevision { serial: 3, number: 7, published: Some(9), tag: Some("v1"), root: hash(1) };
         let seen = SeenCatalog { path: b"/a"[..].into(), hash: hash(2), size: Some(5) };
         begin(
             &journal,
-            &label,
-            hash(1),
-            || vec![seen.clone()],
+            &shown,
+            || vec![of_seen(&seen.path, seen.hash, seen.size, 3)],
             || vec![b"/bound"[..].into()],
             std::iter::once(NodeKey([4; 16])),
         );
         let late = SeenCatalog { path: b"/b"[..].into(), hash: hash(3), size: None };
-        journal.append(&of_seen(&late, 3)).expect("appended");
+        journal.append(&of_seen(&late.path, late.hash, late.size, 3)).expect("appended");
         // From a call that still answers from the revision before.
-        journal.append(&of_seen(&late, 2)).expect("appended");
+        journal.append(&of_seen(&late.path, late.hash, late.size, 2)).expect("appended");
         let read = Remembered::read(&journal).expect("records").expect("a view");
         assert_eq!((read.root.hash, read.number, read.published), (hash(1), 7, Some(9)));
         assert_eq!((read.tag.as_deref(), read.is_changing), (Some("v1"), false));

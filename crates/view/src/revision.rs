@@ -14,8 +14,8 @@ use esker_vfs::{ErrorKind, Kind, NodeKey, NodeWithAttr, TreeError};
 use crate::attributes::{AttributeRules, RowRef};
 use crate::catalogs::{Attached, Catalogs};
 use crate::failure::Blocked;
-use crate::memory;
 use crate::nested::{CatalogMount, NestedRef};
+use crate::records::{self, ShownRevision};
 
 /// Minimum number of mounts; with fewer, the mounts on one deep path would unmount each other.
 const ATTACHED_MIN: usize = 64;
@@ -235,8 +235,10 @@ impl Revision {
     ) {
         // Catalogs that are used while the others are collected wait for their record.
         let _ = self.seen.journal.set((Arc::clone(journal), self.label.serial));
-        let (seen, bound) = (|| self.seen.all(), || catalogs.all_bound());
-        memory::begin(journal, &self.label, self.root_hash(), seen, bound, vanished);
+        let Label { serial, number, published, ref tag, .. } = self.label;
+        let shown = ShownRevision { serial, number, published, tag: tag.as_deref(), root: self.root_hash() };
+        let (seen, bound) = (|| self.seen.records(serial), || catalogs.all_bound());
+        records::begin(journal, &shown, seen, bound, vanished);
     }
 
     /// Returns the catalogs that were used for answers; stays valid when the revision is dropped.
@@ -258,12 +260,13 @@ impl SeenCatalogs {
         self.known.pin().insert(PathKey::of(&seen.path), seen.clone());
         if let Some((journal, serial)) = self.journal.get() {
             // A failure makes the journal invalid, and then no other process takes over.
-            let _ = journal.append(&memory::of_seen(&seen, *serial));
+            let _ = journal.append(&records::of_seen(&seen.path, seen.hash, seen.size, *serial));
         }
     }
 
-    fn all(&self) -> Vec<SeenCatalog> {
-        self.known.pin().values().cloned().collect()
+    fn records(&self, serial: u64) -> Vec<Vec<u8>> {
+        let known = self.known.pin();
+        known.values().map(|seen| records::of_seen(&seen.path, seen.hash, seen.size, serial)).collect()
     }
 
     pub(crate) fn by_path(&self) -> SeenByPath {

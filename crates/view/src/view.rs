@@ -17,11 +17,12 @@ use crate::core::Core;
 use crate::diff::VanishedDirectories;
 use crate::follow::{Follower, Refreshed};
 use crate::magic::About;
-use crate::memory::{self, Remembered};
+use crate::memory::Remembered;
 use crate::observe::Observer;
 use crate::options::ViewOptions;
 use crate::payload::NodeInfo;
 use crate::prefetch::{self, Prefetch, PrefetchListener};
+use crate::records;
 use crate::revision::{Label, Revision};
 use crate::start::Start;
 use crate::status::{FailureCause, HeadStatus, ViewCounters, ViewStatus};
@@ -76,7 +77,7 @@ impl View {
             let _ = catalogs.journal.set(Arc::clone(journal));
             revision.record(journal, &catalogs, vanished.keys());
             if was_changing {
-                memory::begin_change(journal);
+                records::begin_change(journal);
             }
         }
         let offline = start.head.as_ref().and_then(|head| head.offline.clone());

@@ -1,7 +1,6 @@
 //! Mounts that go on when their daemon is killed or replaced, while programs use them.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Read};
@@ -206,7 +205,7 @@ fn soak_restarts() {
             let world = &workshop.world;
             let source = if kind == 0 { mirror.url(NAME) } else { image_with(world, 0, fill) };
             let mounted = world.mount_of(&source, &[]);
-            let supervisor = supervisor_of(world);
+            let supervisor = supervisor_of(&mounted);
             used += restart(world, &mounted, &mut random);
             restarts += RESTARTS;
             drop(mounted);
@@ -274,14 +273,9 @@ fn no_call_fails_while_the_broker_is_killed() {
     }
 }
 
-/// Returns the process id of the supervisor of the only mount.
-fn supervisor_of(world: &TestEnv) -> u32 {
-    let folder = world.path("run/esker");
-    let entries = world.person.does(|| {
-        let files = fs::read_dir(&folder).expect("the registry").map(|file| file.expect("a file").path());
-        files.filter(|path| path.extension() == Some(OsStr::new("json"))).map(fs::read).collect::<Vec<_>>()
-    });
-    let entry = entries.into_iter().next().expect("a mount").expect("its entry");
-    let entry: serde_json::Value = serde_json::from_slice(&entry).expect("JSON");
-    u32::try_from(entry["supervisor"].as_u64().expect("a supervisor")).expect("a process id")
+/// Returns the process id of a mount's supervisor: the parent of its daemon.
+fn supervisor_of(mounted: &Mounted<'_>) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{}/status", daemon(mounted))).expect("a process");
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("its parent");
+    parent.trim().parse().expect("a process id")
 }
