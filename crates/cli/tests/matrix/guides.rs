@@ -19,7 +19,7 @@ use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 use crate::usage::{commands, help};
 
-const GUIDES: [&str; 11] = [
+const GUIDES: [&str; 12] = [
     "README.md",
     "docs/guides/users.md",
     "docs/guides/publishers.md",
