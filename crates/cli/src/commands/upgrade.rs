@@ -12,9 +12,9 @@ use crate::error::{Context, Failure, Kind, chain};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Has all mounts of this user, for root those of all users, go on with another version of the program, while programs use them.
+/// Replaces the daemons of mounts by those of another version while programs use the mounts.
 ///
-/// A mount whose new daemon doesn't serve goes on with the program that it had.
+/// Upgrades the mounts of this user, for root those of all users. A mount whose new daemon doesn't serve goes on with the program that it had.
 ///
 /// Example: esker upgrade --dry-run
 #[derive(clap::Args, Debug)]

@@ -384,6 +384,7 @@ fn the_examples_of_help_work() {
         "setup",
         "mount",
         "status",
+        "upgrade",
         "metrics",
         "logs",
         "revision",
