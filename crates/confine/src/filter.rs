@@ -21,12 +21,12 @@ const NAMESPACES: c_long = (libc::CLONE_NEWNS
 
 /// Requests to terminals and sockets.
 const REQUESTS: [u64; 8] = [
-    libc::TCGETS as u64,
-    libc::TCGETS2 as u64,
-    libc::TIOCGWINSZ as u64,
-    libc::FIONREAD as u64,
-    libc::FIONBIO as u64,
-    libc::FIOCLEX as u64,
+    libc::TCGETS,
+    libc::TCGETS2,
+    libc::TIOCGWINSZ,
+    libc::FIONREAD,
+    libc::FIONBIO,
+    libc::FIOCLEX,
     // FS_IOC_GETFLAGS and FICLONE: attributes of a cache's folder, and copies that share blocks.
     0x8008_6601,
     0x4004_9409,
@@ -58,7 +58,7 @@ pub(crate) fn programs(role: Role) -> Result<[BpfProgram; 2], BackendError> {
         arch,
     )?;
     // A filter can't read the flags of clone3, which are in memory. Callers fall back to clone.
-    let absent: Rules = [(libc::SYS_clone3 as i64, Vec::new())].into();
+    let absent: Rules = [(libc::SYS_clone3, Vec::new())].into();
     let absent =
         SeccompFilter::new(absent, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)?;
     // Installed first: the second one refuses to install further ones.
