@@ -123,7 +123,7 @@ mod tests {
     fn the_commands_of_the_guide_are_parsed() {
         let expected = "startup record-list startup backing startup nodes pynamic startup startup \
                         startup prepare startup publish publisher lookup scale fetch link link prepare clients site \
-                        waits route";
+                        waits route jitter scale";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }
 

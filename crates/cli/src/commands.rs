@@ -40,3 +40,4 @@ pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod transaction;
 pub(crate) mod umount;
+pub(crate) mod upgrade;

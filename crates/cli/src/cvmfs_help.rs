@@ -21,7 +21,7 @@ const COUNTERPARTS: &[(&str, &str)] = &[
     ("cvmfs_talk internal affairs", "esker top, esker trace -- COMMAND"),
     ("cvmfs_config wipecache", "esker cache wipe"),
     ("cvmfs_config bugreport", "esker status --json"),
-    ("cvmfs_config reload, killall", "not needed: unmount and mount again"),
+    ("cvmfs_config reload, killall", "esker upgrade"),
     ("cvmfs_talk remount sync", "esker revision DIR --update"),
     ("cvmfs_talk revision", "esker revision DIR"),
     ("cvmfs_talk cache size, cache list", "esker cache status"),

@@ -46,6 +46,7 @@ enum Command {
     Run(commands::run::Args),
     Mount(commands::mount::Args),
     Umount(commands::umount::Args),
+    Upgrade(commands::upgrade::Args),
     Status(commands::status::Args),
     Metrics(commands::metrics::Args),
     Logs(commands::logs::Args),
@@ -151,6 +152,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         }
         Command::Mount(args) => commands::mount::run(args, &settings, line),
         Command::Umount(args) => commands::umount::run(args, &settings),
+        Command::Upgrade(args) => commands::upgrade::run(&args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),
         Command::Metrics(args) => commands::metrics::run(&args, &settings),
         Command::Logs(args) => commands::logs::run(&args, &settings),

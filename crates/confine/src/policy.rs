@@ -116,7 +116,8 @@ impl std::fmt::Display for Confinement {
         match (self.seccomp, self.landlock) {
             (true, Some(version)) => write!(f, "system calls (seccomp) and paths (Landlock {version})"),
             (true, None) => f.write_str("system calls (seccomp)"),
-            (false, _) => f.write_str("nothing"),
+            (false, Some(version)) => write!(f, "paths (Landlock {version})"),
+            (false, None) => return f.write_str(self.reason.as_deref().unwrap_or("no reason is known")),
         }?;
         self.reason.iter().try_for_each(|reason| write!(f, "; {reason}"))
     }

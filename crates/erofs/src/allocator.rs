@@ -9,10 +9,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use esker_journal::Journal;
 use esker_vfs::{Attr, Kind, Node, NodeKey};
 use foldhash::HashMap;
 
 use crate::layout::{self, BLOCK, Content, INODE, SLOT};
+use crate::record::{Reader, Writer};
 
 /// First block of file contents, which are allocated consecutively in the order of first use.
 const DATA: u64 = 1 << 40;
@@ -158,7 +160,15 @@ pub(crate) struct Allocator {
     blocks: HashMap<NodeKey, u64>,
     /// Owners of contents, by first block.
     data: BTreeMap<u64, Owner>,
+    /// Record of all positions for a process that takes over, since the kernel keeps inodes with positions in them. A
+    /// record that can't be written makes it invalid, and then no process takes over.
+    journal: Option<Arc<Journal>>,
 }
+
+/// Kinds of records: a directory, an entry with several names, and the positions of a directory's entries.
+const DIRECTORY: u8 = b'd';
+const LINKED: u8 = b'l';
+const LAYOUT: u8 = b's';
 
 /// Returns the preferred region of a key among `count`, uniformly distributed.
 fn place(key: NodeKey, count: u64) -> u64 {
@@ -179,6 +189,69 @@ impl Allocator {
         let (block, _) = allocator.take(root.0.key);
         allocator.put(block, root, attributes, inode_number(block));
         (allocator, inode_number(block))
+    }
+
+    /// Creates the allocator that records all positions, or continues the one of another process that did.
+    pub(crate) fn recorded(
+        root: (Node, Attr),
+        attributes: &[u8],
+        journal: Arc<Journal>,
+    ) -> std::io::Result<(Self, u64)> {
+        let records = journal.records()?;
+        let mut allocator = Self { most: LARGE - DATA, ..Self::default() };
+        for record in &records {
+            allocator.restore(record).ok_or(std::io::ErrorKind::InvalidData)?;
+        }
+        allocator.journal = Some(journal);
+        let (block, is_new) = allocator.take(root.0.key);
+        if is_new {
+            allocator.put(block, root, attributes, inode_number(block));
+        }
+        Ok((allocator, inode_number(block)))
+    }
+
+    fn restore(&mut self, record: &[u8]) -> Option<()> {
+        let (kind, rest) = record.split_first()?;
+        let mut from = Reader(rest);
+        match *kind {
+            DIRECTORY => {
+                let (block, parent) = (from.number()?, from.number()?);
+                let (node, attr) = (from.node()?, from.attr()?);
+                self.blocks.insert(node.key, block);
+                self.put(block, (node, attr), from.0, parent);
+            }
+            LINKED => {
+                let (block, node) = (from.number()?, from.node()?);
+                let (start, end, size) = (from.number()?, from.number()?, from.number()?);
+                let stored = (start < end).then_some(FileExtent { start, end, node, size });
+                self.blocks.insert(node.key, block);
+                self.put_linked(block, HardLinked { inode: from.0.to_vec(), stored });
+            }
+            LAYOUT => {
+                let block = from.number()?;
+                let mut numbers = [0; 7];
+                for number in &mut numbers {
+                    *number = from.number()?;
+                }
+                let [first, names, bytes, table, end, data, data_end] = numbers;
+                let Owner::Directory(directory) = self.small.get(&block)?.clone() else { return None };
+                if (LARGE..SMALL).contains(&first) {
+                    self.large.insert(first, Arc::clone(&directory));
+                }
+                self.set_layout(
+                    &directory,
+                    DirectoryLayout { first, names, bytes, table, end, data, data_end },
+                );
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn note(&self, record: impl FnOnce() -> Vec<u8>) {
+        if let Some(journal) = &self.journal {
+            let _ = journal.append(&record());
+        }
     }
 
     /// Returns the small region of a key, and true if it is new.
@@ -205,6 +278,9 @@ impl Allocator {
     }
 
     fn put(&mut self, block: u64, (node, attr): (Node, Attr), attributes: &[u8], parent: u64) {
+        self.note(|| {
+            Writer::new(DIRECTORY).number(block).number(parent).node(&node).attr(&attr).bytes(attributes)
+        });
         let shape = OnceLock::new();
         let directory = Directory { node, attr, attributes: attributes.into(), block, parent, shape };
         self.small.insert(block, Owner::Directory(Arc::new(directory)));
@@ -225,16 +301,27 @@ impl Allocator {
         if is_new {
             let mut free = self.free();
             let (size, content, stored) = self.place(&node, &attr, &mut free);
-            self.used = free - DATA;
             let mut inode = layout::inode(&attr, size, content, attributes.len()).to_vec();
             inode.extend_from_slice(attributes);
-            let linked = Owner::HardLinked(Arc::new(HardLinked { inode, stored }));
-            if let Some(stored) = stored {
-                self.data.insert(stored.start, linked.clone());
-            }
-            self.small.insert(block, linked);
+            self.note(|| {
+                let (start, end, size) =
+                    stored.map_or((0, 0, 0), |stored| (stored.start, stored.end, stored.size));
+                let record = Writer::new(LINKED).number(block).node(&node);
+                record.number(start).number(end).number(size).bytes(&inode)
+            });
+            self.put_linked(block, HardLinked { inode, stored });
         }
         inode_number(block)
+    }
+
+    fn put_linked(&mut self, block: u64, linked: HardLinked) {
+        let stored = linked.stored;
+        let linked = Owner::HardLinked(Arc::new(linked));
+        if let Some(stored) = stored {
+            self.used = stored.end - DATA;
+            self.data.insert(stored.start, linked.clone());
+        }
+        self.small.insert(block, linked);
     }
 
     /// Returns the first unallocated block of contents.
@@ -295,6 +382,12 @@ impl Allocator {
 
     /// Sets the positions of a listed directory's entries.
     pub(crate) fn set_layout(&mut self, directory: &Arc<Directory>, shape: DirectoryLayout) {
+        self.note(|| {
+            let DirectoryLayout { first, names, bytes, table, end, data, data_end } = shape;
+            let numbers = [first, names, bytes, table, end, data, data_end];
+            let record = Writer::new(LAYOUT).number(directory.block);
+            numbers.into_iter().fold(record, Writer::number).bytes(&[])
+        });
         self.used = shape.data_end - DATA;
         if shape.data < shape.data_end {
             self.data.insert(shape.data, Owner::Directory(Arc::clone(directory)));

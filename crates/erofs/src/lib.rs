@@ -14,6 +14,7 @@ mod directory_cache;
 mod encoded_directory;
 mod layout;
 mod list_all;
+mod record;
 #[cfg(test)]
 mod tests;
 mod tree;

@@ -3,6 +3,7 @@
 use std::collections::HashMap as Map;
 use std::sync::Arc;
 
+use esker_journal::Journal;
 use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 use esker_vfs::{
     Attr, Cookie, Data, Device, DirEntry, ErrorKind, Kind, Listing, Node, NodeKey, NodeWithAttr, Reply,
@@ -119,10 +120,22 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("enough bytes")
 }
 
+const PATH: &[u8] = b"esker+http://a/b";
+
 impl Reader {
     fn new(tree: &Arc<MemoryTree>, policy: XattrPolicy, keep: usize) -> Self {
-        let tree = ErofsTree::new(Arc::new(HardLinkTree(Arc::clone(tree))), b"esker+http://a/b", policy);
-        let tree = tree.expect("an image").with_cache_bytes(keep);
+        let tree = ErofsTree::new(Arc::new(HardLinkTree(Arc::clone(tree))), PATH, policy);
+        Self::of(tree.expect("an image").with_cache_bytes(keep))
+    }
+
+    /// Makes a reader of an image whose positions are in the journal.
+    fn recorded(tree: &Arc<MemoryTree>, journal: &Journal) -> Self {
+        let journal = Journal::attach(journal.descriptor().expect("a descriptor")).expect("a journal");
+        let tree = Arc::new(HardLinkTree(Arc::clone(tree)));
+        Self::of(ErofsTree::recorded(tree, PATH, XattrPolicy::All, Arc::new(journal)).expect("an image"))
+    }
+
+    fn of(tree: ErofsTree) -> Self {
         let mut image = tree.root();
         for name in [&b"esker+http:"[..], b"a", b"b"] {
             image = Reply::wait(|reply| tree.lookup(&image.node, name, reply)).expect("on the way");
@@ -360,6 +373,18 @@ proptest! {
         let mut reader = Reader::new(&tree, XattrPolicy::All, keep);
         let numbers = reader.compare_all(backwards);
         prop_assert_eq!(&reader.compare_all(!backwards), &numbers);
+        // A process that takes over finds every position where the kernel knows it, also those it gives itself.
+        let journal = Journal::new().expect("memory");
+        let mut first = Reader::recorded(&tree, &journal);
+        let root = first.root();
+        first.names(root);
+        let mut second = Reader::recorded(&tree, &journal);
+        second.seen = first.seen.clone();
+        prop_assert_eq!(&second.compare_all(backwards), &numbers);
+        let mut third = Reader::recorded(&tree, &journal);
+        for (block, bytes) in &second.seen {
+            prop_assert_eq!(&third.try_block(*block).expect("a block"), bytes);
+        }
         // Another mount may read the entries in another order.
         prop_assert_eq!(Reader::new(&tree, XattrPolicy::All, keep).compare_all(!backwards), numbers);
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use esker_journal::Journal;
 use esker_vfs::{
     Attr, Cookie, Data, DirEntry, ErrorKind, FIRST_COOKIE, Ino, Kind, Listing, Node, NodeKey, NodeWithAttr,
     PAYLOAD_LEN, Payload, Reply, Segment, StatFs, Tree, TreeError, Watcher,
@@ -57,12 +58,38 @@ impl ErofsTree {
     /// Creates an image of `tree` at `path`, given as names. Waits until the tree has answered with the
     /// extended attributes of its root.
     pub fn new(tree: Arc<dyn Tree>, path: &[u8], policy: XattrPolicy) -> Result<Self, TreeError> {
+        Self::make(tree, path, policy, None)
+    }
+
+    /// Creates an image as [`ErofsTree::new`], whose positions are recorded for a process that takes over. A journal with
+    /// records is that of the process before, and the image continues it.
+    pub fn recorded(
+        tree: Arc<dyn Tree>,
+        path: &[u8],
+        policy: XattrPolicy,
+        journal: Arc<Journal>,
+    ) -> Result<Self, TreeError> {
+        Self::make(tree, path, policy, Some(journal))
+    }
+
+    fn make(
+        tree: Arc<dyn Tree>,
+        path: &[u8],
+        policy: XattrPolicy,
+        journal: Option<Arc<Journal>>,
+    ) -> Result<Self, TreeError> {
         let root = tree.root();
         let of_root = root_xattrs(&*tree, &root.node, policy)?;
         let may_have_xattrs =
             of_root.is_some() && !matches!(policy, XattrPolicy::Some { of_others: false, .. });
         let attributes = of_root.unwrap_or_default();
-        let (allocator, root) = Allocator::new((root.node, root.attr), &layout::attributes(&attributes));
+        let (root, attributes) = ((root.node, root.attr), layout::attributes(&attributes));
+        let (allocator, root) = match journal {
+            Some(journal) => Allocator::recorded(root, &attributes, journal).map_err(|error| {
+                TreeError::on(ErrorKind::Local, "the record of the EROFS image").because(error)
+            })?,
+            None => Allocator::new(root, &attributes),
+        };
         let all = tree.statfs();
         let core = Core {
             tree,

@@ -329,7 +329,7 @@ fn read_node(cell: &NodeCell) -> Option<Node> {
     Some(Node { key: read_key(cell), ino, payload: Payload(payload), kind })
 }
 
-fn kind_of(number: u64) -> Option<Kind> {
+pub(crate) fn kind_of(number: u64) -> Option<Kind> {
     [
         Kind::Directory,
         Kind::File,

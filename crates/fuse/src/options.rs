@@ -48,6 +48,8 @@ pub struct SessionOptions {
     pub proc: Option<Arc<Path>>,
     /// Access check for extended attributes; without one all callers may see all.
     pub xattr_guard: Option<XattrGuard>,
+    /// True if another process may go on with the session ([`crate::Session::resume`]).
+    pub outlives: bool,
     /// Whether the kernel enforces the access control lists that the tree has as extended attributes.
     pub enforce_acls: bool,
 }
@@ -62,6 +64,7 @@ impl Default for SessionOptions {
             mountpoint: None,
             proc: Some(Path::new("/proc").into()),
             xattr_guard: None,
+            outlives: false,
             enforce_acls: false,
         }
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use esker_journal::Journal;
 use esker_threads::Pool;
 use esker_vfs::{Change, Node, NodeKey, Tree, Watcher};
 use parking_lot::Mutex;
@@ -45,6 +46,8 @@ pub struct SessionDescriptors {
     pub devices: Vec<OwnedFd>,
     /// Memory file with the node table and the requests in progress.
     pub memory: OwnedFd,
+    /// Names that the kernel has cached, on kernels that can't expire all of them at once.
+    pub names: Option<OwnedFd>,
 }
 
 /// Failure to start a session.
@@ -94,7 +97,9 @@ impl Session {
         let memory =
             Arc::new(SharedMemory::new().map_err(failed("memory for the node table can't be reserved"))?);
         note_negotiated(&memory, &negotiated);
-        let session = Self::assemble(channels(main, &options), (memory, negotiated), tree, options)?;
+        let names = options.outlives && !negotiated.has_epochs();
+        let names = names.then(Journal::new).transpose().map_err(failed("memory for names can't be had"))?;
+        let session = Self::assemble(channels(main, &options), (memory, negotiated), names, tree, options)?;
         session.spawn().map_err(failed("a thread can't be started"))?;
         Ok(session)
     }
@@ -122,7 +127,14 @@ impl Session {
         if channels.is_empty() {
             return Err(failed("no descriptor of the session was handed over")(io::ErrorKind::InvalidInput));
         }
-        let session = Self::assemble(channels, (memory, negotiated), tree, options)?;
+        let names = inherited.names.map(Journal::attach).transpose();
+        let names = names.map_err(failed("the names that the kernel knows can't be taken over"))?;
+        if names.is_none() && !negotiated.has_epochs() {
+            return Err(failed("the names that the kernel knows were not handed over")(
+                io::ErrorKind::NotFound,
+            ));
+        }
+        let session = Self::assemble(channels, (memory, negotiated), names, tree, options)?;
         let left_over = session.conn.take_left_over();
         session.spawn().map_err(failed("a thread can't be started"))?;
         let conn = Arc::clone(&session.conn);
@@ -135,11 +147,14 @@ impl Session {
     fn assemble(
         channels: Vec<Arc<Channel>>,
         (memory, negotiated): (Arc<SharedMemory>, Negotiated),
+        names: Option<Journal>,
         tree: Arc<dyn Tree>,
         options: SessionOptions,
     ) -> Result<Self, SessionError> {
         let table = NodeTable::new(Arc::clone(&memory), Arc::clone(&tree))
             .map_err(failed("memory for the node table can't be had"))?;
+        let names = (!negotiated.has_epochs()).then(|| KnownDentries::new(names)).transpose();
+        let names = names.map_err(failed("the names that the kernel knows can't be read"))?;
         let workers = WorkerPool::new(channels.len()).map_err(failed("a timer can't be had"))?;
         let worker_count = WorkerCount::new(channels.len());
         let conn = Arc::new(Connection {
@@ -147,7 +162,7 @@ impl Session {
             workers,
             background: Pool::on_demand("fuse-background", BACKGROUND),
             worker_count,
-            names: (!negotiated.has_epochs()).then(KnownDentries::new),
+            names,
             tree,
             options,
             negotiated,
@@ -251,7 +266,8 @@ impl Session {
     pub fn descriptors(&self) -> io::Result<SessionDescriptors> {
         let device = |channel: &Arc<Channel>| channel.device().try_clone_to_owned();
         let devices = self.conn.channels.iter().map(device).collect::<io::Result<_>>()?;
-        Ok(SessionDescriptors { devices, memory: self.conn.memory.file().try_clone()? })
+        let names = self.conn.names.as_ref().and_then(KnownDentries::descriptor).transpose()?;
+        Ok(SessionDescriptors { devices, memory: self.conn.memory.file().try_clone()?, names })
     }
 
     /// Stops serving, so that another process can go on: requests in progress are finished within `patience`, and the

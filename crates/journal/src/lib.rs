@@ -117,10 +117,12 @@ impl Journal {
         let before = *range;
         let next = range.and_then(|now| Some(Range { start: place(now), end: end(place(now), &bytes)? }));
         self.write(&mut range, place, &bytes, next)?;
-        if let Some(Range { start, end }) = before {
+        if let Some(Range { start, end }) = before
+            && start < end
+        {
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             // Memory that can't be given back is written again later.
-            let _ = fallocate(&self.file, hole, start.into(), (end - start).max(1).into());
+            let _ = fallocate(&self.file, hole, start.into(), (end - start).into());
         }
         Ok(())
     }

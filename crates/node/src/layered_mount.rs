@@ -10,13 +10,15 @@ use esker_cache_share::FileError;
 use esker_erofs::{ErofsTree, XattrPolicy};
 use esker_fuse::mount::{FLAGS, Trusted, image_path, may_mount_images, mount_image, mount_overlay};
 use esker_fuse::{Mount, MountOptions, Session, SessionOptions};
+use esker_journal::Journal;
 use esker_threads::unconfined;
-use esker_vfs::{Change, Tree, Watcher};
+use esker_vfs::{Change, ErrorKind, Tree, TreeError, Watcher};
 use rustix::mount::{UnmountFlags, mount_bind, mount_remount, unmount};
 
 use crate::mounted::MountedError;
 use crate::mounts;
 use crate::status::Presentation;
+use crate::supervisor::Supervision;
 
 /// A tree to present through an overlay or EROFS.
 pub(crate) struct LayeredMount<'a> {
@@ -30,6 +32,8 @@ pub(crate) struct LayeredMount<'a> {
     pub(crate) trusted: Trusted,
     /// Extended attributes for an EROFS image of it.
     pub(crate) told: XattrPolicy,
+    /// Supervisor that keeps what a successor needs.
+    pub(crate) supervision: Option<&'a Supervision>,
 }
 
 impl LayeredMount<'_> {
@@ -50,7 +54,7 @@ impl LayeredMount<'_> {
     /// Returns the session, or the reason of the kernel's refusal.
     fn with_erofs(&self) -> Result<Result<Session, String>, MountedError> {
         let source = &self.options.source;
-        let tree = match ErofsTree::new(self.tree.clone(), image_path(source).as_bytes(), self.told) {
+        let tree = match erofs_tree(self.tree.clone(), source, self.told, self.supervision) {
             Ok(tree) => tree,
             Err(error) => return Ok(Err(error.to_string())),
         };
@@ -85,6 +89,30 @@ impl LayeredMount<'_> {
         drop_unused_names(&*self.tree, self.mountpoint);
         Ok((session, Presentation::Overlay))
     }
+}
+
+/// Name of the record of an EROFS image's positions among the descriptors that the supervisor keeps.
+const POSITIONS: &str = "positions";
+
+/// Makes the EROFS image of a tree, for a supervised mount with the positions that an earlier daemon recorded.
+pub(crate) fn erofs_tree(
+    tree: Arc<dyn Tree>,
+    source: &str,
+    told: XattrPolicy,
+    supervision: Option<&Supervision>,
+) -> Result<ErofsTree, TreeError> {
+    let path = image_path(source);
+    let Some(supervision) = supervision else { return ErofsTree::new(tree, path.as_bytes(), told) };
+    let journal = || match supervision.take(POSITIONS) {
+        Some(file) => Journal::attach(file),
+        None => {
+            let journal = Journal::new()?;
+            supervision.keep(POSITIONS, journal.descriptor()?)?;
+            Ok(journal)
+        }
+    };
+    let journal = journal().map_err(|error| TreeError::on(ErrorKind::Local, "a record").because(error))?;
+    ErofsTree::recorded(tree, path.as_bytes(), told, Arc::new(journal))
 }
 
 /// A mount at a private path, which is unmounted on drop.

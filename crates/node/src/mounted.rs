@@ -363,7 +363,8 @@ impl Mounted {
         mut content: Content,
     ) -> Result<Self, MountedError> {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
-        let session = SessionOptions { mountpoint, ..plan.session };
+        let outlives = plan.supervision.is_some();
+        let session = SessionOptions { mountpoint, outlives, ..plan.session };
         let replayer = plan.replayer.and_then(|command| record_and_replay(command, &mut content));
         let tree = replayer.clone().map_or_else(|| content.tree(), |replayer| replayer as Arc<dyn Tree>);
         let (session, shown_with) = match door {
@@ -371,16 +372,18 @@ impl Mounted {
             MountTarget::Layered(place) => {
                 let (mountpoint, options) = (&*plan.mountpoint, &plan.options);
                 let (trusted, told) = (content.trusted(), content.told());
-                LayeredMount { place, tree, mountpoint, options, session, trusted, told }
+                let supervision = plan.supervision.as_deref();
+                LayeredMount { place, tree, mountpoint, options, session, trusted, told, supervision }
                     .show(plan.shown_with)?
             }
             MountTarget::Inherited(supervision, facts) => {
-                takeover::resume(&supervision, &facts, &tree, session)?
+                let image = (plan.options.source.as_str(), content.told());
+                takeover::resume(&supervision, &facts, (tree, image), session)?
             }
         };
         let (registration, socket) =
             announced.map(|announced| (announced.registration, announced.listening)).unzip();
-        let supervision = plan.supervision.filter(|_| shown_with != Presentation::Erofs);
+        let supervision = plan.supervision;
         let mounted = supervision.as_ref().and_then(|supervision| supervision.inherited());
         let mounted = mounted.map_or_else(SystemTime::now, |facts| at_seconds(facts.mounted));
         if let (Some(supervision), Some(registration), Some(socket)) = (&supervision, &registration, &socket)

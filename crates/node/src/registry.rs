@@ -161,6 +161,10 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let (runtime, id) = (&self.runtime, &self.id);
+        // After a lazy unmount another mount may have taken the place, and a daemon that takes over comes later.
+        if !is_at(&self.file, &runtime.entry(id)) {
+            return;
+        }
         for path in [runtime.socket(id), runtime.upgrades(id), runtime.log(id), runtime.entry(id)] {
             // It may not exist; other errors can't be handled.
             let _ = fs::remove_file(path);

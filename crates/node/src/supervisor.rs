@@ -16,6 +16,6 @@ mod process;
 mod upgrade;
 
 pub use link::{Inherited, Supervision};
-pub(crate) use process::UPGRADES;
 pub use process::{DaemonCommand, run};
+pub(crate) use process::{REGISTRATION, UPGRADES};
 pub use upgrade::{UpgradeError, request};

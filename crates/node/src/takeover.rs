@@ -5,6 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 
+use esker_erofs::XattrPolicy;
 use esker_fuse::{MEMORY_VERSION, Session, SessionOptions};
 use esker_vfs::Tree;
 
@@ -13,9 +14,8 @@ use crate::layered_mount;
 use crate::mounted::MountedError;
 use crate::registry::Registration;
 use crate::status::Presentation;
-use crate::supervisor::{Inherited, Supervision, UPGRADES};
+use crate::supervisor::{Inherited, REGISTRATION, Supervision, UPGRADES};
 
-const REGISTRATION: &str = "registration";
 const CONTROL: &str = "control";
 
 /// Facts of a mount that a successor needs.
@@ -68,14 +68,21 @@ pub(crate) fn registration(
 pub(crate) fn resume(
     supervision: &Supervision,
     facts: &Inherited,
-    tree: &Arc<dyn Tree>,
+    (tree, (source, told)): (Arc<dyn Tree>, (&str, XattrPolicy)),
     options: SessionOptions,
 ) -> Result<(Session, Presentation), MountedError> {
+    let served: Arc<dyn Tree> = match facts.presentation {
+        Presentation::Erofs => {
+            let image = layered_mount::erofs_tree(Arc::clone(&tree), source, told, Some(supervision));
+            Arc::new(image.map_err(|error| MountedError::Takeover(io::Error::other(error)))?)
+        }
+        _ => Arc::clone(&tree),
+    };
     let descriptors = supervision.take_session().map_err(MountedError::Takeover)?;
-    let session = Session::resume(descriptors, Arc::clone(tree), options)?;
+    let session = Session::resume(descriptors, served, options)?;
     if facts.presentation == Presentation::Overlay {
         session.put_below_overlay();
-        layered_mount::drop_unused_names(&**tree, &facts.mountpoint);
+        layered_mount::drop_unused_names(&*tree, &facts.mountpoint);
     }
     Ok((session, facts.presentation))
 }

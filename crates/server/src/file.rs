@@ -1,5 +1,6 @@
 //! Opens files of repositories, such that only regular files below the repository's folder are ever sent.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -7,6 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use esker_store::{Beneath, Links};
+use parking_lot::Mutex;
+
+/// Largest number of folders of one root that stay open.
+const OPEN_MAX: usize = 256;
 
 /// A file, and its length at the time of opening.
 #[derive(Debug)]
@@ -65,6 +70,15 @@ pub(crate) struct Folder {
     links: Arc<Links>,
     /// Opens the files in place of the folder, whose path is then an address.
     stored: Option<Arc<dyn OpenStored>>,
+    /// Folders that are open, shared by all folders of one root.
+    open: Arc<Mutex<HashMap<Option<String>, OpenFolder>>>,
+}
+
+/// An open folder, which stays in use while its path leads to it.
+struct OpenFolder {
+    /// Device and inode.
+    identity: (u64, u64),
+    beneath: Arc<Beneath>,
 }
 
 impl std::fmt::Debug for Folder {
@@ -76,13 +90,13 @@ impl std::fmt::Debug for Folder {
 impl Folder {
     /// Creates the folder that the administrator named.
     pub(crate) fn named(root: &Path, links: &Arc<Links>) -> Self {
-        Self { root: root.to_owned(), inside: None, links: links.clone(), stored: None }
+        Self { root: root.to_owned(), inside: None, links: links.clone(), stored: None, open: Arc::default() }
     }
 
     /// Creates the folder of a repository at an address.
     pub(crate) fn stored(address: String, stored: Arc<dyn OpenStored>) -> Self {
         let links = Arc::new(Links::Into(Vec::new()));
-        Self { root: address.into(), inside: None, links, stored: Some(stored) }
+        Self { root: address.into(), inside: None, links, stored: Some(stored), open: Arc::default() }
     }
 
     /// Returns true if it is a folder of this machine.
@@ -104,7 +118,7 @@ impl Folder {
     pub(crate) fn open(&self, path: &str) -> io::Result<Opened> {
         match &self.stored {
             Some(stored) => stored.open(path),
-            None => file(&self.beneath()?, path),
+            None => file(&*self.beneath()?, path),
         }
     }
 
@@ -129,12 +143,26 @@ impl Folder {
     }
 
     /// Opens the folder itself, to open several files below it.
-    pub(crate) fn beneath(&self) -> io::Result<Beneath> {
-        let root = Beneath::open(&self.root, &self.links)?;
-        match &self.inside {
-            Some(inside) => root.enter(Path::new(inside)),
-            None => Ok(root),
+    pub(crate) fn beneath(&self) -> io::Result<Arc<Beneath>> {
+        // One call in place of the four that open and close the folders on the way.
+        let facts = rustix::fs::stat(self.path())?;
+        let identity = (facts.st_dev, facts.st_ino);
+        if let Some(known) = self.open.lock().get(&self.inside).filter(|known| known.identity == identity) {
+            return Ok(known.beneath.clone());
         }
+        let root = Beneath::open(&self.root, &self.links)?;
+        let beneath = match &self.inside {
+            Some(inside) => root.enter(Path::new(inside))?,
+            None => root,
+        };
+        let beneath = Arc::new(beneath);
+        let mut open = self.open.lock();
+        if open.len() >= OPEN_MAX {
+            open.clear();
+        }
+        // What was opened may be a later folder than that of `identity`: it is then opened again next time.
+        open.insert(self.inside.clone(), OpenFolder { identity, beneath: beneath.clone() });
+        Ok(beneath)
     }
 }
 

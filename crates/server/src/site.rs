@@ -165,6 +165,10 @@ impl Site {
     }
 }
 
+fn kind(file: &Allowed) -> Kind {
+    if matches!(file, Allowed::Object(_)) { Kind::Object } else { Kind::Metadata }
+}
+
 /// Sends new revisions until the client or the server closes.
 fn told(mut stream: Stream, exchange: Arc<Exchange>) -> Step {
     Step(Box::pin(async move {
@@ -193,7 +197,7 @@ impl Files {
         }
         let (kind, mut response) = match route::find(&call.request.path) {
             Some(Route::File { repository, file }) => {
-                let kind = if matches!(file, Allowed::Object(_)) { Kind::Object } else { Kind::Metadata };
+                let kind = kind(&file);
                 let response = match self.site.stored(&repository) {
                     Some(storages) => storages.file(&call, &repository, file).await,
                     None => self.site.file(&call.request, &repository, &file).into_response(),
@@ -242,6 +246,15 @@ impl Handler for Pages {
 impl Handler for Files {
     fn answer(self: Arc<Self>, call: Call) -> Answering {
         Box::pin(async move { self.respond(call).await })
+    }
+
+    fn file(&self, path: &str) -> Option<(Kind, Answer)> {
+        let Some(Route::File { repository, file }) = route::find(path) else { return None };
+        // A file in object storage has to be waited for.
+        if self.site.stored(&repository).is_some() {
+            return None;
+        }
+        Some((kind(&file), self.site.file(&Request::get(), &repository, &file)))
     }
 }
 

@@ -57,7 +57,8 @@ pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
 pub use object_storage::{
-    Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, public_url,
+    Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, is_bucket, public_url,
+    reading_url,
 };
 pub use objects::Objects;
 pub use objects::handle::{Handle, Mapped, OpenObject};
@@ -71,7 +72,7 @@ pub use servers::{
     Authorities, Dns, Family, InfoHeaders, Login, Order, Proxies, Proxy, ProxyError, Servers, ServersError,
     Timings, without_passwords,
 };
-pub use sink::{LocalSink, ObjectSink, Put, Sink, Swap, open_storage};
+pub use sink::{Listed, LocalSink, ObjectSink, Put, Sink, Swap, open_storage};
 pub use transport::range_file::RangeFile;
 pub use transport::source::{
     Check, Fetch, FileVersion, MEMORY_MAX, Source, Spool, SpoolAccount, Stored, Validator,

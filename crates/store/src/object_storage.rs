@@ -8,6 +8,7 @@
 //! A bucket has the layout of a folder: an object is `PREFIX/data/ab/cdef…`, a head is `PREFIX/.cvmfspublished`. The
 //! head is replaced by a conditional put, so that publishers need no lock (decision 0119).
 
+mod address;
 mod connector;
 mod failure;
 mod open;
@@ -21,6 +22,8 @@ mod settings;
 mod source;
 mod url;
 
+pub(crate) use address::parse_reading_url;
+pub use address::{is_bucket, reading_url};
 pub use open::public_url;
 pub(crate) use probe::{is_remembered, probe, remember};
 pub use problem::StorageProblem;

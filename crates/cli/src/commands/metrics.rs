@@ -91,8 +91,7 @@ impl Reader {
     /// Asks all mounts, unless another thread has just done so.
     fn read(&self) -> Result<Arc<[Family]>, Failure> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((time, families)) = last.as_ref().filter(|(time, _)| time.elapsed() < FRESH) {
-            let _ = time;
+        if let Some((_, families)) = last.as_ref().filter(|(time, _)| time.elapsed() < FRESH) {
             return Ok(families.clone());
         }
         let scrape = metrics::scrape(&self.runtime, self.is_root, self.patience)

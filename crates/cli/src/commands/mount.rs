@@ -272,9 +272,9 @@ fn serve(
     if !is_takeover {
         refuse_taken(&mountpoint, settings)?;
     }
-    named.confine(args, settings)?;
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
+    named.confine(args, settings)?;
     let (mounted, warning) = match named {
         MountSource::Repository(checked) => {
             let push = checked.push(args.view.push.as_ref());

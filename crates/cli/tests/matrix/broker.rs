@@ -61,6 +61,12 @@ impl Broker {
         self.process.id()
     }
 
+    /// Kills it without a chance to clean up.
+    pub(crate) fn kill(mut self) {
+        self.process.kill().expect("killing");
+        self.process.wait().expect("its end");
+    }
+
     fn stop(mut self) {
         let pid = Pid::from_child(&self.process);
         kill_process(pid, Signal::TERM).expect("a signal");

@@ -39,6 +39,9 @@ fn files_below(world: &TestEnv) -> Vec<PathBuf> {
     found
 }
 
+/// Option of a mount that ends with its daemon.
+pub(crate) const ALONE: [&str; 1] = ["--no-supervisor"];
+
 /// Waits until a process is gone, however it ends.
 pub(crate) fn wait_until_gone(pid: u32) {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("a process id");
@@ -228,7 +231,7 @@ fn a_mount_in_use_is_not_unmounted_but_can_be_detached() {
 fn a_killed_daemon_is_shown_and_cleaned_up() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::RMD);
-        let mounted = world.mount(&[]);
+        let mounted = world.mount(&ALONE);
         let pid = daemon_of(&world, &mounted);
         signal(pid, Signal::KILL);
         wait_until_gone(pid);
@@ -250,7 +253,7 @@ fn a_killed_daemon_is_shown_and_cleaned_up() {
 #[test]
 fn a_killed_daemon_is_replaced() {
     for person in TestUser::all() {
-        for options in [&[][..], &["--fixed"]] {
+        for options in [&ALONE[..], &["--no-supervisor", "--fixed"]] {
             let world = TestEnv::new(person, fixture::RMD);
             let mounted = world.mount(options);
             let pid = daemon_of(&world, &mounted);
@@ -291,7 +294,7 @@ fn a_killed_daemon_is_replaced() {
 fn a_killed_daemon_of_another_session_is_replaced() {
     let person = TestUser::ordinary();
     let world = TestEnv::new(person, fixture::RMD);
-    let mounted = world.mount(&[]);
+    let mounted = world.mount(&ALONE);
     let pid = daemon_of(&world, &mounted);
     // While the daemon lives, neither mount affects the other.
     let over = |runtime: &Path| {
@@ -321,7 +324,7 @@ fn a_killed_daemon_of_another_session_is_replaced() {
 #[test]
 fn a_live_mount_is_distinguished_from_that_of_a_killed_daemon() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
-    let mounted = world.mount(&[]);
+    let mounted = world.mount(&ALONE);
     let pid = daemon_of(&world, &mounted);
     signal(pid, Signal::KILL);
     wait_until_gone(pid);
@@ -346,7 +349,7 @@ fn mounts_of_other_users_are_never_unmounted() {
         skip!("only root mounts for others")
     };
     let world = TestEnv::new(ordinary, fixture::RMD);
-    let mounted = world.mount(&[]);
+    let mounted = world.mount(&ALONE);
     let pid = daemon_of(&world, &mounted);
     signal(pid, Signal::KILL);
     wait_until_gone(pid);
@@ -362,7 +365,7 @@ fn mounts_of_other_users_are_never_unmounted() {
     // Of another file system, over which root could mount.
     let world = TestEnv::new(root, fixture::RMD);
     mount_bind(world.path("home"), world.mountpoint()).expect("a mount");
-    let mounted = world.mount(&[]);
+    let mounted = world.mount(&ALONE);
     let pid = daemon_of(&world, &mounted);
     signal(pid, Signal::KILL);
     wait_until_gone(pid);

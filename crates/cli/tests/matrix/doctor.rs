@@ -85,7 +85,7 @@ fn a_healthy_mount_passes_and_a_frozen_daemon_is_reported_with_its_fix() {
 fn a_stale_mount_is_reported_and_cleaned_up() {
     for person in TestUser::all() {
         let world = TestEnv::new(person, fixture::RMD);
-        let mounted = world.mount(&[]);
+        let mounted = world.mount(&["--no-supervisor"]);
         let place = world.mountpoint().display().to_string();
         let pid =
             u32::try_from(mounted.status()["pid"].as_u64().expect("a process id")).expect("a process id");

@@ -61,7 +61,7 @@ fn known_names_stay_readable_after_the_daemon_ends() {
     let Some(root) = TestUser::root() else { skip!("only root mounts EROFS") };
     let world = TestEnv::new(root, fixture::FULL);
     // A prefetch might look up names before the end.
-    let mounted = world.mount(&[&EROFS[..], &["--no-prefetch"]].concat());
+    let mounted = world.mount(&[&EROFS[..], &["--no-prefetch", "--no-supervisor"]].concat());
     let known = fs::read(mounted.path("data/exactly64k")).expect("reading");
     let mut open = fs::File::open(mounted.path("data/random.bin")).expect("opening");
     let pid = u32::try_from(mounted.status()["pid"].as_u64().expect("a number")).expect("fits");

@@ -133,7 +133,7 @@ fn a_fixed_mount_ends_after_every_kind_of_unmount() {
     };
     let ways = ["umount(8)", "kill -9"].map(|how| ["overlay", "erofs"].map(|with| (how, with)));
     for (how, with) in ways.into_iter().flatten() {
-        let mounted = world.mount(&["--fixed", "--show-with", with]);
+        let mounted = world.mount(&["--fixed", "--no-supervisor", "--show-with", with]);
         assert_eq!(left(), 1, "one mount, not the layers of an overlay, nor an image");
         let pid = u32::try_from(mounted.status()["pid"].as_u64().expect("a number")).expect("fits");
         match how {

@@ -18,7 +18,7 @@ fn image(world: &TestEnv, before: usize) -> String {
 }
 
 /// Builds an image after a change to the folder.
-fn image_with(world: &TestEnv, before: usize, and: impl FnOnce(&Path)) -> String {
+pub(crate) fn image_with(world: &TestEnv, before: usize, and: impl FnOnce(&Path)) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir(folder.path().join("sub")).expect("a folder");
     fs::write(folder.path().join("sub/file"), "content\n".repeat(50_000)).expect("a file");

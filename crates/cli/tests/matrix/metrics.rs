@@ -6,13 +6,16 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use esker_testkit::fixture;
+use esker_testkit::mirror::{Fault, Mirror};
+use esker_testkit::revision_builder::RevisionBuilder;
 use esker_testkit::{skip, skip_optional};
 use serde_json::Value;
 
 use crate::machine::Machine;
-use crate::test_env::{TestEnv, complaint, printed, words};
+use crate::test_env::{Mounted, TestEnv, complaint, printed, words};
 use crate::test_user::TestUser;
 
 /// A running `esker metrics --listen`.
@@ -113,6 +116,10 @@ fn metrics_of_a_mount_are_served_and_its_dashboard_finds_them() {
     let of = |name: &str, more: &str| value(&text, &format!("{name}{{{labels}{more}"));
     assert!(of("esker_mount_requests_total", ",operation=\"read\"") >= 1.0);
     assert!(of("esker_mount_blocked_seconds_total", ",operation=\"read\",cause=\"network\"") > 0.0, "{text}");
+    // The daemon is confined, and sees its own resources all the same.
+    assert!(
+        of("esker_mount_process_resident_bytes", "") > 0.0 && of("esker_mount_process_open_fds", "") > 0.0
+    );
     let whole = of("esker_mount_request_duration_seconds_bucket", ",operation=\"read\",le=\"+Inf\"");
     assert_eq!(whole, of("esker_mount_requests_total", ",operation=\"read\""));
     // Proxies and announcements have no samples in this mount.
@@ -241,4 +248,106 @@ fn one_scrape_has_the_mounts_of_root_and_users() {
     let (root, user) = (sample("/cvmfs/rmd.test", 0), sample("/run/m/one", 1));
     let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("esker_")).collect();
     assert_eq!(lines, [&*root, &*user, &*user], "{said}");
+}
+
+/// Sums of the requests of a mount, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    requests: u64,
+    latency: f64,
+    callbacks: f64,
+    network: f64,
+    blocked: f64,
+}
+
+impl Sums {
+    fn of(status: &Value) -> Self {
+        let mut sums = Self::default();
+        for one in status["requests"].as_array().expect("requests") {
+            // No caller waits for these.
+            if ["FORGET", "BATCH_FORGET", "RELEASE", "RELEASEDIR"].iter().any(|name| one["name"] == *name) {
+                continue;
+            }
+            let seconds = |value: &Value| value.as_u64().expect("microseconds") as f64 / 1e6;
+            sums.requests += one["requests"].as_u64().expect("a number");
+            sums.latency += seconds(&one["latency_us"]);
+            sums.callbacks += seconds(&one["busy_us"]);
+            sums.network += seconds(&one["waits"]["network_us"]);
+            let waits = one["waits"].as_object().expect("waits");
+            sums.blocked += waits.values().map(seconds).sum::<f64>();
+        }
+        sums
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            requests: self.requests - before.requests,
+            latency: self.latency - before.latency,
+            callbacks: self.callbacks - before.callbacks,
+            network: self.network - before.network,
+            blocked: self.blocked - before.blocked,
+        }
+    }
+}
+
+/// Files that a program reads at its start, and the time of the server for each request.
+const STARTED_FILES: u64 = 40;
+const ROUND_TRIP: Duration = Duration::from_millis(10);
+/// Time of a busy kernel for handing over a request and its reply, in seconds: no counter of a daemon sees it.
+const HAND_OVER: f64 = 0.000_3;
+
+/// The time that a program spends in calls to the mount is that of the counters, cold, warm and hot.
+#[test]
+fn the_counters_explain_how_long_a_program_waits_for_the_mount() {
+    let repository = fixture::FULL.unpack();
+    let craft = RevisionBuilder::of(&repository);
+    craft.add_directory("start");
+    for number in 0..STARTED_FILES {
+        let content = number.to_le_bytes().repeat(1 << 10);
+        let hash = repository.store(&content, "");
+        let byte = |at: usize| u8::from_str_radix(&hash[2 * at..2 * at + 2], 16).expect("a digest");
+        craft.add_file("/start", &format!("module{number}"), content.len() as u64, std::array::from_fn(byte));
+    }
+    craft.publish(&repository);
+    let mirror = Mirror::serve(repository.document_root());
+    let rule = mirror.fault(|path| path.contains("/data/"), Fault::Delay(ROUND_TRIP));
+    let world = TestEnv::at(TestUser::ordinary(), repository, mirror);
+    let start = |mounted: &Mounted<'_>| {
+        let before = Sums::of(&mounted.status());
+        let wall = mounted.does(|| {
+            let mut wall = Duration::ZERO;
+            for number in 0..STARTED_FILES {
+                let path = mounted.path(&format!("start/module{number}"));
+                let began = Instant::now();
+                fs::metadata(&path).expect("a file");
+                let content = fs::read(&path).expect("a file");
+                wall += began.elapsed();
+                assert_eq!(content.len(), 8 << 10);
+            }
+            wall.as_secs_f64()
+        });
+        (wall, Sums::of(&mounted.status()).since(before))
+    };
+    let mounted = world.mount(&["--no-prefetch"]);
+    let (cold_wall, cold) = start(&mounted);
+    rule.assert_hit();
+    let (hot_wall, hot) = start(&mounted);
+    drop(mounted);
+    let (warm_wall, warm) = start(&world.mount(&["--no-prefetch"]));
+    // A hot start costs the time of the kernel alone, which the others need, too.
+    assert!(hot.latency <= hot_wall && hot.network == 0.0, "hot: {hot_wall} s, {hot:?}");
+    for (what, wall, sums) in [("cold", cold_wall, cold), ("warm", warm_wall, warm)] {
+        let blocked = wall - hot_wall;
+        let allowance = sums.requests as f64 * HAND_OVER;
+        let text = format!("{what}: {wall:.4} s, {hot_wall:.4} s hot, {sums:?}");
+        assert!(
+            (blocked - sums.latency).abs() <= 0.1 * blocked + allowance,
+            "latencies and wall time: {text}"
+        );
+        let explained = sums.callbacks + sums.blocked;
+        assert!((explained - sums.latency).abs() <= 0.1 * sums.latency + allowance, "causes: {text}");
+    }
+    let least = STARTED_FILES as f64 * ROUND_TRIP.as_secs_f64();
+    assert!(cold.network >= least && cold.network >= 0.8 * cold_wall, "cold: {cold_wall} s, {cold:?}");
+    assert!(warm.network < least / 4.0, "the objects are in the cache: {warm:?}");
 }

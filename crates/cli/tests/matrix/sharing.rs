@@ -14,17 +14,21 @@ use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
 /// A second mount of the same world, with the same cache.
-struct Second<'w> {
+pub(crate) struct Second<'w> {
     world: &'w TestEnv,
-    mountpoint: PathBuf,
+    pub(crate) mountpoint: PathBuf,
 }
 
 impl<'w> Second<'w> {
     fn mount(world: &'w TestEnv, name: &str) -> Self {
+        Self::mount_of(world, &world.url(), name)
+    }
+
+    pub(crate) fn mount_of(world: &'w TestEnv, url: &str, name: &str) -> Self {
         let mountpoint = world.path("home").join(name);
         world.person.does(|| fs::create_dir(&mountpoint)).expect("a folder");
         let output = world
-            .esker(&["mount", &world.url()])
+            .esker(&["mount", url])
             .arg(&mountpoint)
             .arg("--public-key")
             .arg(world.path("key.pub"))
@@ -36,7 +40,7 @@ impl<'w> Second<'w> {
         Self { world, mountpoint }
     }
 
-    fn status(&self) -> Value {
+    pub(crate) fn status(&self) -> Value {
         let output =
             self.world.esker(&["status", "--json"]).arg(&self.mountpoint).output().expect("running esker");
         assert!(output.status.success(), "{}", words(&output));

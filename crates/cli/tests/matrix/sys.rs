@@ -40,6 +40,23 @@ pub(crate) fn unshare_mounts() -> rustix::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
 }
 
+/// Maps a whole file and copies what it reads there.
+pub(crate) fn read_mapped(file: &File) -> Vec<u8> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    let len = usize::try_from(file.metadata().expect("attributes").len()).expect("a length");
+    if len == 0 {
+        return Vec::new();
+    }
+    // SAFETY: a fresh private mapping of a file that nobody writes; the copy stays in its bounds.
+    unsafe {
+        let at =
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::PRIVATE, file, 0).expect("mapping");
+        let copy = std::slice::from_raw_parts(at.cast::<u8>(), len).to_vec();
+        munmap(at, len).expect("unmapping");
+        copy
+    }
+}
+
 /// Returns the two ends of a terminal: the user's, and the program's. No other child gets them.
 pub(crate) fn terminal() -> (File, File) {
     let open = |path: &str| {

@@ -38,6 +38,7 @@ fn tree() -> Arc<MemoryTree> {
 
 fn options(kernel: KernelMask, mountpoint: &Path) -> SessionOptions {
     SessionOptions {
+        outlives: true,
         kernel,
         threads: WORKERS,
         mountpoint: Some(mountpoint.into()),
@@ -59,7 +60,7 @@ pub(crate) fn serve_until_killed(kernel: KernelMask, mountpoint: &Path) -> std::
     let session = Session::start(device, served, options(kernel, mountpoint)).expect("a session");
     let descriptors = session.descriptors().expect("descriptors");
     assert_eq!(descriptors.devices.len(), WORKERS);
-    for descriptor in descriptors.devices.iter().chain([&descriptors.memory]) {
+    for descriptor in descriptors.devices.iter().chain([&descriptors.memory]).chain(&descriptors.names) {
         mount::send_device(std::io::stdin(), descriptor.as_fd())?;
     }
     let parked =
@@ -85,7 +86,10 @@ on_all_kernels! {
         drop(command);
         let received = || mount::receive_device(&ours).expect("a descriptor");
         let devices = (0..WORKERS).map(|_| received()).collect();
-        let descriptors = SessionDescriptors { devices, memory: received() };
+        let descriptors = {
+            let (memory, has_names) = (received(), kernel != KernelMask::LINUX_6_18);
+            SessionDescriptors { devices, memory, names: has_names.then(&received) }
+        };
 
         let held = File::open(mountpoint.join("held")).expect("opened");
         let before = held.metadata().expect("attributes").ino();

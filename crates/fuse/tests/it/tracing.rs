@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use esker_fuse::{Call, CallKind, KernelMask, Tracer};
+use esker_fuse::{Call, CallKind, Tracer};
 use esker_vfs::memory::{Entry, MemoryTree};
 
 use crate::mounted::{Mounted, PATIENCE};

@@ -67,7 +67,7 @@ impl Histogram {
         for (class, number) in classes.iter().enumerate() {
             count = count.saturating_add(*number);
             let is_last = class + 1 == classes.len().max(1);
-            if class > 0 && class % CLASSES_PER_BUCKET == 0 && !is_last && class < 64 {
+            if class > 0 && class.is_multiple_of(CLASSES_PER_BUCKET) && !is_last && class < 64 {
                 buckets.push(((1_u64 << class) as f64 / 1e6, count));
             }
         }

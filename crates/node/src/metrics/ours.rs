@@ -10,7 +10,8 @@ use super::family::{Families, Family, Histogram, Kind, Value, label};
 use super::scrape::{Scrape, ScrapedMount};
 use crate::status::{Image, MountStatus, Presentation};
 
-type Labels = Vec<(&'static str, String)>;
+type Label = (&'static str, String);
+type Labels = Vec<Label>;
 /// Name, help, kind and value of a metric with one sample for each mount.
 type Row<T> = (&'static str, &'static str, Kind, fn(&T) -> Value);
 
@@ -57,13 +58,13 @@ fn labels(mount: &ScrapedMount) -> Labels {
     ]
 }
 
-fn with(labels: &Labels, name: &'static str, value: &str) -> Labels {
+fn with(labels: &[Label], name: &'static str, value: &str) -> Labels {
     labels.iter().cloned().chain([(name, label(value))]).collect()
 }
 
-fn add_rows<T>(all: &mut Families, labels: &Labels, from: &T, rows: &[Row<T>]) {
+fn add_rows<T>(all: &mut Families, labels: &[Label], from: &T, rows: &[Row<T>]) {
     for (name, help, kind, value) in rows {
-        all.add(*kind, (name, help), labels.clone(), value(from));
+        all.add(*kind, (name, help), labels.to_vec(), value(from));
     }
 }
 

@@ -60,6 +60,8 @@ pub struct UserMount {
     pub alive: bool,
     /// Control socket of the mount, if that user owns it.
     socket: Option<OwnedFd>,
+    /// Socket of the mount's supervisor, if that user owns it.
+    upgrades: Option<OwnedFd>,
 }
 
 /// Returns all mounts that other users have registered, sorted by user and mount point.
@@ -155,12 +157,21 @@ fn read(folder: &OwnedFd, user: u32, id: &str) -> Option<UserMount> {
     let mut text = Vec::new();
     (&file).take(ENTRY_MAX).read_to_end(&mut text).ok()?;
     let entry = serde_json::from_slice(&text).ok()?;
-    let socket = within(folder, OsStr::new(&format!("{id}.sock")), OFlags::PATH);
-    let socket = socket.filter(|socket| is(socket, FileType::Socket));
-    Some(UserMount { user, entry, alive: !try_lock(&file), socket })
+    let socket = |end: &str| {
+        let socket = within(folder, OsStr::new(&format!("{id}.{end}")), OFlags::PATH);
+        socket.filter(|socket| is(socket, FileType::Socket))
+    };
+    let (socket, upgrades) = (socket("sock"), socket("upgrade"));
+    Some(UserMount { user, entry, alive: !try_lock(&file), socket, upgrades })
 }
 
 impl UserMount {
+    /// Returns a path of the supervisor's socket, which is valid in this process as long as this value lives. Another
+    /// process of that user may listen there, so who does must be checked.
+    pub fn upgrades(&self) -> Option<PathBuf> {
+        self.upgrades.as_ref().map(|socket| PathBuf::from(format!("/proc/self/fd/{}", socket.as_raw_fd())))
+    }
+
     /// Requests the status from the mount's daemon, which must run as that user.
     pub fn ask(&self, deadline: Instant) -> io::Result<Response> {
         self.request(&Request::Status, deadline)

@@ -15,6 +15,8 @@ use crate::sys;
 
 /// Name of the memory file of the session.
 const MEMORY: &str = "memory";
+/// Name of the journal of names that the kernel knows.
+const NAMES: &str = "names";
 /// Prefix of the names of the session's devices, before their number.
 const DEVICE: &str = "device ";
 
@@ -85,7 +87,8 @@ impl Supervision {
     }
 
     pub(crate) fn keep_session(&self, session: &Session) -> io::Result<()> {
-        let SessionDescriptors { devices, memory } = session.descriptors()?;
+        let SessionDescriptors { devices, memory, names } = session.descriptors()?;
+        names.iter().try_for_each(|names| self.keep(NAMES, names))?;
         self.keep(MEMORY, memory)?;
         devices
             .iter()
@@ -96,7 +99,7 @@ impl Supervision {
     pub(crate) fn take_session(&self) -> io::Result<SessionDescriptors> {
         let memory = self.take(MEMORY).ok_or(io::ErrorKind::NotFound)?;
         let devices = (0..).map_while(|number: usize| self.take(&format!("{DEVICE}{number}"))).collect();
-        Ok(SessionDescriptors { devices, memory })
+        Ok(SessionDescriptors { devices, memory, names: self.take(NAMES) })
     }
 
     /// Has the supervisor keep facts of the mount for a successor.

@@ -20,8 +20,13 @@ use crate::sys;
 /// Name of the socket that `esker upgrade` talks to, among the kept descriptors.
 pub(crate) const UPGRADES: &str = "upgrades";
 
+/// Name of the registry's lock.
+pub(crate) const REGISTRATION: &str = "registration";
+
 /// Time limit for a daemon to serve the mount. It may have to wait for servers.
 const START_WITHIN: Duration = Duration::from_secs(120);
+/// Time limit for a daemon to end once the mount is gone, after which its place counts as free.
+const END_WITHIN: Duration = Duration::from_secs(2);
 /// Time limit for a daemon of another version to serve the mount.
 const UPGRADE_WITHIN: Duration = Duration::from_secs(30);
 /// Time limit for a daemon to finish its requests and end.
@@ -29,7 +34,7 @@ const RETIRE_WITHIN: Duration = Duration::from_secs(20);
 /// Time for which a new daemon must serve to count as working.
 const PROVEN_AFTER: Duration = Duration::from_secs(2);
 /// Number of daemons in a row that end before they are proven, after which the mount is given up.
-const FAILURES_MAX: u32 = 8;
+const FAILURES_MAX: u32 = 16;
 /// First pause before a daemon is started again, from the third failure in a row on; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -271,6 +276,12 @@ impl Supervisor {
     }
 
     fn overdue(&mut self, daemon: &mut Daemon) {
+        if self.has_ended {
+            // One of its threads waits for a disk that doesn't answer. It has let go of the mount.
+            self.kept.clear();
+            daemon.retire_until = Some(Instant::now() + START_WITHIN);
+            return;
+        }
         let is_proven = daemon.serving.is_some() && daemon.retire_until.is_none();
         match self.upgrade.take_if(|_| is_proven) {
             Some(upgrade) => upgrade.answer(&format!("ok {}", daemon.child.id())),
@@ -315,8 +326,9 @@ impl Supervisor {
             }
             (Kind::Ended, _) => {
                 self.has_ended = true;
-                // The kernel ends a mount in use once all descriptors are gone, and the registry's lock is free.
-                self.kept.clear();
+                // The kernel ends a mount in use once all descriptors are gone. The lock says that processes are left.
+                self.kept.retain(|(name, _)| name == REGISTRATION);
+                daemon.retire_until = Some(Instant::now() + END_WITHIN);
             }
             _ => {}
         }

@@ -56,11 +56,14 @@ pub enum UpgradeError {
     RolledBack(String),
 }
 
-/// Has the supervisor at `socket` replace the daemon by one of `program`; returns the new process id. Blocks until the
+/// Has the supervisor of `user` at `socket` replace the daemon by one of `program`; returns the new process id. Blocks until the
 /// new daemon serves, or the old program does again.
-pub fn request(socket: &Path, program: &OwnedFd) -> Result<u32, UpgradeError> {
+pub fn request(socket: &Path, user: u32, program: &OwnedFd) -> Result<u32, UpgradeError> {
     let line = || -> io::Result<String> {
         let stream = UnixStream::connect(socket)?;
+        if esker_cache_share::peer::user(&stream) != Some(user) {
+            return Err(io::Error::other("another user answers"));
+        }
         stream.set_read_timeout(Some(PATIENCE))?;
         send_device(&stream, program.as_fd())?;
         let mut line = String::new();

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
@@ -230,12 +230,12 @@ impl Requests {
         copied.map_err(Failure::problem)
     }
 
-    /// Passes the paths and lengths of all files below a folder of the repository to `visit`, in the order of their
+    /// Passes the paths, lengths and times of all files below a folder of the repository to `visit`, in the order of their
     /// keys. A listing that breaks off goes on after the last key.
     pub(crate) async fn list(
         &self,
         folder: &str,
-        visit: &mut dyn FnMut(&str, u64),
+        visit: &mut dyn FnMut(&str, u64, SystemTime),
     ) -> Result<(), StorageProblem> {
         let prefix = match self.bucket.key(folder).trim_end_matches('/') {
             "" => None,
@@ -258,7 +258,7 @@ impl Requests {
                         // Progress: a long listing may break off more often.
                         round = 0;
                         if let Some(file) = self.bucket.path_of(found.location.as_ref()) {
-                            visit(file, found.size);
+                            visit(file, found.size, found.last_modified.into());
                         }
                         last = Some(found.location);
                     }

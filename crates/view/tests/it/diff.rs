@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use esker_journal::Journal;
 use esker_testkit::fixture::FULL;
 use esker_vfs::{Change, Kind, NodeKey, NodeWithAttr};
-use esker_view::{LastLink, View};
+use esker_view::{LastLink, View, ViewOptions};
 use proptest::prelude::*;
 
 use crate::kernel::Kernel;
@@ -85,24 +86,37 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A kernel that caches everything until it is invalidated agrees with the tree after every switch, whatever it
-    /// looked up before; and names that were not reported stay valid without a check.
+    /// looked up before, and whether or not another process takes over; and names that were not reported stay valid without a check.
     #[test]
     fn cached_entries_are_correct_after_every_switch(
         revisions in choices()
             .prop_flat_map(|first| (Just(first.clone()), changed(first)))
             .prop_flat_map(|(first, second)| (Just(first), Just(second.clone()), changed(second))),
         looked in proptest::collection::vec(looks(), 3),
+        taken_over in proptest::collection::vec(any::<bool>(), 3),
     ) {
         let (first, second, third) = revisions;
         let site = site();
+        let journal = Journal::new().expect("memory");
+        let open = || {
+            let journal = Journal::attach(journal.descriptor().expect("a descriptor")).expect("a journal");
+            let ttl = Some(std::time::Duration::MAX);
+            site.open(ViewOptions { ttl, journal: Some(journal.into()), ..ViewOptions::default() }).unwrap()
+        };
         let mut view = None;
-        for (choices, looks) in [first, second, third].iter().zip(&looked) {
+        for ((choices, looks), is_taken_over) in [first, second, third].iter().zip(&looked).zip(taken_over) {
             model(choices).publish(&site.repository);
             let (view, kernel) = view.get_or_insert_with(|| {
-                let view = site.following();
+                let view = open();
                 let kernel = Kernel::on(&view);
                 (view, kernel)
             });
+            if is_taken_over {
+                // The kernel has entries of the revision before, which the other view goes on with.
+                *view = open();
+                kernel.goes_on(view);
+                kernel.check(view, &NAMES);
+            }
             view.refresh().unwrap();
             kernel.check(view, &NAMES);
             for (path, list) in looks {

@@ -35,6 +35,12 @@ impl Kernel {
         kernel
     }
 
+    /// Goes on with another view, as a mount whose process was replaced.
+    pub(crate) fn goes_on(self: &Arc<Self>, view: &Arc<View>) {
+        *self.view.lock() = Arc::downgrade(view);
+        view.watch(self.clone());
+    }
+
     fn remember_root(&self, view: &View) {
         let root = view.root();
         self.memory.lock().attrs.insert(root.node.key, root.attr);

@@ -16,7 +16,7 @@ pub(super) enum Destination {
     /// A file in the text form of Prometheus, which is replaced as a whole.
     File(PathBuf),
     /// An OpenTelemetry collector, and the name of this host.
-    Collector(Poster, String),
+    Collector(Box<Poster>, String),
 }
 
 impl Destination {
@@ -41,7 +41,7 @@ impl Destination {
             of_store(&error).hint("name the whole URL, such as http://collector:4318/v1/metrics")
         })?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Ok(Self::Collector(poster, host))
+        Ok(Self::Collector(Box::new(poster), host))
     }
 
     pub(super) fn write(&self, families: &[Family], time: SystemTime) -> Result<(), Failure> {

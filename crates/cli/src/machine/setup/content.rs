@@ -237,28 +237,35 @@ fn unit_name(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// systemd accepts the units of replicas.
+    /// Checks that systemd accepts units whose names begin so.
+    #[track_caller]
+    fn verify(items: Vec<Item>, names: &str) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut files = Vec::new();
+        for item in items {
+            if let Item::File { path, text, .. } = item {
+                let file = folder.path().join(path.file_name().expect("a name"));
+                std::fs::write(&file, text).expect("a unit");
+                files.push(file);
+            }
+        }
+        let mut verify = std::process::Command::new("systemd-analyze");
+        let output = verify.arg("verify").arg("--man=no").args(&files).output().expect("systemd-analyze");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let ours = said.lines().filter(|line| line.contains(names));
+        assert_eq!(ours.collect::<Vec<_>>(), [""; 0], "{said}");
+    }
+
+    /// systemd accepts the units of replicas and of metrics.
     #[test]
-    fn units_of_replicas_are_valid() {
+    fn units_of_services_are_valid() {
         if std::process::Command::new("systemd-analyze").arg("--version").output().is_err() {
             esker_testkit::skip!("no systemd-analyze");
         }
         for follows in [false, true] {
-            let folder = tempfile::tempdir().expect("a folder");
-            let mut files = Vec::new();
-            for item in replica(Path::new("/bin/true"), "sw.example.org", follows) {
-                if let Item::File { path, text, .. } = item {
-                    let file = folder.path().join(path.file_name().expect("a name"));
-                    std::fs::write(&file, text).expect("a unit");
-                    files.push(file);
-                }
-            }
-            let mut verify = std::process::Command::new("systemd-analyze");
-            let output = verify.arg("verify").arg("--man=no").args(&files).output().expect("systemd-analyze");
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            let ours = said.lines().filter(|line| line.contains("esker-replicate"));
-            assert_eq!(ours.collect::<Vec<_>>(), [""; 0], "{said}");
+            verify(replica(Path::new("/bin/true"), "sw.example.org", follows), "esker-replicate");
         }
+        verify(metrics(Path::new("/bin/true")), "esker-metrics");
     }
 
     #[test]

@@ -1,0 +1,287 @@
+//! Mounts that go on when their daemon is killed or replaced, while programs use them.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use esker_testkit::mirror::Mirror;
+use esker_testkit::soak::{Random, Soak};
+use esker_testkit::waiting::Pace;
+use rustix::fs::{Advice, fadvise, statvfs};
+use rustix::process::Signal;
+
+use crate::broker::Broker;
+use crate::daemons::{signal, wait_until_gone};
+use crate::image_mounts::image_with;
+use crate::publishing::{NAME, Workshop};
+use crate::sharing::Second;
+use crate::sys::read_mapped;
+use crate::test_env::{Mounted, PATIENCE, TestEnv, words};
+use crate::test_user::TestUser;
+
+/// Number of programs that use a mount.
+const PROGRAMS: usize = 64;
+/// Number of restarts of a mount under the same programs.
+const RESTARTS: u64 = 6;
+/// Longest time between two restarts, in milliseconds.
+const BETWEEN: usize = 500;
+
+/// Environment variable with the folder that a program of the crowd uses.
+const USED: &str = "ESKER_TEST_USED";
+
+/// Fills a folder with all that programs need.
+fn fill(top: &Path) {
+    fs::create_dir_all(top.join("run")).expect("a folder");
+    // Its pages are mapped: one that can't be read ends it with SIGBUS.
+    fs::copy("/bin/true", top.join("run/true")).expect("a program");
+    for folder in 0..8 {
+        let folder = top.join(format!("d{folder}"));
+        fs::create_dir(&folder).expect("a folder");
+        for file in 0..12_u8 {
+            fs::write(folder.join(file.to_string()), vec![file; 1 << (file + 6)]).expect("a file");
+        }
+    }
+    fs::write(top.join("large"), (0..1_500_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>())
+        .expect("a file");
+    std::os::unix::fs::symlink("d1/1", top.join("link")).expect("a link");
+}
+
+/// What a program knows of an entry.
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    ino: u64,
+    len: usize,
+    digest: u64,
+}
+
+/// Looks at all entries below a folder. Nothing of it is in the kernel's cache of pages afterwards.
+fn look(top: &Path, map: bool) -> BTreeMap<PathBuf, Known> {
+    let (mut known, mut folders) = (BTreeMap::new(), vec![top.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("listing") {
+            let path = entry.expect("listing").path();
+            let facts = fs::symlink_metadata(&path).expect("attributes");
+            let content = if facts.is_dir() {
+                folders.push(path.clone());
+                Vec::new()
+            } else if facts.is_symlink() {
+                fs::read_link(&path).expect("a target").into_os_string().into_encoded_bytes()
+            } else {
+                let file = File::open(&path).expect("opening");
+                fadvise(&file, 0, None, Advice::DontNeed).expect("advice");
+                if map { read_mapped(&file) } else { fs::read(&path).expect("reading") }
+            };
+            let mut hasher = DefaultHasher::new();
+            content.hash(&mut hasher);
+            known.insert(path, Known { ino: facts.ino(), len: content.len(), digest: hasher.finish() });
+        }
+    }
+    statvfs(top).expect("the file system");
+    known
+}
+
+/// Is a program of the crowd if the environment says so; otherwise a test without content.
+#[test]
+fn a_program_uses_a_mount_until_its_input_ends() {
+    let Some(top) = std::env::var_os(USED).map(PathBuf::from) else { return };
+    let before = look(&top, false);
+    let (large, program) = (File::open(top.join("large")).expect("opening"), top.join("run/true"));
+    println!("\nready");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        over.store(true, Ordering::SeqCst);
+    });
+    let mut rounds = 0;
+    while !is_over.load(Ordering::SeqCst) {
+        assert_eq!(look(&top, rounds % 2 == 1), before, "round {rounds}");
+        let mut middle = [0; 4];
+        large.read_exact_at(&mut middle, 4 << 20).expect("reading what was opened before");
+        assert_eq!(u32::from_le_bytes(middle), 1 << 20);
+        assert!(Command::new(&program).status().expect("executing").success(), "round {rounds}");
+        rounds += 1;
+    }
+    println!("rounds {rounds}");
+}
+
+/// Programs that use a mount, each in a process of its own.
+struct Crowd(Vec<(Child, BufReader<ChildStdout>)>);
+
+impl Crowd {
+    fn gather(world: &TestEnv) -> Self {
+        let program = world.path("crowd");
+        if !program.exists() {
+            fs::copy(std::env::current_exe().expect("this program"), &program).expect("copying this program");
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a mode");
+        }
+        let start = |_| {
+            let mut command = world.person.command(&program);
+            let test = "restarts::a_program_uses_a_mount_until_its_input_ends";
+            command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(USED, world.mountpoint());
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir("/");
+            let mut child = command.spawn().expect("a program");
+            let lines = BufReader::new(child.stdout.take().expect("its output"));
+            (child, lines)
+        };
+        let mut crowd = Self((0..PROGRAMS).map(start).collect());
+        for (_, lines) in &mut crowd.0 {
+            line(lines, "ready").expect("a program that is ready");
+        }
+        crowd
+    }
+
+    /// Ends all programs, of which none may have failed; returns how many rounds they made.
+    fn disperse(self) -> u64 {
+        let mut rounds = 0;
+        for (mut child, mut lines) in self.0 {
+            drop(child.stdin.take());
+            let said = line(&mut lines, "rounds ");
+            let status = child.wait().expect("its end");
+            assert!(status.success(), "a program failed: {status}");
+            rounds += said.expect("its rounds").trim().parse::<u64>().expect("a number");
+        }
+        rounds
+    }
+}
+
+/// Returns what follows `start` in the first line that has it.
+fn line(lines: &mut impl BufRead, start: &str) -> Option<String> {
+    lines.lines().map_while(Result::ok).find_map(|line| Some(line.strip_prefix(start)?.to_owned()))
+}
+
+fn daemon(mounted: &Mounted<'_>) -> u32 {
+    let status =
+        mounted.wait_until("an answer", |status| status["pid"].is_u64() && status["state"] == "serving");
+    u32::try_from(status["pid"].as_u64().expect("a process id")).expect("a process id")
+}
+
+/// Kills the daemon and replaces it by `esker upgrade` in turns, while programs use the mount; returns how many rounds
+/// these made.
+fn restart(world: &TestEnv, mounted: &Mounted<'_>, random: &mut Random) -> u64 {
+    let crowd = Crowd::gather(world);
+    for round in 0..RESTARTS {
+        // The moment of the restart is what is tried here; nothing is sent.
+        let (_sender, nothing) = channel::<()>();
+        let _ = nothing.recv_timeout(Duration::from_millis(random.below(BETWEEN) as u64));
+        let before = daemon(mounted);
+        if round % 2 == 1 {
+            let output = world.esker(&["upgrade", "--json"]).arg(world.mountpoint()).output().expect("esker");
+            assert!(output.status.success(), "{}\n{}", words(&output), world.logs());
+        } else {
+            signal(before, Signal::KILL);
+            wait_until_gone(before);
+        }
+        assert_ne!(daemon(mounted), before);
+    }
+    crowd.disperse()
+}
+
+/// Root and an ordinary user, each with a repository and an image, in turns.
+#[test]
+fn soak_restarts() {
+    let mut soak = Soak::begin("soak_restarts");
+    let mut random = Random(soak.seed());
+    let people = TestUser::all();
+    let places: Vec<_> = people.iter().map(|person| publish(*person)).collect();
+    let (mut restarts, mut used) = (0, 0);
+    for kind in [0, 1].into_iter().cycle() {
+        for (workshop, mirror) in &places {
+            if !soak.goes_on_until(2 * people.len() as u64) {
+                return soak.finish(&[
+                    ("restarts", &restarts),
+                    ("programs", &PROGRAMS),
+                    ("their rounds", &used),
+                ]);
+            }
+            let world = &workshop.world;
+            let source = if kind == 0 { mirror.url(NAME) } else { image_with(world, 0, fill) };
+            let mounted = world.mount_of(&source, &[]);
+            let supervisor = supervisor_of(world);
+            used += restart(world, &mounted, &mut random);
+            restarts += RESTARTS;
+            drop(mounted);
+            wait_until_gone(supervisor);
+        }
+    }
+}
+
+/// Publishes the tree that programs use, and returns its server.
+fn publish(person: TestUser) -> (Workshop, Mirror) {
+    let workshop = Workshop::with(person, |top| {
+        fs::create_dir(top).expect("the tree");
+        fill(top);
+    });
+    workshop.create();
+    workshop.json(&["publish", NAME, &workshop.tree()]);
+    workshop.published();
+    let mirror = Mirror::serve(workshop.home("storage"));
+    (workshop, mirror)
+}
+
+/// The process that writes the shared cache is killed again and again; a mount that is its client takes over, and so on.
+#[test]
+fn no_call_fails_while_writers_of_the_cache_are_killed() {
+    for person in TestUser::all() {
+        let (workshop, mirror) = publish(person);
+        let world = &workshop.world;
+        let mounted = world.mount_of(&mirror.url(NAME), &[]);
+        let beside = Second::mount_of(world, &mirror.url(NAME), "second");
+        let crowd = Crowd::gather(world);
+        for _ in 0..RESTARTS {
+            let writer = || {
+                let both = [mounted.status(), beside.status()];
+                let writes = both.iter().find(|status| status["cache"]["writer"] == true);
+                writes.and_then(|status| u32::try_from(status["pid"].as_u64()?).ok())
+            };
+            let writer = Pace::PROCESS.until_some(PATIENCE, writer).expect("a writer");
+            signal(writer, Signal::KILL);
+            wait_until_gone(writer);
+        }
+        assert!(crowd.disperse() > 0);
+    }
+}
+
+/// The broker is killed and started again, as a service manager does it.
+#[test]
+fn no_call_fails_while_the_broker_is_killed() {
+    for person in TestUser::all() {
+        let (workshop, mirror) = publish(person);
+        let world = &workshop.world;
+        let mut broker = Broker::start(world);
+        let options = broker.options();
+        let mounted = world.mount_of(&mirror.url(NAME), &options.each_ref().map(String::as_str));
+        assert!(mounted.status()["cache"]["broker"].is_string());
+        let crowd = Crowd::gather(world);
+        for _ in 0..RESTARTS {
+            broker.kill();
+            broker = Broker::start(world);
+            let before = daemon(&mounted);
+            signal(before, Signal::KILL);
+            wait_until_gone(before);
+            assert_ne!(daemon(&mounted), before);
+        }
+        assert!(crowd.disperse() > 0);
+    }
+}
+
+/// Returns the process id of the supervisor of the only mount.
+fn supervisor_of(world: &TestEnv) -> u32 {
+    let folder = world.path("run/esker");
+    let entries = world.person.does(|| {
+        let files = fs::read_dir(&folder).expect("the registry").map(|file| file.expect("a file").path());
+        files.filter(|path| path.extension() == Some(OsStr::new("json"))).map(fs::read).collect::<Vec<_>>()
+    });
+    let entry = entries.into_iter().next().expect("a mount").expect("its entry");
+    let entry: serde_json::Value = serde_json::from_slice(&entry).expect("JSON");
+    u32::try_from(entry["supervisor"].as_u64().expect("a supervisor")).expect("a process id")
+}
