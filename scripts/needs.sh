@@ -4,8 +4,8 @@
 # skipped, and listed at the end (scripts/test.sh).
 set -euo pipefail
 
-# Servers of buckets, which need no rights.
-"$(dirname "$0")/s3-servers.sh"
+# Servers of buckets need no rights, and are made with what is installed below: so they come last, however this ends.
+trap '"$(dirname "$0")/s3-servers.sh" || echo "servers of buckets are missing: their tests are skipped" >&2' EXIT
 
 missing=()  # packages
 wanted=()   # packages whose tests report a skip without them
@@ -23,8 +23,11 @@ grep -qw autofs /proc/filesystems || blocked+=("modprobe autofs4")
 # The ready configurations of deploy/ are tried with their programs.
 [ -x /usr/sbin/apache2 ] || wanted+=(apache2-bin)
 [ -x /usr/sbin/varnishd ] || wanted+=(varnish)
+[ -x /usr/bin/promtool ] || wanted+=(prometheus)
 # Pages are looked at in a browser.
 [ -x /usr/bin/chromium ] || wanted+=(chromium)
+# moto is installed into an environment of Python's.
+python3 -c 'import ensurepip, venv' 2>/dev/null || wanted+=(python3-venv)
 command -v openssl >/dev/null || missing+=(openssl)
 # Keys in a token. An ordinary user goes without: the test is skipped.
 if [ "$(id -u)" -eq 0 ]; then
@@ -53,8 +56,8 @@ command -v newuidmap >/dev/null || missing+=(uidmap)
 namespaces=/proc/sys/user/max_user_namespaces
 [ -e "$namespaces" ] && [ "$(cat "$namespaces")" -eq 0 ] && blocked+=("sysctl -w user.max_user_namespaces=15000")
 for setting in kernel/unprivileged_userns_clone:1 kernel/apparmor_restrict_unprivileged_userns:0; do
-    file=/proc/sys/${setting%:*} wanted=${setting#*:}
-    [ -e "$file" ] && [ "$(cat "$file")" != "$wanted" ] && blocked+=("sysctl -w $(tr / . <<<"${setting%:*}")=$wanted")
+    file=/proc/sys/${setting%:*} value=${setting#*:}
+    [ -e "$file" ] && [ "$(cat "$file")" != "$value" ] && blocked+=("sysctl -w $(tr / . <<<"${setting%:*}")=$value")
 done
 
 # The judge of accessible pages, a file for tests only. It takes a few seconds, once.

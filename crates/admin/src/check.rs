@@ -5,8 +5,9 @@
 //!                                                                  └─ lists ─► storage: presence, with `data` all bytes
 //! ```
 //!
-//! A fault never ends a check: it becomes a [`Finding`], and what depends on it is left out. Nothing is written but
-//! lists of hashes, and those only into a publisher's state folder that is there already.
+//! A fault never ends a check: it becomes a [`Finding`], and what depends on it is left out. A check writes nothing but
+//! lists of hashes, and those only into a publisher's state folder that is there already. Its caller may note the outcome in
+//! the storage ([`note_outcome`]).
 
 mod catalog;
 mod catalogs;
@@ -18,6 +19,7 @@ mod head;
 mod history;
 mod mirror;
 mod options;
+mod outcome;
 mod paths;
 mod reading;
 mod reflog;
@@ -30,4 +32,5 @@ mod target;
 pub use finding::{Finding, FindingKind, Fix};
 pub use mirror::{Mirror, MirrorFolder, MirrorServer, Verdict};
 pub use options::{Check, CheckPlace, CheckProgress, CheckReport, DataCheck};
+pub use outcome::note_outcome;
 pub use repair::{Repair, Repaired};

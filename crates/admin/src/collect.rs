@@ -15,7 +15,6 @@ mod marks;
 mod orphans;
 mod plan;
 mod revisions;
-mod status_file;
 mod sweep;
 
 use std::path::PathBuf;
@@ -27,11 +26,10 @@ use serde::Serialize;
 
 use crate::error::AdminError;
 use crate::repository::Repository;
+use crate::status_file;
 
 pub use plan::{CollectPlan, DroppedRevision, KeptRevision, Waiting};
 pub use sweep::Deleted;
-
-pub(crate) use status_file::{date as status_date, set as set_status};
 
 /// Default seconds for which revisions before the head are kept.
 pub(crate) const KEEP_SECONDS: i64 = 3 * crate::settings::DAY;

@@ -36,7 +36,7 @@ use crate::revision::{Context, PublishOptions};
 pub(crate) use branch::BranchHead;
 pub use branch::BranchRequest;
 pub(crate) use kept_history::read_history;
-pub(crate) use lock::{ATTEMPTS, HeadLock, wait as wait_for_lock};
+pub(crate) use lock::{ATTEMPTS, HeadLock, RootLock, wait as wait_for_lock};
 use prepared::{Prepared, Written};
 pub(crate) use publication::Next;
 

@@ -111,6 +111,12 @@ impl CondemnedFolder {
         Self { shared: sink.map(SharedRecord::new), ..self }
     }
 
+    /// The same for a replica in object storage, whose writers hold a lease: as in a folder, objects can be taken off a list
+    /// whose deletion has begun.
+    pub(crate) fn with_lease(self) -> Self {
+        Self { shared: self.shared.map(SharedRecord::with_lease), ..self }
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.state.join(FOLDER).join(name)
     }

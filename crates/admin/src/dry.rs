@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use esker_format::object::ObjectName;
-use esker_store::{Locking, Put, Sink, StoreError, Swap};
+use esker_store::{Listed, Locking, Put, Sink, StoreError, Swap};
 
 /// Reads from a sink, and stores nothing in it.
 pub(crate) struct DrySink<'s>(pub(crate) &'s dyn Sink);
@@ -78,7 +78,7 @@ impl Sink for DrySink<'_> {
         Ok(())
     }
 
-    fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError> {
+    fn list(&self, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
         self.0.list(visit)
     }
 

@@ -69,8 +69,11 @@ pub enum AdminError {
         /// Number of objects.
         objects: u64,
     },
-    /// A collect stopped, because publishers could take it for ended.
-    #[error("deleting objects in {storage} takes too long; the rest is deleted by the next collect")]
+    /// A process stopped, because others could take it for ended.
+    #[error(
+        "a step in {storage} takes longer than other processes wait for it; the next attempt goes on after the steps \
+         that are done"
+    )]
     Slow {
         /// Address of the storage.
         storage: String,

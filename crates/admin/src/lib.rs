@@ -43,6 +43,7 @@ mod ingest;
 mod kept;
 mod key_folder;
 mod keys;
+mod lease;
 mod limits;
 mod log;
 mod object_source;
@@ -79,6 +80,7 @@ mod source;
 mod spool;
 mod staged;
 mod state;
+mod status_file;
 mod storage;
 mod tags;
 mod takeover;
@@ -89,7 +91,7 @@ pub use base::BaseRevision;
 pub use catalog_list::ListedCatalog;
 pub use check::{
     Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
-    MirrorFolder, MirrorServer, Repair, Repaired, Verdict,
+    MirrorFolder, MirrorServer, Repair, Repaired, Verdict, note_outcome,
 };
 pub use clusters::{Cluster, clusters, extent};
 pub use collect::{
@@ -142,6 +144,7 @@ pub use staged::Staged;
 pub use storage::{RememberedStorage, Storage};
 pub use tags::{BranchInfo, TagChange, TagInfo, TagReport};
 pub use takeover::{
-    ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, remembered_spool,
+    ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, Upstream, UpstreamBucket,
+    remembered_spool,
 };
 pub use tree_diff::{DiffCounts, DiffVisitor, PathDiff, TreeDiff};

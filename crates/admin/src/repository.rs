@@ -174,14 +174,24 @@ impl Repository {
         name: &RepositoryName,
         now: UnixTime,
     ) -> Result<Self, AdminError> {
+        Self::open_replica_in(disks, Storage::open_on(disks, root)?, name, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn open_replica_in(
+        disks: &Disks,
+        storage: Storage,
+        name: &RepositoryName,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
         let replica =
-            ReplicaState::read(root)?.ok_or_else(|| AdminError::NotReplica(root.display().to_string()))?;
+            ReplicaState::read(storage.place())?.ok_or_else(|| AdminError::NotReplica(storage.describe()))?;
         let master = replica.master_keys()?;
-        let storage = Storage::open_on(disks, root)?;
         storage.prepare(disks)?;
-        let state = state::make(disks, root)?;
+        let state = state::make(disks, storage.place())?;
         let sink = storage.sink().clone();
-        let condemned = CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared());
+        let condemned = CondemnedFolder::new(disks.private.clone(), &state);
+        let condemned = condemned.shared(storage.shared()).with_lease();
         let collections = condemned.collections()?;
         let head = read_replica_head(&*sink, name, &master, now)?.verified;
         Ok(Self {
@@ -265,7 +275,9 @@ impl Repository {
 
     /// Returns the place of the list of condemned objects.
     pub(crate) fn condemned(&self) -> CondemnedFolder {
-        CondemnedFolder::new(self.disks.private.clone(), &self.state).shared(self.storage.shared())
+        let folder =
+            CondemnedFolder::new(self.disks.private.clone(), &self.state).shared(self.storage.shared());
+        if self.is_replica() { folder.with_lease() } else { folder }
     }
 
     /// Returns the settings for publishing.

@@ -7,18 +7,19 @@
 
 mod export;
 mod parameters;
+mod s3_conf;
 mod server_conf;
+mod upstream;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use esker_format::hash::ContentHash;
 use esker_format::manifest::Manifest;
 use esker_format::name::RepositoryName;
 use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
-use esker_store::{LocalSink, Sink as _, persist};
+use esker_store::{Sink, persist};
 use serde::Serialize;
 
 use crate::disks::Disks;
@@ -35,6 +36,7 @@ use crate::storage::Storage;
 pub use export::ExportedConfig;
 pub use parameters::{Outcome, ParameterRow};
 pub use server_conf::ServerConf;
+pub use upstream::{Upstream, UpstreamBucket};
 
 /// A repository of `cvmfs_server` that is taken over.
 #[derive(Debug)]
@@ -47,8 +49,8 @@ pub struct Takeover {
 /// Description of a takeover.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TakenOver {
-    /// Folder of the storage.
-    pub storage: PathBuf,
+    /// Folder or address of the storage.
+    pub storage: String,
     /// Spool folder of CernVM-FS, whose locks each publish honours.
     pub spool: Option<PathBuf>,
     /// Published revision.
@@ -60,19 +62,19 @@ pub struct TakenOver {
 }
 
 impl Takeover {
-    /// Plans the takeover of the repository in a folder; changes nothing.
+    /// Plans the takeover of a repository; changes nothing.
     pub fn plan(
         conf: &ServerConf,
-        root: &Path,
+        storage: &Storage,
         name: &RepositoryName,
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<Self, AdminError> {
         conf.check(name)?;
         let disks = Disks::default();
-        let sink = Arc::new(LocalSink::on(root, disks.served.clone()));
-        Storage::new(root, sink.clone()).require_head(&disks)?;
-        let signed = SignedFiles::read(&*sink, name)?;
+        storage.require_head(&disks)?;
+        let sink = &**storage.sink();
+        let signed = SignedFiles::read(sink, name)?;
         let mut warnings = Vec::new();
         let head = match signed.verify(name, &keys.public()?, now) {
             Ok(head) => head.manifest().clone(),
@@ -98,20 +100,19 @@ impl Takeover {
             ));
         }
         let spool = conf.get("CVMFS_SPOOL_DIR").map(PathBuf::from).filter(|spool| spool.is_dir());
-        warnings.extend(check_reflog(&sink, &head, spool.as_deref()));
+        warnings.extend(check_reflog(sink, &head, spool.as_deref()));
         let mut settings = Settings::default();
         let parameters = parameters::take(conf, &head, &mut settings);
         let told =
-            TakenOver { storage: root.to_owned(), spool, revision: head.revision, parameters, warnings };
+            TakenOver { storage: storage.describe(), spool, revision: head.revision, parameters, warnings };
         Ok(Self { settings, told })
     }
 
     /// Writes the settings, and remembers the spool folder.
-    pub fn run(&self) -> Result<(), AdminError> {
+    pub fn run(&self, storage: &Storage) -> Result<(), AdminError> {
         let disks = Disks::default();
-        let sink = LocalSink::on(&self.told.storage, disks.served.clone());
-        let _lock = sink.lock()?.or_held(AdminError::locked(sink.describe()))?;
-        let state = state::make(&disks, &self.told.storage)?;
+        let _lock = storage.lock()?;
+        let state = state::make(&disks, storage.place())?;
         let _state_lock = state::lock(&state)?;
         let remembered = state.join(SPOOL);
         match &self.told.spool {
@@ -146,7 +147,7 @@ pub fn remembered_spool(root: &Path) -> Option<PathBuf> {
 }
 
 /// Checks the reflog against the manifest and the checksum in the spool folder.
-fn check_reflog(sink: &LocalSink, head: &Manifest, spool: Option<&Path>) -> Vec<String> {
+fn check_reflog(sink: &dyn Sink, head: &Manifest, spool: Option<&Path>) -> Vec<String> {
     let bytes = match sink.read(reflog::PATH, DATABASE_MAX) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => return vec!["there is no reflog; a collect rebuilds it".to_owned()],

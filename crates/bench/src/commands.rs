@@ -8,6 +8,7 @@ use serde::Serialize;
 pub(crate) mod backing;
 pub(crate) mod clients;
 pub(crate) mod fetch;
+pub(crate) mod jitter;
 pub(crate) mod link;
 pub(crate) mod lookup;
 pub(crate) mod nodes;

@@ -26,6 +26,7 @@ pub mod clients;
 pub mod conditions;
 pub mod fetch;
 pub mod hold;
+pub mod jitter;
 pub mod link;
 pub mod lists;
 pub mod lookup;

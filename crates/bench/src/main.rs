@@ -11,8 +11,8 @@ mod commands;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    backing, clients, fetch, link, lookup, nodes, prepare, publish, publisher, pynamic, record_list, route,
-    scale, site, startup, storage, waits,
+    backing, clients, fetch, jitter, link, lookup, nodes, prepare, publish, publisher, pynamic, record_list,
+    route, scale, site, startup, storage, waits,
 };
 
 /// Measures Esker and other methods for comparison.
@@ -32,6 +32,7 @@ enum Scenario {
     Lookup(lookup::Args),
     Scale(scale::Args),
     Fetch(fetch::Args),
+    Jitter(jitter::Args),
     Link(link::Args),
     Nodes(nodes::Args),
     Prepare(prepare::Args),
@@ -53,6 +54,7 @@ fn main() -> Result<()> {
         Scenario::Lookup(args) => lookup::run(args),
         Scenario::Scale(args) => scale::run(args),
         Scenario::Fetch(args) => fetch::run(args),
+        Scenario::Jitter(args) => jitter::run(args),
         Scenario::Link(args) => link::run(&args),
         Scenario::Nodes(args) => nodes::run(&args),
         Scenario::Prepare(args) => prepare::run(args),
@@ -101,6 +103,7 @@ mod tests {
                 Scenario::Lookup(_) => "lookup",
                 Scenario::Scale(_) => "scale",
                 Scenario::Fetch(_) => "fetch",
+                Scenario::Jitter(_) => "jitter",
                 Scenario::Link(_) => "link",
                 Scenario::Nodes(_) => "nodes",
                 Scenario::Prepare(_) => "prepare",
@@ -120,7 +123,7 @@ mod tests {
     fn the_commands_of_the_guide_are_parsed() {
         let expected = "startup record-list startup backing startup nodes pynamic startup startup \
                         startup prepare startup publish publisher lookup scale fetch link link prepare clients site \
-                        waits route";
+                        waits route jitter scale";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }
 

@@ -5,6 +5,8 @@
 //! machine can show.
 
 mod null;
+pub mod processes;
+pub mod site_model;
 mod stored;
 
 use std::sync::Barrier;

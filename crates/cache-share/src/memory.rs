@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_fuse::mount::private_memory;
@@ -40,13 +41,46 @@ fn total(quota: u64) -> u64 {
     quota.saturating_add(quota / 2).saturating_add(128 << 20)
 }
 
-/// Creates a folder for a cache of minimum size, which exists as long as the descriptor is open.
-pub(crate) fn while_open() -> io::Result<(OwnedFd, PathBuf, u64)> {
+/// Memory that is reserved for a confined process, which may write only where it could when it was confined.
+static RESERVED: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Makes the file system for a cache that replaces one on a failing disk, and returns its path.
+pub fn reserve() -> io::Result<PathBuf> {
+    let root = match RESERVED.get() {
+        Some(root) => root.as_raw_fd(),
+        None => {
+            let made = private_memory(total(LEAST))?;
+            RESERVED.get_or_init(|| made).as_raw_fd()
+        }
+    };
+    Ok(PathBuf::from(format!("{OWN}/{root}")))
+}
+
+/// A folder in memory, which is removed on drop.
+pub(crate) struct SpareFolder {
+    pub(crate) path: PathBuf,
+    pub(crate) quota: u64,
+    /// File system of this folder alone; none if it is in the reserved one.
+    own: Option<OwnedFd>,
+}
+
+/// Creates a folder for a cache of minimum size.
+pub(crate) fn spare() -> io::Result<SpareFolder> {
     // A new name each time: a late user of an old folder must not find the next one at the same number.
     static MADE: AtomicU64 = AtomicU64::new(0);
-    let root = private_memory(total(LEAST))?;
+    let own = if RESERVED.get().is_some() { None } else { Some(private_memory(total(LEAST))?) };
+    let root = own.as_ref().or(RESERVED.get()).ok_or(io::ErrorKind::NotFound)?;
     let path = format!("{OWN}/{}/spare-{}", root.as_raw_fd(), MADE.fetch_add(1, Ordering::Relaxed));
-    Ok((root, path.into(), LEAST))
+    Ok(SpareFolder { path: path.into(), quota: LEAST, own })
+}
+
+impl Drop for SpareFolder {
+    fn drop(&mut self) {
+        if self.own.is_none() {
+            // The memory is released as soon as no reader has a file open.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
 }
 
 /// True if a cache is in its process's memory.

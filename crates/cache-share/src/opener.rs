@@ -1,7 +1,6 @@
 //! Opens caches for writing, on disk or in memory.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use esker_store::{
 };
 use parking_lot::Mutex;
 
-use crate::memory;
+use crate::memory::{self, SpareFolder};
 use crate::shared_cache::{Opener, Writer};
 
 /// Number of unused repositories whose connections and counters are kept for returning clients.
@@ -33,10 +32,10 @@ impl Opener for CacheOpener {
     }
 
     fn open_spare(&self) -> Option<Arc<dyn Writer>> {
-        let (root, folder, quota) = memory::while_open().ok()?;
-        let room = CacheOptions { streaming: true, ..room(quota, self.room.lower.clone()) };
-        let cache = Cache::open(&self.engine, &folder, room).ok()?;
-        Some(Arc::new(CacheWriter::new(&self.engine, cache, Some(root))))
+        let folder = memory::spare().ok()?;
+        let room = CacheOptions { streaming: true, ..room(folder.quota, self.room.lower.clone()) };
+        let cache = Cache::open(&self.engine, &folder.path, room).ok()?;
+        Some(Arc::new(CacheWriter::new(&self.engine, cache, Some(folder))))
     }
 }
 
@@ -60,12 +59,12 @@ struct CacheWriter {
     engine: Engine,
     cache: Cache,
     stores: Mutex<HashMap<String, Arc<dyn ObjectStore>>>,
-    /// Memory file of a cache in memory.
-    _memory: Option<OwnedFd>,
+    /// Folder of a cache in memory.
+    _memory: Option<SpareFolder>,
 }
 
 impl CacheWriter {
-    fn new(engine: &Engine, cache: Cache, memory: Option<OwnedFd>) -> Self {
+    fn new(engine: &Engine, cache: Cache, memory: Option<SpareFolder>) -> Self {
         Self { engine: engine.clone(), cache, stores: Mutex::default(), _memory: memory }
     }
 }

@@ -12,6 +12,7 @@
 //!                     └── as client: Client ── socket ─────────────────────────┘ (in another process)
 //! ```
 
+mod activity;
 mod address;
 pub(crate) mod admin;
 mod broker;
@@ -41,6 +42,7 @@ use esker_store::{
 };
 use parking_lot::{Mutex, RwLock};
 
+use self::activity::Activity;
 pub(crate) use self::address::{Listener, dial, limit_receives};
 pub(crate) use self::broker::{Admission, Broker, Host, OWN};
 use self::client::{Client, Owner, SILENCE};
@@ -85,6 +87,8 @@ enum Role {
 enum Event {
     Lost,
     SlotFree,
+    /// It is time to check the broker, the disk and the folder.
+    Look,
     Close,
 }
 
@@ -103,6 +107,7 @@ pub struct SharedCache {
     received: Arc<Received>,
     holders: Arc<Holders>,
     pace: Pace,
+    activity: Activity,
     events: Sender<Event>,
     me: Weak<SharedCache>,
     service: Mutex<Option<thread::JoinHandle<()>>>,
@@ -113,7 +118,7 @@ pub struct SharedCache {
 pub(crate) struct Pace {
     /// Time without a message from a writer with pending requests.
     pub(crate) silence: Duration,
-    /// Interval of checks whether the broker is back, or the folder gone.
+    /// Minimum time between two checks whether the broker is back, or the folder gone.
     pub(crate) look: Duration,
 }
 
@@ -167,6 +172,7 @@ impl SharedCache {
             received: Received::new(limit, move || drop(wake.send(Event::SlotFree))),
             holders: Arc::default(),
             pace,
+            activity: Activity::new(pace.look),
             events,
             me: me.clone(),
             service: Mutex::default(),
@@ -215,8 +221,18 @@ impl SharedCache {
         matches!(&*self.role.read(), Role::Writer { .. })
     }
 
+    /// Has the service check the broker, the disk and the folder, if the last check is long ago. A cache without
+    /// requests needs no check, so a resting process has no timer for it.
+    fn note_use(&self) {
+        if self.activity.is_due() {
+            // The service of a closed cache has ended.
+            let _ = self.events.send(Event::Look);
+        }
+    }
+
     /// Returns the source of objects; `None` during an election.
     pub fn through(&self) -> Option<Through> {
+        self.note_use();
         match &*self.role.read() {
             Role::Writer { .. } => Some(Through::Ourselves),
             Role::Client(client) => Some(match client.broker() {
@@ -254,6 +270,7 @@ impl SharedCache {
     }
 
     fn submit(&self, mut pending: Pending) {
+        self.note_use();
         loop {
             let role = self.role.read();
             match &*role {
@@ -385,6 +402,7 @@ impl ObjectStore for SharedCache {
     }
 
     fn warm(&self, wanted: ObjectRequest, token: &CancelToken, done: Callback<Warmed>) {
+        self.note_use();
         let role = self.role.read();
         match &*role {
             Role::Writer { store, .. } => {
@@ -453,6 +471,7 @@ impl ObjectStore for SharedCache {
     }
 
     fn status(&self) -> StoreStatus {
+        self.note_use();
         if let Some(store) = self.own_store() {
             return store.status();
         }

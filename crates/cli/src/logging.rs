@@ -4,16 +4,19 @@
 //! copies them to the system's log of its configuration. A log that accepts nothing delays no request.
 
 mod journal;
+mod rate;
 mod record;
 
 use std::ffi::OsStr;
 use std::io::Write;
+use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use esker_config::SyslogOptions;
 use esker_node::syslog::Syslog;
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Subscriber};
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, SubscriberExt};
@@ -21,6 +24,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use crate::error::Failure;
 use crate::settings::environment::Environment;
 use journal::Journal;
+use rate::RateLimit;
 use record::Record;
 
 /// Prefix of the targets of all events of Esker, which are paths of modules.
@@ -28,6 +32,9 @@ const OWN: &str = "esker";
 
 /// System log of the mount's configuration.
 static CONFIGURED: OnceLock<Syslog> = OnceLock::new();
+
+/// Mount point and repository of this process.
+static MOUNT: OnceLock<(String, String)> = OnceLock::new();
 
 /// Form and destination of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -49,7 +56,8 @@ pub(crate) struct LogArgs {
 }
 
 /// Starts to write events. Must be called before threads are started.
-pub(crate) fn start(args: LogArgs, environment: &Environment) -> Result<(), Failure> {
+/// The log of a process that lasts leaves out lines of call sites that repeat themselves fast.
+pub(crate) fn start(args: LogArgs, is_lasting: bool, environment: &Environment) -> Result<(), Failure> {
     let variable = |name| environment.get(name).map(OsStr::to_string_lossy).filter(|text| !text.is_empty());
     let format = match (args.log_format, variable("ESKER_LOG_FORMAT")) {
         (Some(format), _) => format,
@@ -57,9 +65,15 @@ pub(crate) fn start(args: LogArgs, environment: &Environment) -> Result<(), Fail
         (None, None) => LogFormat::default(),
     };
     let levels = variable("ESKER_LOG").map_or_else(|| Ok(usual_levels()), |text| levels(&text))?;
-    let subscriber = tracing_subscriber::registry().with(levels).with(Output::new(format));
+    let subscriber = tracing_subscriber::registry().with(levels).with(Output::new(format, is_lasting));
     tracing::subscriber::set_global_default(subscriber)
         .map_err(|_| Failure::failed("this process has a log already"))
+}
+
+/// Names the mount of this process, which all further events have as fields.
+pub(crate) fn set_mount(mountpoint: &Path, repository: &str) {
+    // A process has one mount.
+    let _ = MOUNT.set((mountpoint.display().to_string(), repository.to_owned()));
 }
 
 /// Copies every further line to the system's log, too.
@@ -103,14 +117,17 @@ fn levels(text: &str) -> Result<Targets, Failure> {
 /// Writes events to the chosen destination.
 struct Output {
     format: LogFormat,
+    /// Limit of lines, for a process that lasts.
+    rate: Option<RateLimit>,
     // Opened by the first line: a daemon closes all descriptors when it begins.
     journal: OnceLock<Option<Journal>>,
     system: OnceLock<Option<Syslog>>,
 }
 
 impl Output {
-    fn new(format: LogFormat) -> Self {
-        Self { format, journal: OnceLock::new(), system: OnceLock::new() }
+    fn new(format: LogFormat, is_lasting: bool) -> Self {
+        let rate = is_lasting.then(RateLimit::default);
+        Self { format, rate, journal: OnceLock::new(), system: OnceLock::new() }
     }
 
     fn write(&self, record: &Record) {
@@ -137,14 +154,23 @@ impl Output {
 
 impl<S: Subscriber> Layer<S> for Output {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        self.write(&Record::of(event));
+        let mount = MOUNT.get().map(|(mountpoint, repository)| (mountpoint.as_str(), repository.as_str()));
+        let record = Record::of(event, mount);
+        let Some(rate) = self.rate.as_ref().filter(|_| record.level <= Level::INFO) else {
+            return self.write(&record);
+        };
+        let admission = rate.admit(event.metadata(), Instant::now());
+        for (metadata, count) in admission.left_out {
+            self.write(&Record::of_left_out(metadata, count, mount));
+        }
+        if admission.is_admitted {
+            self.write(&record);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tracing::Level;
-
     use super::*;
 
     fn is_written(text: &str, target: &str, level: Level) -> bool {

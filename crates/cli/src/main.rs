@@ -48,6 +48,10 @@ enum Command {
     Umount(commands::umount::Args),
     Upgrade(commands::upgrade::Args),
     Status(commands::status::Args),
+    Metrics(commands::metrics::Args),
+    Logs(commands::logs::Args),
+    Top(commands::top::Args),
+    Trace(commands::trace::Args),
     Revision(commands::revision::Args),
     Config(commands::config::Args),
     Cache(commands::cache::Args),
@@ -96,6 +100,18 @@ impl Command {
             _ => LogArgs::default(),
         }
     }
+
+    /// Returns true for programs that run until they are stopped, whose logs must not fill a disk.
+    fn is_lasting(&self) -> bool {
+        matches!(
+            self,
+            Command::Mount(_)
+                | Command::Broker(_)
+                | Command::Serve(_)
+                | Command::Proxy(_)
+                | Command::Metrics(_)
+        )
+    }
 }
 
 /// Runs a command; `line` has the arguments after the program's name.
@@ -118,17 +134,19 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         _ => {}
     }
     // Files that a user's command makes are not ours.
-    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_)) {
+    if !matches!(command, Command::Run(_) | Command::Profile(_) | Command::Transaction(_) | Command::Trace(_))
+    {
         process::privileges::mend_umask();
     }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
-    logging::start(command.log_args(), &settings.environment)?;
+    logging::start(command.log_args(), command.is_lasting(), &settings.environment)?;
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Ingest(args) => return commands::ingest::run(args, &settings, files),
         Command::Transaction(args) => return commands::transaction::run(args, &settings, files),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
+        Command::Trace(args) => return commands::trace::run(args, &settings, files),
         Command::Child(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
             unreachable!("handled above")
         }
@@ -136,6 +154,9 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Umount(args) => commands::umount::run(args, &settings),
         Command::Upgrade(args) => commands::upgrade::run(&args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),
+        Command::Metrics(args) => commands::metrics::run(&args, &settings),
+        Command::Logs(args) => commands::logs::run(&args, &settings),
+        Command::Top(args) => commands::top::run(&args, &settings),
         Command::Config(args) => commands::config::run(args, &settings),
         Command::Revision(args) => commands::revision::run(&args, &settings),
         Command::Broker(args) => commands::broker::run(args, &settings),
@@ -145,7 +166,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Cat(args) => commands::cat::run(args, &settings),
         Command::Stat(args) => commands::stat::run(args, &settings),
         Command::Find(args) => commands::find::run(args, &settings),
-        Command::Serve(args) => commands::serve::run(&args),
+        Command::Serve(args) => commands::serve::run(&args, &settings),
         Command::Proxy(args) => commands::proxy::run(args, &settings),
         Command::Setup(args) => commands::setup::run(&args, &settings),
         Command::Compare(args) => commands::compare::run(&args),

@@ -1,6 +1,7 @@
-//! This process: its limits, signals, privileges, and its start in the background.
+//! This process: its limits, signals, privileges, confinement, and its start in the background.
 
 pub(crate) mod again;
+pub(crate) mod confine;
 pub(crate) mod limits;
 pub(crate) mod privileges;
 pub(crate) mod signals;

@@ -12,6 +12,7 @@ mod profile_file;
 mod remote_files;
 mod report;
 mod shrink;
+mod source;
 mod storage;
 
 use std::cell::RefCell;
@@ -21,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_admin::{
-    AdminError, Deflate, Filter, KeyFolder, OwnerMap, Progress, PublishOptions, RememberedStorage,
-    ReplicaState, Report, Repository, Shrink, TagRequest, remembered_spool,
+    AdminError, Filter, KeyFolder, Progress, PublishOptions, RememberedStorage, ReplicaState, Report,
+    Repository, Shrink, TagRequest, remembered_spool,
 };
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
@@ -43,7 +44,8 @@ pub(crate) use lock::LockArgs;
 pub(crate) use profile_file::read_profile;
 pub(crate) use remote_files::RemoteFiles;
 pub(crate) use report::list_changes;
-pub(crate) use storage::{BucketArgs, readable_url, refuse_address, storage_of};
+pub(crate) use source::{DeflateArg, NoSource, SourceArgs, SourceOptions};
+pub(crate) use storage::{BucketArgs, readable, refuse_address, storage_of};
 use storage::{NamedStorage, attach};
 
 /// Options for the storage and the keys of a repository.
@@ -246,7 +248,7 @@ impl Place {
 
 /// Options of publishing commands.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct HowArgs {
+pub(crate) struct HowArgs<S: clap::Args = SourceArgs> {
     /// Tag for the new revision, or for the published one if nothing changed [default: generic-TIME]
     #[arg(long, value_name = "NAME")]
     pub(crate) tag: Option<String>,
@@ -255,19 +257,8 @@ pub(crate) struct HowArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) message: Option<String>,
 
-    /// File with rules in the syntax of .gitignore, in addition to `.eskerignore` in the root of the source; ignored
-    /// paths stay as they are in the repository
-    #[arg(long, value_name = "FILE")]
-    pub(crate) ignore: Vec<PathBuf>,
-
-    /// File that maps user ids of the source to published ones; each line has an old id (`*` for all others) and a
-    /// new id
-    #[arg(long, value_name = "FILE")]
-    pub(crate) uid_map: Option<PathBuf>,
-
-    /// File that maps group ids, like --uid-map
-    #[arg(long, value_name = "FILE")]
-    pub(crate) gid_map: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) source: S,
 
     /// Profile to add to the repository; this and each later revision has file bundles made from it
     #[arg(long, value_name = "FILE")]
@@ -284,22 +275,6 @@ pub(crate) struct HowArgs {
     #[command(flatten)]
     pub(crate) lock: LockArgs,
 
-    /// Encoder for zlib: stock writes what CernVM-FS writes; fast takes less time, but `cvmfs_fsck` reports its
-    /// objects as corrupt [default: as set by `repo create`]
-    ///
-    /// See `esker repo create --help`.
-    #[arg(long, value_name = "stock|fast")]
-    pub(crate) deflate: Option<DeflateArg>,
-
-    /// Publish hashes of files and not their contents, which clients read from servers for external data, by path [default:
-    /// the setting external_data]
-    #[arg(long, conflicts_with = "native")]
-    pub(crate) external: bool,
-
-    /// Store contents of files in a repository of external data
-    #[arg(long)]
-    pub(crate) native: bool,
-
     /// Number of compression threads [default: one for each core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: Option<u16>,
@@ -313,34 +288,11 @@ pub(crate) struct HowArgs {
     pub(crate) json: bool,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum DeflateArg {
-    Stock,
-    Fast,
-    /// zlib itself, which writes the same bytes as `stock`; for measurements.
-    #[value(hide = true)]
-    Zlib,
-}
-
-impl From<DeflateArg> for Deflate {
-    fn from(arg: DeflateArg) -> Self {
-        match arg {
-            DeflateArg::Stock => Deflate::Stock,
-            DeflateArg::Fast => Deflate::Fast,
-            DeflateArg::Zlib => Deflate::Zlib,
-        }
-    }
-}
-
-impl HowArgs {
+impl<S: SourceOptions> HowArgs<S> {
     /// Opens the repository with the settings that apply to this publish only.
     pub(crate) fn open(&self, place: &Place, interrupt: &Interrupt) -> Result<Repository, Failure> {
         let mut repository = place.open(self.lock, interrupt, self.quiet)?;
-        let settings = repository.settings_mut();
-        if let Some(deflate) = self.deflate {
-            settings.deflate = deflate.into();
-        }
-        settings.external_data = (settings.external_data || self.external) && !self.native;
+        self.source.apply(repository.settings_mut());
         Ok(repository)
     }
 
@@ -407,27 +359,15 @@ impl HowArgs {
             threads: self.threads(),
             stop: interrupt.flag(),
             profiles,
-            filter: self.filter()?,
+            filter: self.source.filter()?,
             progress,
             confirm_shrink,
         })
     }
 
-    /// Reads the rules for ignored paths, and the maps of owners.
+    /// Returns which paths of the source are ignored, and the maps of owners.
     pub(crate) fn filter(&self) -> Result<Filter, Failure> {
-        let read =
-            |path: &Path| std::fs::read(path).context(Kind::Usage, format!("can't read {}", path.display()));
-        let used = |error: AdminError| of_admin("can't use a file", &error);
-        let mut filter = Filter::default();
-        for path in &self.ignore {
-            filter.ignore(&read(path)?, path).map_err(used)?;
-        }
-        let map = |path: &Option<PathBuf>| match path {
-            Some(path) => OwnerMap::parse(&read(path)?, path).map_err(used),
-            None => Ok(OwnerMap::default()),
-        };
-        (filter.uids, filter.gids) = (map(&self.uid_map)?, map(&self.gid_map)?);
-        Ok(filter)
+        self.source.filter()
     }
 
     fn threads(&self) -> usize {

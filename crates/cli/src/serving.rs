@@ -1,10 +1,13 @@
 //! What the servers of the command line share: limits of clients, logs, metrics, signals and readiness.
 
+pub(crate) mod storage;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use esker_confine::Policy;
 use esker_run::{Received, die_by, inherited_listeners, notify, take_signals};
 use esker_server::{AccessLog, Limits, LogForm, LogOutput, LogTarget, Served, Server, Stopper, TlsFiles};
 use rustix::thread::CapabilitySet;
@@ -12,7 +15,9 @@ use serde_json::{Value, json};
 
 use crate::error::{Context, Failure, Kind, chain};
 use crate::logging::LogArgs;
+use crate::process::confine;
 use crate::process::privileges::{self, Account};
+use crate::settings::environment::Environment;
 
 /// Options of all servers.
 #[derive(clap::Args, Debug)]
@@ -75,6 +80,8 @@ pub(crate) struct Opened {
     /// Socket for metrics, if they have one of their own.
     pub(crate) metrics: Option<TcpListener>,
     log: Option<LogOutput>,
+    /// Folder of the access log, where it is opened again.
+    log_folder: Option<PathBuf>,
 }
 
 impl ServingArgs {
@@ -84,7 +91,8 @@ impl ServingArgs {
         let listeners = listeners(address)?;
         let metrics = self.metrics.map(|address| listen(address, "--metrics")).transpose()?;
         let log = log_output(self.access_log.as_deref())?;
-        Ok(Opened { account, listeners, metrics, log })
+        let log_folder = log.as_ref().and_then(|_| folder_of(self.access_log.as_deref()?));
+        Ok(Opened { account, listeners, metrics, log, log_folder })
     }
 
     /// Returns the limits of clients.
@@ -107,15 +115,25 @@ impl ServingArgs {
 }
 
 impl Opened {
-    /// Gives up the privileges of root, and takes the signals that end a server.
-    pub(crate) fn drop_privileges(&self) -> Result<mpsc::Receiver<Received>, Failure> {
+    /// Gives up the privileges of root, confines the process, and takes the signals that end a server.
+    pub(crate) fn drop_privileges(
+        &self,
+        policy: Policy,
+        environment: &Environment,
+    ) -> Result<mpsc::Receiver<Received>, Failure> {
         privileges::become_user(self.account.as_ref(), CapabilitySet::empty())?;
+        let policy = match &self.log_folder {
+            Some(folder) => policy.write(folder),
+            None => policy,
+        };
+        confine::enforce(|| policy.prepare(), environment);
         signals()
     }
 }
 
 /// Tells the service manager that the server is ready; one that is gone is no failure.
 pub(crate) fn tell_ready(server: &str) {
+    confine::tell();
     if let Err(error) = notify("READY=1") {
         tracing::warn!("can't tell the service manager that the {server} is ready: {error}");
     }
@@ -134,7 +152,7 @@ pub(crate) fn counts(served: &Served) -> Value {
 }
 
 /// Handles the signals that end the server; called before any other thread starts.
-fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
+pub(crate) fn signals() -> Result<mpsc::Receiver<Received>, Failure> {
     let (sender, receiver) = mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |received| {
         // The receiver is gone before the server runs, and after.
@@ -189,17 +207,28 @@ impl Controls {
 
 /// Returns the sockets for clients: those that the service manager passes, or else one at the address.
 fn listeners(address: SocketAddr) -> Result<Vec<TcpListener>, Failure> {
-    let passed =
-        inherited_listeners().context(Kind::Failed, "can't use the sockets of the service manager")?;
+    let passed = inherited()?;
     if passed.is_empty() { Ok(vec![listen(address, "--listen")?]) } else { Ok(passed) }
 }
 
-fn listen(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
+/// Returns the sockets that the service manager passes. Called once.
+pub(crate) fn inherited() -> Result<Vec<TcpListener>, Failure> {
+    inherited_listeners().context(Kind::Failed, "can't use the sockets of the service manager")
+}
+
+/// Opens a listening socket; `option` is named in failures.
+pub(crate) fn listen(address: SocketAddr, option: &str) -> Result<TcpListener, Failure> {
     Server::listen(address).map_err(|error| {
         Failure::new(Kind::Network, chain(&error)).hint(format!(
             "choose another address or port with {option} ADDR:PORT; port 0 takes any free one"
         ))
     })
+}
+
+/// Returns the folder of a file; `None` for standard output.
+fn folder_of(file: &Path) -> Option<PathBuf> {
+    let file = if file.as_os_str() == "-" { return None } else { std::path::absolute(file).ok()? };
+    file.parent().map(Path::to_owned)
 }
 
 /// Opens the file of the access log, without a thread.

@@ -15,4 +15,4 @@ pub(crate) mod servers;
 mod setting;
 pub(crate) mod tiers;
 
-pub(crate) use folders::{BROKER_SOCKET, Settings};
+pub(crate) use folders::{BROKER_SOCKET, MEMORY, Settings};

@@ -4,6 +4,7 @@
 //!  TRANSACTIONS/ID/record.json   repository, base revision, command; replaced as a whole
 //!                  lock          held by the process that runs its command, publishes or drops it
 //!                  upper/ work/  folders of the overlay
+//!                  cache/        objects of a bucket that needs credentials for reading
 //! ```
 //!
 //! Nothing but these folders is needed to list, show and drop a transaction: no key, no network, no mount.
@@ -143,6 +144,7 @@ impl Transactions {
 
 const UPPER: &str = "upper";
 const WORK: &str = "work";
+const CACHE: &str = "cache";
 const LOCK: &str = "lock";
 const RECORD: &str = "record.json";
 
@@ -218,6 +220,11 @@ impl Transaction {
 
     pub(crate) fn work_folder(&self) -> PathBuf {
         self.folder.join(WORK)
+    }
+
+    /// Returns the folder for a cache that no other process uses.
+    pub(crate) fn cache_folder(&self) -> PathBuf {
+        self.folder.join(CACHE)
     }
 
     /// Returns the upper folder with its base, as the publisher reads it.

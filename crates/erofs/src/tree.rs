@@ -229,6 +229,7 @@ impl Core {
 
     /// Reads the block of a directory's inode, which includes the length of its names.
     fn inode(self: &Arc<Self>, directory: &Arc<Directory>, from: u64, len: usize, reply: Reply<Data>) {
+        reply.requester().concerns(&directory.node);
         if let Some(inode) = directory.inode_alone() {
             return reply.ok(cut(&inode, from, len));
         }
@@ -265,6 +266,7 @@ impl Core {
         len: usize,
         reply: Reply<Data>,
     ) {
+        reply.requester().concerns(&directory.node);
         let part = move |contents: Arc<EncodedDirectory>| cut(&contents.bytes, from, len);
         self.contents(directory, Box::new(move |contents| reply.give(contents.map(part))));
     }
@@ -304,6 +306,7 @@ impl Core {
         let left = usize::try_from(stored.size.saturating_sub(from)).unwrap_or(len);
         let wanted = len.min(left);
         let core = Arc::clone(self);
+        reply.requester().concerns(&node);
         let whole = reply.through(move |data: Result<Data, TreeError>, reply| match data {
             Ok(mut data) if data.len() == wanted => {
                 fill_up(&mut data, len);
@@ -397,6 +400,10 @@ impl Tree for ErofsTree {
 
     fn watch(&self, watcher: Arc<dyn Watcher>) {
         self.core.tree.watch(watcher);
+    }
+
+    fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        self.core.tree.path(node)
     }
 
     /// Returns true for file contents, and for addresses of evicted directories.

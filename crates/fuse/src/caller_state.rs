@@ -13,7 +13,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
+use esker_threads::unconfined::Executor;
 use esker_vfs::Ino;
 
 /// Signals that ask a program to stop. They end a program by default; if it catches one, the wait ends with `EINTR`.
@@ -127,6 +129,21 @@ const READING: [libc::c_long; 14] = [
 /// address space to all.
 pub(crate) fn reader(proc: Option<&Path>, tid: u32, ino: Ino) -> Reader {
     let Some(proc) = proc.filter(|_| tid != 0) else { return Reader::Unseen };
+    let proc = proc.to_owned();
+    match inspector() {
+        Some(inspector) => inspector.call(move || reader_in(&proc, tid, ino)),
+        None => Reader::Unseen,
+    }
+}
+
+/// Returns the thread that inspects other processes: Landlock forbids that to a confined thread. `None` if no thread can
+/// be started.
+fn inspector() -> Option<&'static Executor> {
+    static INSPECTOR: OnceLock<Option<Executor>> = OnceLock::new();
+    INSPECTOR.get_or_init(|| Executor::new("inspector").ok()).as_ref()
+}
+
+fn reader_in(proc: &Path, tid: u32, ino: Ino) -> Reader {
     let dir = proc.join(tid.to_string());
     // Threads that work for io_uring read on behalf of calls, and hand errors on.
     if fs::read_to_string(dir.join("comm")).is_ok_and(|name| name.starts_with("iou-")) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_threads::Pool;
+use esker_threads::{Pool, waits};
 use esker_vfs::{Attr, Data, DirEntry, ErrorKind, Kind, Listing, NodeWithAttr, Tree, TreeError};
 
 use crate::abi::XattrSize;
@@ -25,6 +25,7 @@ use crate::notify::Invalidations;
 use crate::options::SessionOptions;
 use crate::shared_deadline::SharedDeadlines;
 use crate::shared_memory::SharedMemory;
+use crate::trace::Tracers;
 use crate::trusted;
 use crate::wire;
 use crate::worker_count::WorkerCount;
@@ -54,6 +55,7 @@ pub(crate) struct Connection {
     pub(crate) inflight: InflightRequests,
     pub(crate) shared_deadlines: SharedDeadlines,
     pub(crate) counters: LiveCounters,
+    pub(crate) tracers: Tracers,
     pub(crate) invalidations: Invalidations,
     /// Names that the kernel may have cached, if it can't expire all names at once.
     pub(crate) names: Option<KnownDentries>,
@@ -84,7 +86,7 @@ impl Connection {
             Err(panic) => {
                 let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
-                tracing::error!("the tree panicked in {what}: {text}");
+                tracing::error!(what, "the tree panicked in {what}: {text}");
                 None
             }
         }
@@ -158,6 +160,9 @@ impl Connection {
             Ok(found) => found,
             Err(_) if !self.inflight.claim(request) => return,
             Err(error) if error.kind == ErrorKind::NotFound && lasts => {
+                if let Some(trace) = &request.trace {
+                    trace.failed(libc::ENOENT);
+                }
                 return self.done(request, channel.plain(unique, &wire::absent()));
             }
             Err(error) => return self.fail(request, &error),
@@ -166,6 +171,9 @@ impl Connection {
         match self.catch_panic("hold", || self.table.intern(&found, self.dir(request))) {
             Some(Some(id)) if !self.inflight.claim(request) => self.take_back(id),
             Some(Some(id)) => {
+                if let Some(trace) = &request.trace {
+                    trace.found(&found.node);
+                }
                 let out = wire::entry_out(id, &found.attr, self.is_current(request));
                 let sent = channel.plain(unique, &out);
                 if sent.is_err() {
@@ -286,8 +294,18 @@ impl Connection {
         let TreeOp::Read { offset, len } = request.op else { return };
         match answer {
             Ok(data) => {
+                if let Some(trace) = &request.trace {
+                    trace.sent(data.len().min(len) as u64, data.has_file());
+                }
                 let claim = || self.inflight.claim(request);
-                match data::send(&request.channel, request.unique, &data, len, claim) {
+                let before = waits::tally();
+                let sent = data::send(&request.channel, request.unique, &data, len, claim);
+                if request.was_left() {
+                    let waits = waits::tally().since(before);
+                    self.counters.waits(request.opcode, waits);
+                    request.trace.iter().for_each(|trace| trace.waited(waits));
+                }
+                match sent {
                     Ok(()) => self.done(request, Ok(())),
                     Err(Failure::Kernel(error)) => self.done(request, Err(error)),
                     Err(Failure::Source(_)) if !request.reread.swap(true, Ordering::Relaxed) => {
@@ -399,15 +417,29 @@ impl Connection {
     /// Replies to a claimed request with an error number.
     pub(crate) fn refuse(&self, request: &Request, errno: i32) {
         self.counters.error(request.opcode);
+        if let Some(trace) = &request.trace {
+            trace.failed(errno);
+        }
         self.done(request, request.channel.error(request.unique, errno));
     }
 
     fn done(&self, request: &Request, sent: io::Result<()>) {
+        if request.was_left() {
+            self.counters.waits(request.opcode, request.waits());
+            self.counters.late_reply(request.opcode, request.received.elapsed());
+        }
         self.inflight.answered(request);
+        if let Some(trace) = &request.trace {
+            trace.end(request);
+        }
         match sent {
             // The caller is gone, or the mount is.
             Err(e) if !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED)) => {
-                tracing::error!("the kernel refused an answer: {e}");
+                tracing::error!(
+                    opcode = request.opcode,
+                    inode = request.node.ino.0,
+                    "the kernel refused an answer: {e}"
+                );
                 // It keeps waiting for one that it accepts.
                 let _ = request.channel.error(request.unique, libc::EIO);
             }

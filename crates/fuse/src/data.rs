@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd;
 
+use esker_threads::waits::{self, WaitCause};
 use esker_vfs::{Data, Segment};
 
 use crate::channel::Channel;
@@ -58,7 +59,8 @@ fn send_through(
     claim: impl FnOnce() -> bool,
 ) -> Result<(), Failure> {
     let joined = data.0.len() > MOST_PARTS;
-    let used = fill(passage, data, limit, joined).map_err(Failure::Source)?;
+    let used =
+        waits::timed(WaitCause::Disk, || fill(passage, data, limit, joined)).map_err(Failure::Source)?;
     if !claim() {
         return Err(Failure::Late);
     }

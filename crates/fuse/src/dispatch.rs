@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use esker_threads::waits;
 use esker_vfs::{ErrorKind, Node};
 
 use crate::abi::{BatchForgetIn, ForgetOne, InHeader, OpenOut, ReadIn, XattrSize, opcode, open};
@@ -76,21 +77,22 @@ impl Connection {
         let since = Instant::now();
         let quick = !matches!(header.opcode, opcode::READ | opcode::READDIR | opcode::READDIRPLUS);
         self.workers.begin(channel, header.pid, quick, since);
-        self.handle(channel, slot, &header);
-        self.counters.busy(header.opcode, since.elapsed());
+        self.handle(channel, slot, &header, since);
         self.workers.done();
     }
 
     /// Serves a request that a previous process has read and not answered.
     pub(crate) fn serve_left_over(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot) {
         if let Some(header) = read_plain::<InHeader>(slot.request()) {
-            self.handle(channel, slot, &header);
+            self.handle(channel, slot, &header, Instant::now());
         }
     }
 
-    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader) {
+    fn handle(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader, since: Instant) {
         self.counters.request(header.opcode);
-        if self.catch_panic("a request", || self.dispatch(channel, slot, header)).is_none() {
+        let waits_before = waits::tally();
+        let is_answered = self.catch_panic("a request", || self.dispatch(channel, slot, header, since));
+        if is_answered.is_none() {
             // A request in flight was replied to when its `Reply` was dropped.
             let waits = self.inflight.find(header.unique).is_some();
             let silent = matches!(header.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT);
@@ -98,9 +100,18 @@ impl Connection {
                 let _ = channel.error(header.unique, libc::EIO);
             }
         }
+        self.counters.busy(header.opcode, since.elapsed(), is_answered != Some(false));
+        self.counters.waits(header.opcode, waits::tally().since(waits_before));
     }
 
-    fn dispatch(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader) {
+    /// Returns false if another thread will reply.
+    fn dispatch(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        slot: Slot,
+        header: &InHeader,
+        since: Instant,
+    ) -> bool {
         let body = slot.request().get(size_of::<InHeader>()..).unwrap_or_default();
         let unique = header.unique;
         let sent = match header.opcode {
@@ -109,12 +120,17 @@ impl Connection {
                 // unmounted.
                 slot.serve_once();
                 if header.opcode == opcode::BATCH_FORGET {
-                    return self.forget_batch(body);
+                    self.forget_batch(body);
+                } else {
+                    self.forgotten(header.nodeid, read_plain(body).unwrap_or_default());
                 }
-                return self.forgotten(header.nodeid, read_plain(body).unwrap_or_default());
+                return true;
             }
-            opcode::INTERRUPT => return self.interrupt(read_plain(body).unwrap_or_default()),
-            opcode::NOTIFY_REPLY => return,
+            opcode::INTERRUPT => {
+                self.interrupt(read_plain(body).unwrap_or_default());
+                return true;
+            }
+            opcode::NOTIFY_REPLY => return true,
             opcode::STATFS => channel.plain(unique, &wire::statfs(self.tree.statfs())),
             opcode::OPEN if !self.negotiated.no_open() => channel.plain(unique, &opened(open::KEEP_CACHE)),
             opcode::OPENDIR if !self.negotiated.no_opendir() => {
@@ -139,13 +155,14 @@ impl Connection {
             | opcode::FALLOCATE
             | opcode::TMPFILE => self.refuse_at_once(channel, header, libc::EROFS),
             _ => match tree_op(header, body) {
-                Some(op) => return self.submit(channel, slot, header, op),
+                Some(op) => return self.submit(channel, slot, (header, since), op),
                 // OPEN, FLUSH, ACCESS, LSEEK, STATX and whatever else can be done without us: the kernel
                 // never asks again.
                 None => self.refuse_at_once(channel, header, libc::ENOSYS),
             },
         };
         self.note_send(sent);
+        true
     }
 
     fn refuse_at_once(&self, channel: &Channel, header: &InHeader, errno: i32) -> io::Result<()> {
@@ -168,21 +185,31 @@ impl Connection {
         may_ask && !is_overlays()
     }
 
-    /// Passes an operation to the tree.
-    fn submit(self: &Arc<Self>, channel: &Arc<Channel>, slot: Slot, header: &InHeader, op: TreeOp) {
+    /// Passes an operation to the tree; returns false if another thread will reply.
+    fn submit(
+        self: &Arc<Self>,
+        channel: &Arc<Channel>,
+        slot: Slot,
+        (header, since): (&InHeader, Instant),
+        op: TreeOp,
+    ) -> bool {
         if let TreeOp::Xattr { name, .. } = &op
             && !self.may_have(name, header)
         {
             let sent = self.refuse_at_once(channel, header, esker_vfs::errno(ErrorKind::NoAttribute));
-            return self.note_send(sent);
+            self.note_send(sent);
+            return true;
         }
         let id = NodeId(header.nodeid);
         let Some(node) = self.table.node(id) else {
             // A handle from before (NFS, open_by_handle_at): its number is not given to another node.
             let sent = self.refuse_at_once(channel, header, esker_vfs::errno(ErrorKind::Stale));
-            return self.note_send(sent);
+            self.note_send(sent);
+            return true;
         };
-        let request = self.request(channel, slot, header, (id, node), op);
+        let trace = self.tracers.begin(header.pid, since);
+        let request = self.request(channel, slot, (header, since), (id, node), op).traced(trace);
+        let request = Arc::new(request);
         self.inflight.add(&request);
         // Before the tree is called: a worker that it blocks can't do it afterwards.
         self.timer.note_activity();
@@ -192,13 +219,15 @@ impl Connection {
         } else {
             self.ask(&request);
         }
-        if !request.is_answered() {
+        let is_left = request.leave();
+        if is_left {
             self.counters.parked(header.opcode);
             if request.generation > 0 {
                 self.end_if_late(&request);
             }
             self.timer.wake();
         }
+        !is_left
     }
 
     /// Defers a request to another thread, because all other workers are blocked and this one must stay free
@@ -209,6 +238,9 @@ impl Connection {
             if self.inflight.claim(request) {
                 self.inflight.answered(request);
                 self.note_send(request.channel.plain(request.unique, &wire::attr_out(&attr)));
+                if let Some(trace) = &request.trace {
+                    trace.end(request);
+                }
             }
             return;
         }
@@ -219,14 +251,14 @@ impl Connection {
         &self,
         channel: &Arc<Channel>,
         slot: Slot,
-        header: &InHeader,
+        (header, since): (&InHeader, Instant),
         about: (NodeId, Node),
         op: TreeOp,
-    ) -> Arc<Request> {
+    ) -> Request {
         let numbers = (header.unique, header.opcode);
         let from = (header.pid, self.user(header), self.batches.load(Ordering::SeqCst));
         let deadline = self.shared_deadlines.inherited(about.0, &op);
-        Arc::new(Request::new(numbers, about, from, op, deadline, Arc::clone(channel), slot))
+        Request::new(numbers, about, from, op, (since, deadline), Arc::clone(channel), slot)
     }
 
     /// Returns the calling user. An overlay reads as the user who mounted it, so behind one it is the user of the
@@ -243,7 +275,7 @@ impl Connection {
 
     fn forgotten(&self, nodeid: u64, count: u64) {
         if !self.forget(NodeId(nodeid), count) {
-            tracing::error!("the kernel forgot node {nodeid:#x} {count} times too often");
+            tracing::error!(nodeid, count, "the kernel forgot node {nodeid:#x} {count} times too often");
         }
     }
 

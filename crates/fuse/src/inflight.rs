@@ -6,10 +6,11 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_vfs::{Cookie, Node, Pending, Progress, Reply, Requester, TreeError};
+use esker_threads::waits::WaitTimes;
+use esker_vfs::{Cookie, Node, OriginOf, Pending, Progress, Reply, Requester, TreeError, Waits};
 use foldhash::HashMap;
 use parking_lot::{Condvar, Mutex};
 
@@ -18,6 +19,7 @@ use crate::channel::Channel;
 use crate::nodes::NodeId;
 use crate::shared_deadline::InheritedDeadline;
 use crate::shared_memory::Slot;
+use crate::trace::Trace;
 
 /// Operation of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +79,8 @@ pub(crate) struct Request {
     user: User,
     pub(crate) op: TreeOp,
     pub(crate) channel: Arc<Channel>,
+    /// Arrival of the request.
+    pub(crate) received: Instant,
     /// Start of the caller's wait, possibly inherited (see
     /// [`SharedDeadlines`](crate::shared_deadline::SharedDeadlines)).
     pub(crate) since: Instant,
@@ -86,7 +90,8 @@ pub(crate) struct Request {
     pub(crate) asked_at: u64,
     /// The request in shared memory, for a daemon that takes over; released after the reply.
     slot: Mutex<Option<Slot>>,
-    claimed: AtomicBool,
+    /// [`CLAIMED`] and [`LEFT`].
+    state: AtomicU8,
     /// True if a signal arrived that did not end the wait; the kernel doesn't announce later ones.
     pub(crate) interrupted: AtomicBool,
     /// True if the deadline passed but the caller can't handle an error: the request waits without a limit.
@@ -98,19 +103,32 @@ pub(crate) struct Request {
     pub(crate) failures: AtomicU64,
     /// Progress of the bytes that the request waits for.
     followed: Mutex<Followed>,
+    /// Trace of the request, if a tracer wants one.
+    pub(crate) trace: Option<Box<Trace>>,
 }
 
-/// Progress that a request follows since the tree was last called.
+/// Set once the right to reply is taken.
+const CLAIMED: u8 = 1;
+/// Set if the worker went on before that: another thread sends the reply, and counts its latency.
+const LEFT: u8 = 2;
+
+/// Progress that a request follows since the tree was last called, and waits on its behalf.
 #[derive(Default)]
 struct Followed {
     progress: Vec<Progress>,
-    /// Last progress of earlier calls.
+    waits: Vec<Waits>,
+    /// Last progress and waits of earlier calls.
     before: Option<Instant>,
+    waits_before: WaitTimes,
 }
 
 impl Followed {
     fn last(&self) -> Option<Instant> {
         self.progress.iter().filter_map(|progress| progress()).chain(self.before).max()
+    }
+
+    fn waits(&self) -> WaitTimes {
+        self.waits.iter().fold(self.waits_before, |all, waits| all + waits())
     }
 }
 
@@ -126,7 +144,7 @@ impl Request {
         (id, node): (NodeId, Node),
         (caller, user, asked_at): (u32, User, u64),
         op: TreeOp,
-        deadline: InheritedDeadline,
+        (received, deadline): (Instant, InheritedDeadline),
         channel: Arc<Channel>,
         slot: Slot,
     ) -> Self {
@@ -139,18 +157,25 @@ impl Request {
             user,
             op,
             channel,
+            received,
             since: deadline.since,
             generation: deadline.generation,
             asked_at,
             slot: Mutex::new(Some(slot)),
-            claimed: AtomicBool::new(false),
+            state: AtomicU8::new(0),
             interrupted: AtomicBool::new(false),
             patient: AtomicBool::new(false),
             reread: AtomicBool::new(false),
             again: Mutex::new(None),
             failures: AtomicU64::new(0),
             followed: Mutex::default(),
+            trace: None,
         }
+    }
+
+    /// Adds the trace that began with the request.
+    pub(crate) fn traced(self, trace: Option<Box<Trace>>) -> Self {
+        Self { trace, ..self }
     }
 
     /// Returns the reply object for a call of the tree; the result goes to `deliver`.
@@ -161,7 +186,8 @@ impl Request {
         {
             // Whatever it waited for before has ended.
             let mut followed = self.followed.lock();
-            *followed = Followed { before: followed.last(), ..Followed::default() };
+            let (before, waits_before) = (followed.last(), followed.waits());
+            *followed = Followed { before, waits_before, ..Followed::default() };
         }
         let request = Arc::clone(self);
         Reply::new(move |answer| deliver(&request, answer))
@@ -174,7 +200,26 @@ impl Request {
     }
 
     pub(crate) fn is_answered(&self) -> bool {
-        self.claimed.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) & CLAIMED != 0
+    }
+
+    /// Records that its worker goes on to other requests; returns false if it was answered before.
+    pub(crate) fn leave(&self) -> bool {
+        self.state.compare_exchange(0, LEFT, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// Returns true if its worker left it unanswered.
+    pub(crate) fn was_left(&self) -> bool {
+        self.state.load(Ordering::Acquire) & LEFT != 0
+    }
+
+    /// Returns the waits of other threads on behalf of it, at most as long as it lasts by now.
+    pub(crate) fn waits(&self) -> WaitTimes {
+        let followed = self.followed.lock();
+        if followed.waits.is_empty() && followed.waits_before == WaitTimes::default() {
+            return WaitTimes::default();
+        }
+        followed.waits().within(self.received.elapsed())
     }
 }
 
@@ -188,6 +233,26 @@ impl Pending for Request {
 
     fn follow(&self, progress: Progress) {
         self.followed.lock().progress.push(progress);
+    }
+
+    fn is_traced(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    fn may_come_from(&self, origin: OriginOf) {
+        if let Some(trace) = &self.trace {
+            trace.may_come_from(origin);
+        }
+    }
+
+    fn concerns(&self, node: &Node) {
+        if let Some(trace) = &self.trace {
+            trace.concerns(node);
+        }
+    }
+
+    fn add_waits(&self, waits: Waits) {
+        self.followed.lock().waits.push(waits);
     }
 }
 
@@ -276,7 +341,7 @@ impl InflightRequests {
 
     /// Claims the right to reply; returns false if it was claimed. The kernel reuses numbers only after the reply.
     pub(crate) fn claim(&self, request: &Request) -> bool {
-        if request.claimed.swap(true, Ordering::AcqRel) {
+        if request.state.fetch_or(CLAIMED, Ordering::AcqRel) & CLAIMED != 0 {
             return false;
         }
         self.shard(request.unique).lock().remove(&request.unique);
@@ -389,7 +454,7 @@ mod tests {
             (NodeId(2), node),
             (caller, user, 0),
             op,
-            deadline,
+            (Instant::now(), deadline),
             channel,
             memory.slot(0),
         ))

@@ -26,14 +26,16 @@ mod session;
 mod shared_deadline;
 mod shared_memory;
 mod sys;
+mod trace;
 mod trusted;
 mod wire;
 mod worker_count;
 mod workers;
 
-pub use counters::{Counters, OpcodeCounters};
+pub use counters::{Counters, LATENCY_CLASSES, OpcodeCounters};
 pub use kernel::KernelMask;
 pub use mount::{Mount, MountError, MountOptions, Unmount};
 pub use options::{Deadlines, SessionOptions, XattrGuard};
 pub use session::{Session, SessionDescriptors, SessionError};
 pub use shared_memory::VERSION as MEMORY_VERSION;
+pub use trace::{Call, CallKind, PendingCall, Tracer};

@@ -125,15 +125,19 @@ impl Mount {
         if rustix::process::geteuid().is_root() {
             Self::direct(mountpoint, options)
         } else {
-            Self::helped(mountpoint, options)
+            let (mountpoint, options) = (mountpoint.to_owned(), options.clone());
+            unconfined("mounting on", &mountpoint.clone(), move || Self::helped(&mountpoint, &options))
         }
     }
 
     /// Mounts with mount(2), which needs `CAP_SYS_ADMIN` in the user namespace of this process.
     pub fn direct(mountpoint: &Path, options: &MountOptions) -> Result<Self, MountError> {
-        let device = open_device()?;
-        mount_device(device.as_fd(), mountpoint, options)?;
-        Ok(Self { device, mountpoint: mountpoint.to_owned() })
+        let (mountpoint, options) = (mountpoint.to_owned(), options.clone());
+        unconfined("mounting on", &mountpoint.clone(), move || {
+            let device = open_device()?;
+            mount_device(device.as_fd(), &mountpoint, &options)?;
+            Ok(Self { device, mountpoint })
+        })
     }
 
     /// Mounts through `fusermount3` (or `fusermount`), which needs no privilege.
@@ -213,6 +217,22 @@ const GLANCE_STEP: Duration = Duration::from_millis(20);
 /// Unmounts: with umount2(2) as root or in an own namespace, otherwise through `fusermount3`. A mount that is
 /// in use is tried again for a second.
 pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
+    let place = mountpoint.to_owned();
+    unconfined("unmounting", mountpoint, move || unmount_within(&place, how))
+}
+
+/// Runs an operation on mounts without the restrictions of a confined process.
+fn unconfined<T: Send + 'static>(
+    action: &'static str,
+    path: &Path,
+    run: impl FnOnce() -> Result<T, MountError> + Send + 'static,
+) -> Result<T, MountError> {
+    esker_threads::unconfined::run("mounting", run).unwrap_or_else(|error| {
+        Err(MountError::new(action, path, format!("no thread can be started: {error}"), Some(error)))
+    })
+}
+
+fn unmount_within(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     let deadline = Instant::now() + GLANCE;
     loop {
         match unmount_once(mountpoint, how) {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use esker_journal::Journal;
 use esker_threads::Pool;
-use esker_vfs::{Change, Tree, Watcher};
+use esker_vfs::{Change, Node, NodeKey, Tree, Watcher};
 use parking_lot::Mutex;
 
 use crate::abi::{self, InHeader, InitIn, InitOut, opcode};
@@ -18,16 +18,17 @@ use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::counters::LiveCounters;
 use crate::deadlines::Timer;
-use crate::inflight::InflightRequests;
+use crate::inflight::{InflightRequests, Request};
 use crate::kernel::Negotiated;
 use crate::known_dentries::KnownDentries;
 use crate::nodes::NodeTable;
 use crate::notify::Invalidations;
 use crate::shared_deadline::SharedDeadlines;
 use crate::shared_memory::{SLOT_LEN, SharedMemory};
+use crate::trace::{self, Tracers};
 use crate::worker_count::WorkerCount;
 use crate::workers::WorkerPool;
-use crate::{Counters, MountError, SessionOptions, Unmount, mount, sys};
+use crate::{Counters, MountError, PendingCall, SessionOptions, Tracer, Unmount, mount, sys};
 
 /// Timeout for INIT. It is sent before mount(2) returns; a descriptor without one is not mounted.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
@@ -170,6 +171,7 @@ impl Session {
             inflight: InflightRequests::new(),
             shared_deadlines: SharedDeadlines::default(),
             counters: LiveCounters::new(),
+            tracers: Tracers::default(),
             invalidations: Invalidations::default(),
             timer: Timer::default(),
             batches: AtomicU64::new(0),
@@ -212,6 +214,47 @@ impl Session {
             notifications: self.conn.counters.notifications.load(Ordering::Relaxed),
             hired: self.conn.workers.spawned_extra(),
         }
+    }
+
+    /// Reports requests to a tracer from now on.
+    pub fn add_tracer(&self, tracer: Arc<dyn Tracer>) {
+        self.conn.tracers.add(tracer);
+    }
+
+    /// Ends the reports to a tracer; requests that have begun are still reported.
+    pub fn remove_tracer(&self, tracer: &Arc<dyn Tracer>) {
+        self.conn.tracers.remove(tracer);
+    }
+
+    /// Makes the kernel look up each name again, and ask for attributes and listings; contents stay in its cache.
+    pub fn forget_names(&self) {
+        self.conn.changed(&[Change::Everything]);
+    }
+
+    /// Returns the path of a node below the root, if the tree knows it.
+    pub fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        self.conn.catch_panic("path", || self.conn.tree.path(node)).flatten()
+    }
+
+    /// Returns the key of the root.
+    pub fn root(&self) -> NodeKey {
+        self.conn.tree.root().node.key
+    }
+
+    /// Returns the requests without a reply, oldest first, at most `limit`.
+    pub fn pending(&self, limit: usize) -> Vec<PendingCall> {
+        let mut all = self.conn.inflight.select(|_| true);
+        all.sort_by_key(|request| request.since);
+        let call = |request: &Arc<Request>| {
+            let (kind, name) = trace::kind(&request.op);
+            PendingCall { kind, node: request.node, name, caller: request.caller, since: request.since }
+        };
+        all.iter().take(limit).map(call).collect()
+    }
+
+    /// Returns the procfs in which callers are looked up.
+    pub fn proc(&self) -> Option<Arc<Path>> {
+        self.conn.options.proc.clone()
     }
 
     /// Returns whether the mount is gone.

@@ -12,10 +12,12 @@ use std::time::{Duration, Instant};
 
 use esker_cache_share::FileError;
 use parking_lot::{Condvar, Mutex};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize};
 
 use crate::revisions::Revisions;
 use crate::status::MountStatus;
+use crate::trace::{Activity, TraceRequest, TraceStart};
 
 /// Maximum length of a request in bytes.
 const REQUEST_MAX: u64 = 4 * 1024;
@@ -43,6 +45,10 @@ pub enum Request {
     },
     /// Triggers a check for a new revision, and a switch to it.
     Update,
+    /// Requests a trace: after the reply, lines follow until the client shuts its half of the connection down.
+    Trace(TraceRequest),
+    /// Requests the activity now.
+    Activity,
     /// Unmounts and ends the daemon.
     Unmount {
         /// True to detach a mount in use, which then ends with its last user.
@@ -58,6 +64,10 @@ pub enum Response {
     Status(Box<MountStatus>),
     /// The revisions.
     Revision(Box<Revisions>),
+    /// The trace begins.
+    Tracing(Box<TraceStart>),
+    /// The activity now.
+    Activity(Box<Activity>),
     /// The check for a new revision is done.
     Updated {
         /// Revision that is mounted now.
@@ -83,6 +93,16 @@ pub enum Response {
 
 /// Function that answers requests.
 pub type Answer = Arc<dyn Fn(Request) -> Response + Send + Sync>;
+
+/// Function that serves a trace until its client or the mount ends it.
+pub(crate) type Stream = Arc<dyn Fn(&TraceRequest, UnixStream) -> io::Result<()> + Send + Sync>;
+
+/// What a control socket answers with.
+#[derive(Clone)]
+struct Service {
+    answer: Answer,
+    stream: Option<Stream>,
+}
 
 /// A control socket in service until the process ends.
 #[derive(Debug)]
@@ -159,23 +179,32 @@ impl Listening {
 
     /// Answers requests from now on; failures of the socket itself are logged.
     pub fn serve(self, answer: Answer) -> io::Result<Control> {
+        self.serve_as(Service { answer, stream: None })
+    }
+
+    /// Answers requests and serves traces from now on.
+    pub(crate) fn serve_with_traces(self, answer: Answer, stream: Stream) -> io::Result<Control> {
+        self.serve_as(Service { answer, stream: Some(stream) })
+    }
+
+    fn serve_as(self, service: Service) -> io::Result<Control> {
         let accept = move || self.listener.accept().map(|(client, _)| client);
-        serve_all(accept, answer)
+        serve_all(accept, service)
     }
 }
 
 fn serve_all(
     accept: impl Fn() -> io::Result<UnixStream> + Send + 'static,
-    answer: Answer,
+    service: Service,
 ) -> io::Result<Control> {
     let clients = Arc::<Clients>::default();
     let theirs = clients.clone();
-    esker_threads::spawn("control", move || accept_all(&accept, &answer, &theirs))?;
+    esker_threads::spawn("control", move || accept_all(&accept, &service, &theirs))?;
     Ok(Control { clients })
 }
 
 /// Accepts until the process ends: a mount that no longer listens could not be unmounted by its user.
-fn accept_all(accept: &impl Fn() -> io::Result<UnixStream>, answer: &Answer, clients: &Arc<Clients>) {
+fn accept_all(accept: &impl Fn() -> io::Result<UnixStream>, service: &Service, clients: &Arc<Clients>) {
     let mut failing = false;
     loop {
         let client = match accept() {
@@ -196,10 +225,10 @@ fn accept_all(accept: &impl Fn() -> io::Result<UnixStream>, answer: &Answer, cli
         if !esker_cache_share::peer::is_trusted(&client) || !clients.begin() {
             continue;
         }
-        let (answer, theirs) = (Arc::clone(answer), Arc::clone(clients));
+        let (service, theirs) = (service.clone(), Arc::clone(clients));
         let spawned = esker_threads::spawn("control-client", move || {
             // The client may have disconnected.
-            let _ = serve(client, &answer);
+            let _ = serve(client, &service);
             theirs.end();
         });
         if spawned.is_err() {
@@ -208,19 +237,20 @@ fn accept_all(accept: &impl Fn() -> io::Result<UnixStream>, answer: &Answer, cli
     }
 }
 
-fn serve(client: UnixStream, answer: &Answer) -> io::Result<()> {
+fn serve(client: UnixStream, service: &Service) -> io::Result<()> {
     client.set_read_timeout(Some(CLIENT_PATIENCE))?;
     client.set_write_timeout(Some(CLIENT_PATIENCE))?;
     let mut line = Vec::new();
     BufReader::new((&client).take(REQUEST_MAX)).read_until(b'\n', &mut line)?;
     let response = match serde_json::from_slice(&line) {
-        Ok(request) => answer(request),
+        Ok(Request::Trace(request)) if let Some(stream) = &service.stream => return stream(&request, client),
+        Ok(request) => (service.answer)(request),
         Err(error) => Response::Failed { message: format!("the request isn't understood: {error}") },
     };
     send(&client, &response)
 }
 
-fn send(mut to: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+pub(crate) fn send(mut to: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     to.write_all(&line)
@@ -241,6 +271,17 @@ pub fn ask(socket: &Path, request: &Request, patience: Duration) -> Result<Respo
             _ => error,
         })
         .map_err(FileError::on("ask the daemon at", socket))
+}
+
+/// Sends a request to the daemon at `socket`, whose whole reply has to arrive by `deadline`. Doesn't wait for a daemon
+/// that accepts no connections.
+pub fn ask_by(socket: &Path, request: &Request, deadline: Instant) -> io::Result<Response> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    let stream = UnixStream::from(stream);
+    stream.set_nonblocking(false)?;
+    ask_on(&stream, request, deadline)
 }
 
 /// Sends a request on a connection. The whole reply has to arrive by `deadline`.
@@ -344,7 +385,7 @@ mod tests {
             listener.accept().map(|(client, _)| client)
         };
         let lines = LogLines::collect();
-        serve_all(accept, Arc::new(|_| Response::Done)).expect("serving");
+        serve_all(accept, Service { answer: Arc::new(|_| Response::Done), stream: None }).expect("serving");
         let answer = ask(&socket, &Request::Status, Duration::from_secs(30)).expect("an answer");
         assert_eq!((answer, *failures.lock()), (Response::Done, 0));
         let said = lines.all();

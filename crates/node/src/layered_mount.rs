@@ -11,6 +11,7 @@ use esker_erofs::{ErofsTree, XattrPolicy};
 use esker_fuse::mount::{FLAGS, Trusted, image_path, may_mount_images, mount_image, mount_overlay};
 use esker_fuse::{Mount, MountOptions, Session, SessionOptions};
 use esker_journal::Journal;
+use esker_threads::unconfined;
 use esker_vfs::{Change, ErrorKind, Tree, TreeError, Watcher};
 use rustix::mount::{UnmountFlags, mount_bind, mount_remount, unmount};
 
@@ -131,13 +132,16 @@ impl PrivateMount {
     }
 
     fn show_as_it_is(&self, mountpoint: &Path) -> Result<(), MountedError> {
-        let shown = mount_bind(&self.place, mountpoint).map_err(io::Error::from);
-        Ok(shown.map_err(FileError::on("mount on", mountpoint))?)
+        let (place, target) = (self.place.clone(), mountpoint.to_owned());
+        let shown = unconfined::run("mounting", move || mount_bind(&place, &target).map_err(io::Error::from));
+        Ok(shown.flatten().map_err(FileError::on("mount on", mountpoint))?)
     }
 
     fn clear(&self) {
         // The mount and what the overlay left above it; an error says that nothing is mounted there any more.
-        while unmount(&self.place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {}
+        let place = self.place.clone();
+        let detach = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        let _ = unconfined::run("mounting", move || while unmount(&place, detach).is_ok() {});
         // It may not exist.
         let _ = fs::remove_dir(&self.place);
     }
@@ -159,7 +163,8 @@ impl Watcher for Overlay {
         // It may be gone, with another mount in its place.
         if mounts::at(&self.mountpoint).is_ok_and(|line| line.is_some_and(|line| line.is_own_overlay())) {
             // To remount a file system drops its unused names; if that is refused, less can be evicted.
-            let _ = mount_remount(&self.mountpoint, FLAGS, c"");
+            let mountpoint = self.mountpoint.clone();
+            let _ = unconfined::run("mounting", move || mount_remount(&mountpoint, FLAGS, c""));
         }
     }
 }

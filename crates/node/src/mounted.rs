@@ -1,5 +1,7 @@
 //! Serves a mounted repository or image in this process, from mounting to cleaning up.
 
+mod activity;
+
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,11 +10,12 @@ use std::time::{Duration, SystemTime};
 use esker_cache_share::Through;
 use esker_cache_share::memory::is_memory;
 use esker_config::{TalkOptions, Telemetry};
+use esker_confine::Confinement;
 use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
 use esker_fuse::{Mount, MountError, MountOptions, Session, SessionOptions, Unmount};
 use esker_prefetch::{RecordingTree, ReplayerCommand, SequenceStore};
-use esker_store::{Datagrams, ObjectStore};
+use esker_store::{Datagrams, ObjectStore, StoreStatus};
 use esker_threads::watchdog;
 use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
@@ -32,6 +35,9 @@ use crate::supervisor::{Inherited, Supervision};
 use crate::takeover;
 use crate::talk::Talk;
 use crate::telemetry;
+use crate::trace::TraceRequest;
+use crate::trace::subscriber::Traces;
+use crate::usage;
 
 /// Time limit for clients of the control socket to read their last reply.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(5);
@@ -196,6 +202,7 @@ pub(crate) struct Served {
     /// Registration; none once the tree is unmounted, so that another mount may take the path.
     registration: Mutex<Option<Registration>>,
     mounted: SystemTime,
+    traces: Traces,
 }
 
 /// Services that report about a mount during its lifetime.
@@ -234,7 +241,11 @@ impl Announced {
     fn new(plan: &MountPlan, content: &Content) -> Result<Self, MountedError> {
         // A command's mount is at no path of the host, and several commands may have the same.
         let key = match &plan.command {
-            Some(_) => PathBuf::from(format!("run of process {}", std::process::id())),
+            Some(_) => {
+                let run = format!("run of process {}", std::process::id());
+                // A command may have several mounts.
+                PathBuf::from(run).join(plan.mountpoint.strip_prefix("/").unwrap_or(&plan.mountpoint))
+            }
             None => plan.mountpoint.clone(),
         };
         let (mut registration, listening) = match &plan.supervision {
@@ -376,14 +387,16 @@ impl Mounted {
             listening,
             registration: Mutex::new(registration),
             mounted,
+            traces: Traces::default(),
         });
         if let Content::Repository(_, view) = &served.content {
             view.tell(Arc::new(OfMount(Arc::downgrade(&served))));
         }
         let beside = Beside::start(plan.telemetry, plan.talk, &served);
-        let answering = served.clone();
+        let (answering, tracing) = (served.clone(), served.clone());
         let answer = Arc::new(move |request| answering.answer(request));
-        let control = socket.map(|socket| socket.serve(answer)).transpose();
+        let trace = Arc::new(move |request: &TraceRequest, client| tracing.trace(request, client));
+        let control = socket.map(|socket| socket.serve_with_traces(answer, trace)).transpose();
         let control = control.map_err(MountedError::Thread)?;
         Ok(Self { served, control, supervision, beside: Mutex::new(Some(beside)) })
     }
@@ -431,6 +444,7 @@ impl Mounted {
             tracing::warn!("{error}; detaching");
         }
         drop(self.beside.lock().take());
+        self.served.traces.close();
         // The client that asked to unmount gets its reply before the registry's lock is dropped.
         if let Some(control) = &self.control {
             control.drain(DRAIN_PATIENCE);
@@ -499,6 +513,10 @@ impl Served {
                 },
                 Err(response) => response,
             },
+            Request::Trace(_) => {
+                Response::Failed { message: "a trace needs a connection of its own".to_owned() }
+            }
+            Request::Activity => Response::Activity(Box::new(self.activity().now(&self.session))),
             Request::Unmount { .. } if self.command.is_some() => {
                 let pid = std::process::id();
                 let message = format!("it is mounted for a command alone and ends with process {pid}");
@@ -522,9 +540,29 @@ impl Served {
     }
 
     fn status(&self) -> MountStatus {
+        match &self.content {
+            Content::Repository(repository, view) => {
+                of_repository(self.base_status(), repository, view, repository.store.status())
+            }
+            Content::Image(image) => {
+                let status = self.base_status();
+                let (image, errors) = (image.status)();
+                MountStatus { fixed: true, since: status.mounted, image: Some(image), errors, ..status }
+            }
+        }
+    }
+
+    /// Returns the status of a repository from memory, without asking the cache's writer; `None` for an image.
+    pub(crate) fn known_status(&self) -> Option<MountStatus> {
+        let (repository, view) = self.content.repository().ok()?;
+        Some(of_repository(self.base_status(), repository, view, repository.store.known_status()))
+    }
+
+    /// Returns what the status of every mount has.
+    fn base_status(&self) -> MountStatus {
         let (repository, url, _) = self.content.names();
         let counters = self.session.counters();
-        let status = MountStatus {
+        MountStatus {
             mountpoint: self.mountpoint.clone(),
             command: self.command.clone(),
             repository,
@@ -532,28 +570,27 @@ impl Served {
             pid: std::process::id(),
             mounted: seconds(self.mounted),
             shown_with: self.shown_with,
+            confined: Confinement::get(),
             push: self.listening.as_ref().map(status::Push::from),
             requests: counters.opcodes.iter().map(status::Requests::from).collect(),
             waiting: counters.waiting,
             nodes: counters.nodes,
             notifications: counters.notifications,
             hired: counters.hired,
+            process: usage::of_this_process(),
             ..MountStatus::default()
-        };
-        match &self.content {
-            Content::Repository(repository, view) => of_repository(status, repository, view),
-            Content::Image(image) => {
-                let (image, errors) = (image.status)();
-                MountStatus { fixed: true, since: status.mounted, image: Some(image), errors, ..status }
-            }
         }
     }
 }
 
 /// Adds the status of a repository and its view.
-fn of_repository(status: MountStatus, repository: &Repository, view: &View) -> MountStatus {
+fn of_repository(
+    status: MountStatus,
+    repository: &Repository,
+    view: &View,
+    store: StoreStatus,
+) -> MountStatus {
     let view = view.status();
-    let store = repository.store.status();
     let head = repository.heads.current();
     let mut errors: Vec<_> = view.failures.into_iter().map(status::Failure::from).collect();
     errors.extend(store.cache.disk_failure.clone().map(status::Failure::of_cache));

@@ -58,7 +58,7 @@ impl Push {
             Self::Server => {
                 let url = servers.url().trim_end_matches('/');
                 let direct = servers.proxies == Proxies::direct() && servers.fallback.is_empty();
-                (direct && !url.starts_with("file://")).then(|| SseOptions {
+                (direct && url.starts_with("http")).then(|| SseOptions {
                     url: format!("{url}/.esker/revisions"),
                     body: String::new(),
                     silence: SILENCE,

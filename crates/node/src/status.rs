@@ -1,9 +1,11 @@
 //! Status of a mount, in the form of `esker status --json`: the owners' snapshots, and the facts of the mount itself.
 
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use esker_confine::Confinement;
 use esker_store::{CacheStatus, NetworkStatus, SseStatus, TrafficStatus, WorkStatus};
+use esker_threads::waits::WaitTimes;
 use esker_view::ViewCounters;
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +49,9 @@ pub struct MountStatus {
     /// File system through which programs see it.
     #[serde(default)]
     pub shown_with: Presentation,
+    /// Restrictions of the daemon; absent if it has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confined: Option<Confinement>,
     /// Hash of the root catalog of the revision.
     pub root_hash: String,
     /// Time of the publisher's signature.
@@ -88,6 +93,9 @@ pub struct MountStatus {
     pub work: WorkStatus,
     /// State of the cache.
     pub cache: Cache,
+    /// Resources of the daemon.
+    #[serde(default)]
+    pub process: Process,
     /// Set if an image is mounted: its identity, and its reads. It has no revision, network or cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
@@ -166,6 +174,64 @@ pub struct Requests {
     pub parked: u64,
     /// Microseconds that worker threads spent on them.
     pub busy_us: u64,
+    /// Microseconds from the arrival of each request to its reply.
+    #[serde(default)]
+    pub latency_us: u64,
+    /// Of that time, what was spent waiting.
+    #[serde(default)]
+    pub waits: Waits,
+    /// Number of requests by latency: less than 1, 2, 4, … microseconds; the last number is for all longer ones.
+    #[serde(default)]
+    pub latencies: Vec<u64>,
+}
+
+/// Waits in microseconds, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Waits {
+    /// Waits for a server.
+    pub network_us: u64,
+    /// Waits for a local file.
+    pub disk_us: u64,
+    /// Decompression and verification.
+    pub processing_us: u64,
+    /// Waits for a thread or a free descriptor.
+    pub thread_us: u64,
+}
+
+impl Waits {
+    /// Returns the waits with the names of their causes.
+    pub const fn by_cause(&self) -> [(&'static str, u64); 4] {
+        [
+            ("network", self.network_us),
+            ("disk", self.disk_us),
+            ("processing", self.processing_us),
+            ("thread", self.thread_us),
+        ]
+    }
+}
+
+impl From<WaitTimes> for Waits {
+    fn from(times: WaitTimes) -> Self {
+        let [network_us, disk_us, processing_us, thread_us] = times.all().map(micros);
+        Self { network_us, disk_us, processing_us, thread_us }
+    }
+}
+
+/// Resources of the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Process {
+    /// Microseconds of processor time in the daemon.
+    pub cpu_user_us: u64,
+    /// Microseconds of processor time in the kernel on its behalf.
+    pub cpu_system_us: u64,
+    /// Bytes in memory.
+    pub resident_bytes: u64,
+    /// Number of open descriptors.
+    pub descriptors: u64,
+    /// Limit of open descriptors.
+    pub descriptors_limit: u64,
 }
 
 /// State of the cache.
@@ -207,9 +273,16 @@ impl From<&esker_fuse::OpcodeCounters> for Requests {
             requests: counters.requests,
             errors: counters.errors,
             parked: counters.parked,
-            busy_us: u64::try_from(counters.busy.as_micros()).unwrap_or(u64::MAX),
+            busy_us: micros(counters.busy),
+            latency_us: micros(counters.latency),
+            waits: counters.waits.into(),
+            latencies: counters.latencies.to_vec(),
         }
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Seconds since the epoch; a time before it counts as the epoch.
@@ -281,10 +354,13 @@ mod tests {
              route.servers.name route.servers.out route.servers.since route.servers.why window",
             ": nodes notifications",
             "offline: reason since",
-            ": pid published",
+            ": pid",
+            "process: cpu_system_us cpu_user_us descriptors descriptors_limit resident_bytes",
+            ": published",
             "push: connected events failure url",
             ": repository",
-            "requests: busy_us errors name parked requests",
+            "requests: busy_us errors latencies latency_us name parked requests waits.disk_us waits.network_us \
+             waits.processing_us waits.thread_us",
             ": revision root_hash shown_with since tag url",
             "view: catalogs failures held lists lookups misses reads switches xattrs",
             ": waiting whitelist_expires",

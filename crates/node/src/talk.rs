@@ -18,8 +18,10 @@ use esker_view::View;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::attributes::direct_seconds;
+use crate::metrics::{Affair, affairs};
 use crate::mounted::{Content, Served};
 use crate::repository::Repository;
+use crate::status::MountStatus;
 
 /// Maximum length of a command in bytes.
 const COMMAND_MAX: usize = 1024;
@@ -66,10 +68,16 @@ fn listen(options: &TalkOptions) -> io::Result<UnixListener> {
     let _ = fs::remove_file(&new);
     let listener = UnixListener::bind(&new)?;
     let put = fs::set_permissions(&new, Permissions::from_mode(0o660))
-        .and_then(|()| options.owner.map_or(Ok(()), |owner| chown(&new, Some(owner), None)))
+        .and_then(|()| options.owner.map_or(Ok(()), |owner| give(&new, owner)))
         .and_then(|()| fs::rename(&new, path));
     put.inspect_err(|_| drop(fs::remove_file(&new)))?;
     Ok(listener)
+}
+
+/// Changes the owner, which a confined process may not.
+fn give(socket: &Path, owner: u32) -> io::Result<()> {
+    let socket = socket.to_owned();
+    esker_threads::unconfined::run("giving", move || chown(socket, Some(owner), None))?
 }
 
 /// Returns true if a process listens at the socket, without waiting for it.
@@ -158,11 +166,22 @@ fn answer(
             servers.timings.proxy.as_secs(),
             direct_seconds(servers)
         ),
+        "internal affairs" => internal_affairs(&served.known_status()?),
         "cache size" => size(&status()),
         "cache limit get" => format!("{}\n", status().cache.quota / MEGABYTE),
         "cache instance" => format!("Esker's cache at {}\n", repository.store.cache().display()),
         _ => return None,
     })
+}
+
+/// Returns the counters that the reference client has, too, in its form.
+fn internal_affairs(status: &MountStatus) -> String {
+    let mut text = "Raw Counters:\nName|Value|Description\n".to_owned();
+    for Affair { name, value, help, .. } in affairs(status) {
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "{name}|{value}|{help}");
+    }
+    text
 }
 
 fn size(status: &StoreStatus) -> String {

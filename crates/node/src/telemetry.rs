@@ -10,7 +10,8 @@ use std::time::{Duration, SystemTime};
 use esker_config::Telemetry;
 use esker_store::{ComposeDatagram, Datagrams, StoreError};
 
-use crate::mounted::{Content, Served};
+use crate::metrics::affairs;
+use crate::mounted::Served;
 
 /// Values by name.
 type Counted = BTreeMap<&'static str, u64>;
@@ -58,45 +59,9 @@ fn compose(to: &Telemetry, name: &str, now: &Counted, before: Option<&Counted>, 
 
 /// Returns the counters now, from memory; `None` for an image.
 fn count(served: &Served) -> Option<(String, Counted)> {
-    let Content::Repository(repository, view) = &served.content else { return None };
-    let (view, store) = (view.status(), repository.store.known_status());
-    let session = served.session.counters();
-    let route = &store.network.route;
-    let mut counted: Counted = [
-        ("cvmfs.n_fs_open", "OPEN"),
-        ("cvmfs.n_fs_dir_open", "OPENDIR"),
-        ("cvmfs.n_fs_lookup", "LOOKUP"),
-        ("cvmfs.n_fs_stat", "GETATTR"),
-        ("cvmfs.n_fs_statfs", "STATFS"),
-        ("cvmfs.n_fs_read", "READ"),
-        ("cvmfs.n_fs_readlink", "READLINK"),
-        ("cvmfs.n_fs_forget", "FORGET"),
-    ]
-    .map(|(name, request)| (name, session.requests(request)))
-    .into();
-    counted.extend([
-        ("cvmfs.n_io_error", view.counters.failures),
-        ("catalog_mgr.catalog_revision", view.revision),
-        ("download.sz_transferred_bytes", store.network.received_bytes),
-        ("download.n_requests", store.network.requests),
-        ("download.n_retries", route.retries),
-        ("download.n_proxy_failover", route.proxy_failovers),
-        ("download.n_host_failover", route.server_failovers),
-        ("fetch.n_downloads", store.traffic.fetched),
-        ("fetch.n_invocations", store.traffic.hits.saturating_add(store.traffic.fetched)),
-        ("esker.n_waiting", session.waiting),
-        ("esker.n_held", view.counters.held),
-        ("esker.n_catalogs", view.counters.catalogs),
-        ("esker.n_switches", view.counters.switches),
-        ("esker.n_misses", view.counters.misses),
-        ("esker.is_offline", u64::from(view.offline.is_some())),
-        ("esker.sz_cache", store.cache.used),
-        ("esker.sz_cache_limit", store.cache.quota),
-        ("esker.n_evicted", store.cache.evicted),
-        ("esker.n_disk_errors", store.cache.disk_errors),
-        ("esker.n_recoveries", route.recoveries),
-    ]);
-    Some((view.repository, counted))
+    let status = served.known_status()?;
+    let counted = affairs(&status).into_iter().map(|affair| (affair.name, affair.value)).collect();
+    Some((status.repository, counted))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ mod sequences;
 mod walker;
 
 pub use pending::{Arrival, PrefetchEvent, PrefetchListener};
-pub use recording_tree::{RecordingTree, ReplayGate};
+pub use recording_tree::{HeldBack, RecordingTree, ReplayGate};
 pub use replayer::ReplayerCommand;
 pub use sequences::{NAME, NAMES, NamedStep, Observation, PART, Prediction, SequenceStore, Sequences};
 pub use walker::replay;

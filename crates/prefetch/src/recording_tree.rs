@@ -13,6 +13,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,8 @@ struct RecorderState {
     recorded: Mutex<Recorded>,
     queue: ReplayQueue,
     near: ReplayGate,
+    /// Number of reasons not to replay: see [`RecordingTree::hold_back`].
+    held_back: AtomicUsize,
 }
 
 struct Recorded {
@@ -101,8 +104,12 @@ impl RecordingTree {
             negative: NegativeLookups::default(),
             arrived: None,
         };
-        let shared =
-            Arc::new(RecorderState { recorded: Mutex::new(recorded), queue: ReplayQueue::default(), near });
+        let shared = Arc::new(RecorderState {
+            recorded: Mutex::new(recorded),
+            queue: ReplayQueue::default(),
+            near,
+            held_back: AtomicUsize::new(0),
+        });
         let works = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("replayer".into())
@@ -124,7 +131,7 @@ impl RecordingTree {
         let units = range.start.div_ceil(UNIT)..end.min(NAMES.into());
         let units = units.take(WAITING_MAX.saturating_sub(steps.len()));
         steps.extend(units.filter_map(|unit| Some((Arc::clone(&path), u32::try_from(unit).ok()?))));
-        self.shared.queue.put(steps);
+        self.shared.replay(steps);
     }
 
     /// Replays lookups in a folder in which programs will probably read, and whose entries are available.
@@ -135,7 +142,7 @@ impl RecordingTree {
         let folder = if folder.is_empty() { ROOT } else { folder };
         let steps = self.shared.recorded.lock().negative.ahead(folder);
         if !steps.is_empty() {
-            self.shared.queue.put(steps);
+            self.shared.replay(steps);
         }
     }
 
@@ -149,6 +156,13 @@ impl RecordingTree {
         while state.pause && !state.closed && !queue.idle.wait_until(&mut state, until).timed_out() {}
     }
 
+    /// Replays nothing until the returned guard is dropped, so that each program sends its own requests.
+    pub fn hold_back(&self) -> HeldBack {
+        self.shared.held_back.fetch_add(1, Ordering::Relaxed);
+        self.pause();
+        HeldBack(Arc::clone(&self.shared))
+    }
+
     /// Stops the replayer and saves the sequences.
     pub fn close(&self) {
         self.shared.queue.state.lock().closed = true;
@@ -160,6 +174,15 @@ impl RecordingTree {
     }
 }
 
+/// A reason not to replay, until it is dropped.
+pub struct HeldBack(Arc<RecorderState>);
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        self.0.held_back.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Drop for RecordingTree {
     fn drop(&mut self) {
         self.close();
@@ -167,6 +190,16 @@ impl Drop for RecordingTree {
 }
 
 impl RecorderState {
+    /// Returns true if recorded requests may be replayed for programs that run now.
+    fn may_replay(&self) -> bool {
+        self.held_back.load(Ordering::Relaxed) == 0
+    }
+
+    /// Queues steps for the replayer, unless it is held back.
+    fn replay(&self, steps: Vec<NamedStep>) {
+        self.queue.put(if self.may_replay() { steps } else { Vec::new() });
+    }
+
     fn work(&self, store: &SequenceStore, mut replayer: Replayer) {
         while let Some(steps) = self.queue.next(|dirty| dirty || replayer.is_running()) {
             if steps.is_empty() {
@@ -204,7 +237,7 @@ impl RecorderState {
         let dirties = recorded.sequences.is_changed() && !was_changed;
         drop(recorded);
         if dirties || !next.is_empty() {
-            self.queue.put(if next.is_empty() || (self.near)() { next } else { Vec::new() });
+            self.replay(if next.is_empty() || (self.near)() { next } else { Vec::new() });
         }
         Some(path)
     }
@@ -213,7 +246,7 @@ impl RecorderState {
     fn record_negative(&self, path: &[u8]) {
         let steps = self.recorded.lock().negative.record_negative(path);
         if !steps.is_empty() {
-            self.queue.put(steps);
+            self.replay(steps);
         }
     }
 }
@@ -312,6 +345,13 @@ impl Tree for RecordingTree {
         let units = (offset / UNIT..end.div_ceil(UNIT)).filter_map(|unit| u32::try_from(unit).ok());
         self.shared.record(node.key, None, units.filter(|unit| *unit < NAMES));
         self.tree.read(node, offset, len, reply);
+    }
+
+    fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        self.tree.path(node).or_else(|| {
+            let path = self.shared.recorded.lock().paths.of(node.key)?;
+            Some(if *path == *ROOT { Vec::new() } else { path.to_vec() })
+        })
     }
 
     fn unreadable(&self, node: &Node, offset: u64, len: usize) {

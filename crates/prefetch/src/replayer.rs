@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use esker_threads::unconfined;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
@@ -99,8 +100,11 @@ impl Replayer {
         while matches!(process.try_wait(), Ok(None)) {
             if begun.elapsed() > GRACE {
                 // If the kernel does not end the process yet, it does when the mount ends.
-                let _ = process.kill();
-                return self.killed.push(process);
+                let killed = unconfined::run("ending", move || {
+                    let _ = process.kill();
+                    process
+                });
+                return self.killed.extend(killed);
             }
             // There is no waiting for a process with a deadline before Linux 5.3.
             std::thread::sleep(Duration::from_millis(1));
@@ -118,7 +122,8 @@ fn start(command: &ReplayerCommand) -> io::Result<(Child, ChildStdin)> {
     let mut process = Command::new(&command.program);
     command.directory.iter().for_each(|directory| _ = process.current_dir(directory));
     process.args(&command.arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut process = process.spawn()?;
+    // A confined process may start no programs.
+    let mut process = unconfined::run("starting", move || process.spawn())??;
     let pipe = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
     fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
     Ok((process, pipe))

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
-use std::io;
+use std::io::{self, Write as _};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,8 @@ use hyper::header::{
 use hyper::{Response, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::file::Opened;
+use crate::date;
+use crate::file::{Content, Opened};
 use crate::pages::{POLICY, Page};
 use crate::range::{RequestedRange, wanted};
 use crate::route::Allowed;
@@ -30,9 +31,12 @@ use crate::transport::shares::Share;
 
 /// Seconds for which changing files may be cached: more than 60, because squid keeps nothing shorter by
 /// default.
-const CHANGING_SECONDS: u32 = 61;
+pub(crate) const CHANGING_SECONDS: u32 = 61;
 /// Seconds for which objects may be cached.
 const OBJECT_SECONDS: u32 = 3 * 24 * 3600;
+
+/// Usual length of a head, for which room is made at once.
+const HEAD_USUAL: usize = 512;
 
 /// Name of the field that announces batches.
 const BATCH: HeaderName = HeaderName::from_static("esker-batch");
@@ -124,38 +128,54 @@ impl Answer {
     }
 
     /// Returns the response for hyper.
-    pub(crate) fn into_response(self) -> Response<Body> {
-        let left = self.len();
-        let Self { status, fields, file, body, permit } = self;
-        let pieces = Pieces { pieces: body.into(), file: file.map(Arc::new), permit, reading: None, left };
-        let mut response = Response::new(Body::pieces(pieces));
+    pub(crate) fn into_response(mut self) -> Response<Body> {
+        let (status, fields) = (self.status, std::mem::take(&mut self.fields));
+        let mut response = Response::new(Body::pieces(self.into_pieces()));
         *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
         response.headers_mut().extend(fields);
         response
     }
 
     /// Returns the bytes of a last response of HTTP/1.1, which hyper has no part in.
-    pub(crate) fn whole(&self, date: &str) -> Vec<u8> {
-        let mut whole = format!(
-            "HTTP/1.1 {} {}\r\nDate: {date}\r\nServer: esker\r\nContent-Length: {}\r\nConnection: close\r\n",
-            self.status,
-            words(self.status),
-            self.len()
-        )
-        .into_bytes();
-        for (name, value) in &self.fields {
-            whole.extend_from_slice(name.as_str().as_bytes());
-            whole.extend_from_slice(b": ");
-            whole.extend_from_slice(value.as_bytes());
-            whole.extend_from_slice(b"\r\n");
-        }
-        whole.extend_from_slice(b"\r\n");
+    pub(crate) fn whole(&self) -> Vec<u8> {
+        let mut whole = self.head("HTTP/1.1", Some("close"));
         for piece in &self.body {
             if let Piece::Bytes(bytes) = piece {
                 whole.extend_from_slice(bytes);
             }
         }
         whole
+    }
+
+    /// Returns the head of a response of HTTP/1, which hyper has no part in.
+    pub(crate) fn head(&self, version: &str, connection: Option<&str>) -> Vec<u8> {
+        let mut head = Vec::with_capacity(HEAD_USUAL);
+        let len = self.len();
+        date::with_now(|date| {
+            // Writing to memory succeeds.
+            let _ = write!(
+                head,
+                "{version} {} {}\r\nDate: {date}\r\nServer: esker\r\nContent-Length: {len}\r\n",
+                self.status,
+                words(self.status),
+            );
+        });
+        let fields = self.fields.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let last = connection.map(|connection| ("connection", connection.as_bytes()));
+        for (name, value) in fields.chain(last) {
+            for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+                head.extend_from_slice(part);
+            }
+        }
+        head.extend_from_slice(b"\r\n");
+        head
+    }
+
+    /// Returns the body.
+    pub(crate) fn into_pieces(self) -> Pieces {
+        let left = self.len();
+        let Self { file, body, permit, .. } = self;
+        Pieces { pieces: body.into(), file: file.map(Arc::new), permit, reading: None, left }
     }
 
     /// Returns the length of the body.
@@ -231,7 +251,10 @@ impl Answer {
         };
         let lifetime = if tag.is_some() { OBJECT_SECONDS } else { CHANGING_SECONDS };
         let mut answer = Self::new(OK).with(CACHE_CONTROL, format!("max-age={lifetime}"));
-        answer.file = Some(content);
+        match content {
+            Content::File(file) => answer.file = Some(file),
+            Content::Bytes(_) => return Self::failure(BROKEN),
+        }
         if let Some(tag) = &tag {
             answer.fields.push((ETAG, value(tag)));
         }

@@ -3,6 +3,7 @@
 //! The response is made in memory, so its size is bounded, and so is the number made at once.
 
 use std::io::Read;
+use std::sync::Arc;
 
 use esker_format::batch::Writer;
 use esker_format::name::RepositoryName;
@@ -21,7 +22,7 @@ pub(crate) const FOR_ONE_ADDRESS: usize = 16;
 /// Makes a batch of the objects that exist and fit; others have to be requested one by one.
 pub(crate) fn make(repositories: &Repositories, repository: &RepositoryName, names: &[ObjectName]) -> Answer {
     let folders = repositories.candidates(repository).filter_map(|folder| folder.beneath().ok());
-    let folders: Vec<Beneath> = folders.collect();
+    let folders: Vec<_> = folders.collect();
     let mut writer = Writer::new();
     let mut whole = true;
     for (at, name) in names.iter().enumerate() {
@@ -45,7 +46,7 @@ pub(crate) fn nothing(names: &[ObjectName]) -> Answer {
 }
 
 /// Reads an object of at most `room` bytes.
-fn read(folders: &[Beneath], name: &ObjectName, room: usize) -> Option<Vec<u8>> {
+fn read(folders: &[Arc<Beneath>], name: &ObjectName, room: usize) -> Option<Vec<u8>> {
     let path = name.path();
     let opened = folders.iter().find_map(|folder| file(folder, &path).ok())?;
     let len = usize::try_from(opened.len).ok().filter(|len| *len <= room)?;

@@ -124,6 +124,11 @@ impl Counters {
         self.bytes.fetch_add(sent.unwrap_or(0), Ordering::Relaxed);
     }
 
+    /// Returns true if each request is logged.
+    pub(crate) fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
     /// Returns what a log line says of a request; `None` without a log.
     pub(crate) fn line(&self, parts: &Parts, client: SocketAddr) -> Option<Box<Line>> {
         self.log.as_ref().map(|_| Box::new(Line::of(parts, client)))

@@ -1,5 +1,6 @@
 //! Formats times for HTTP headers.
 
+use std::cell::RefCell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use esker_format::time::UnixTime;
@@ -17,6 +18,20 @@ pub(crate) fn now() -> UnixTime {
 pub(crate) fn http(time: UnixTime) -> String {
     let seconds = u64::try_from(time.0).unwrap_or(0).min(LAST);
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+/// Passes the current time in the form of [`http`] to `take`. Each thread keeps the text for a second.
+pub(crate) fn with_now<T>(take: impl FnOnce(&str) -> T) -> T {
+    thread_local! {
+        static KEPT: RefCell<(UnixTime, String)> = const { RefCell::new((UnixTime(i64::MIN), String::new())) };
+    }
+    let time = now();
+    KEPT.with_borrow_mut(|(kept, text)| {
+        if *kept != time {
+            (*kept, *text) = (time, http(time));
+        }
+        take(text)
+    })
 }
 
 /// Returns a time like `18/Oct/2024:08:01:07 +0000`, as logs of web servers have it.

@@ -1,33 +1,107 @@
 //! Opens files of repositories, such that only regular files below the repository's folder are ever sent.
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use esker_store::{Beneath, Links};
+use parking_lot::Mutex;
+
+/// Largest number of folders of one root that stay open.
+const OPEN_MAX: usize = 256;
 
 /// A file, and its length at the time of opening.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) file: File,
+    pub(crate) file: Content,
     pub(crate) len: u64,
+}
+
+/// Content of an opened file.
+#[derive(Debug)]
+pub(crate) enum Content {
+    File(File),
+    /// Bytes that are not read yet.
+    Bytes(Bytes),
+}
+
+impl Opened {
+    pub(crate) fn of(file: File, len: u64) -> Self {
+        Self { file: Content::File(file), len }
+    }
+}
+
+impl From<Bytes> for Opened {
+    fn from(bytes: Bytes) -> Self {
+        Self { len: bytes.len() as u64, file: Content::Bytes(bytes) }
+    }
+}
+
+impl Read for Content {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.read(room),
+            Self::Bytes(bytes) => {
+                let read = bytes.split_to(room.len().min(bytes.len()));
+                if let Some(room) = room.get_mut(..read.len()) {
+                    room.copy_from_slice(&read);
+                }
+                Ok(read.len())
+            }
+        }
+    }
+}
+
+/// Opens files of a repository that is no folder of this machine. It blocks.
+pub(crate) trait OpenStored: Send + Sync {
+    fn open(&self, path: &str) -> io::Result<Opened>;
 }
 
 /// The folder of a repository, or of several: owners of repositories may put links there, which are followed only as far as
 /// the administrator says.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Folder {
     root: PathBuf,
     /// Name of the repository, if the folder holds several.
     inside: Option<String>,
     links: Arc<Links>,
+    /// Opens the files in place of the folder, whose path is then an address.
+    stored: Option<Arc<dyn OpenStored>>,
+    /// Folders that are open, shared by all folders of one root.
+    open: Arc<Mutex<HashMap<Option<String>, OpenFolder>>>,
+}
+
+/// An open folder, which stays in use while its path leads to it.
+struct OpenFolder {
+    /// Device and inode.
+    identity: (u64, u64),
+    beneath: Arc<Beneath>,
+}
+
+impl std::fmt::Debug for Folder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.path().fmt(f)
+    }
 }
 
 impl Folder {
     /// Creates the folder that the administrator named.
     pub(crate) fn named(root: &Path, links: &Arc<Links>) -> Self {
-        Self { root: root.to_owned(), inside: None, links: links.clone() }
+        Self { root: root.to_owned(), inside: None, links: links.clone(), stored: None, open: Arc::default() }
+    }
+
+    /// Creates the folder of a repository at an address.
+    pub(crate) fn stored(address: String, stored: Arc<dyn OpenStored>) -> Self {
+        let links = Arc::new(Links::Into(Vec::new()));
+        Self { root: address.into(), inside: None, links, stored: Some(stored), open: Arc::default() }
+    }
+
+    /// Returns true if it is a folder of this machine.
+    pub(crate) fn is_local(&self) -> bool {
+        self.stored.is_none()
     }
 
     /// Returns the folder of a repository in it.
@@ -42,7 +116,10 @@ impl Folder {
 
     /// Opens a regular file below it.
     pub(crate) fn open(&self, path: &str) -> io::Result<Opened> {
-        file(&self.beneath()?, path)
+        match &self.stored {
+            Some(stored) => stored.open(path),
+            None => file(&*self.beneath()?, path),
+        }
     }
 
     /// Returns true if the file exists.
@@ -66,12 +143,26 @@ impl Folder {
     }
 
     /// Opens the folder itself, to open several files below it.
-    pub(crate) fn beneath(&self) -> io::Result<Beneath> {
-        let root = Beneath::open(&self.root, &self.links)?;
-        match &self.inside {
-            Some(inside) => root.enter(Path::new(inside)),
-            None => Ok(root),
+    pub(crate) fn beneath(&self) -> io::Result<Arc<Beneath>> {
+        // One call in place of the four that open and close the folders on the way.
+        let facts = rustix::fs::stat(self.path())?;
+        let identity = (facts.st_dev, facts.st_ino);
+        if let Some(known) = self.open.lock().get(&self.inside).filter(|known| known.identity == identity) {
+            return Ok(known.beneath.clone());
         }
+        let root = Beneath::open(&self.root, &self.links)?;
+        let beneath = match &self.inside {
+            Some(inside) => root.enter(Path::new(inside))?,
+            None => root,
+        };
+        let beneath = Arc::new(beneath);
+        let mut open = self.open.lock();
+        if open.len() >= OPEN_MAX {
+            open.clear();
+        }
+        // What was opened may be a later folder than that of `identity`: it is then opened again next time.
+        open.insert(self.inside.clone(), OpenFolder { identity, beneath: beneath.clone() });
+        Ok(beneath)
     }
 }
 
@@ -82,5 +173,5 @@ pub(crate) fn file(folder: &Beneath, path: &str) -> io::Result<Opened> {
         io::ErrorKind::InvalidInput => io::ErrorKind::NotFound.into(),
         _ => error,
     })?;
-    Ok(Opened { file, len: facts.len() })
+    Ok(Opened::of(file, facts.len()))
 }

@@ -109,14 +109,19 @@ impl Metrics {
     }
 }
 
-/// Returns the text of all metrics.
-pub(crate) fn write(counters: &Arc<Counters>, repositories: Vec<RepositoryHealth>) -> String {
+/// Returns the text of all metrics, those in `further` included.
+pub(crate) fn write_with(
+    counters: &Arc<Counters>,
+    repositories: Vec<RepositoryHealth>,
+    further: &str,
+) -> String {
     let mut text = String::new();
     let mut now = Registry::with_prefix("esker");
     now.register_collector(Box::new(Now { counters: counters.clone(), repositories }));
     // Writing to a string succeeds.
     let _ = text::encode_registry(&mut text, &counters.metrics.registry);
     let _ = text::encode_registry(&mut text, &now);
+    text.push_str(further);
     let _ = text::encode_eof(&mut text);
     text
 }

@@ -27,10 +27,10 @@ mod place;
 mod respond;
 mod revisions;
 mod spool;
+mod storage_options;
 mod target;
 mod upstream;
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +44,13 @@ pub use self::destinations::{AllowedHost, DestinationError, Upstream};
 pub use self::disk::CacheError;
 pub use self::heads::FindKeys;
 pub use self::listener::ProxyServer;
+pub use self::storage_options::{RepositoryStorage, StorageOptions};
+
+pub(crate) use self::failure::Failure;
+pub(crate) use self::objects::Object;
+pub(crate) use self::respond::failed;
+pub(crate) use self::target::{Folder as StorageFolder, Wanted};
+pub(crate) use self::upstream::ObjectQuery;
 
 use self::catalogs::Catalogs;
 use self::destinations::Destinations;
@@ -53,16 +60,13 @@ use self::heads::{HeadCounters, HeadOptions, Heads};
 use self::objects::{ObjectCounters, Objects};
 use self::peers::Peers;
 use self::place::{Place, Places};
-use self::spool::CacheSpool;
 use self::target::Folder;
 use self::upstream::UpstreamOptions;
 use crate::counters::Counters;
-use crate::server::Options;
+use crate::options::{Options, ServeError};
 
 /// Age of an object's recorded last use at which a further use is recorded.
 const RECORD_USE: Duration = Duration::from_secs(600);
-/// Part of the cache that one object may take: a large one is there twice while it is received.
-const OBJECT_PART: u64 = 4;
 
 /// Options of a proxy.
 #[derive(Clone)]
@@ -130,7 +134,7 @@ pub enum ProxyError {
     Threads(#[from] StoreError),
     /// The server side could not be started.
     #[error(transparent)]
-    Serve(#[from] crate::ServeError),
+    Serve(#[from] ServeError),
 }
 
 /// Counters of requests.
@@ -170,20 +174,54 @@ impl ProxyState {
         };
         let record_use = options.record_use.unwrap_or(RECORD_USE);
         let cache = Arc::new(DiskCache::open(&options.cache, options.cache_size, record_use)?);
-        let id = RandomState::new().hash_one(std::process::id());
-        let upstream = upstream::Upstream::start(UpstreamOptions {
+        let upstream = UpstreamOptions {
             destinations,
             authorities: options.authorities,
             peers,
-            spool: Arc::new(CacheSpool(cache.clone())),
-            object_max: (options.cache_size / OBJECT_PART).max(1),
-            via: format!("1.1 esker-{id:016x}"),
-        })?;
+            ..UpstreamOptions::of(&cache)
+        };
+        let heads = HeadOptions {
+            age: options.head_age,
+            stale_age: options.stale_age,
+            lifetime: None,
+            keys: options.keys,
+        };
+        Ok(Self::start(cache, upstream, heads, serving, served)?)
+    }
+
+    /// Opens repositories in object storage, with a cache in this folder. Their files that change are valid for
+    /// `lifetime`, whether or not the storage can be read.
+    pub(crate) fn of_storages(
+        options: StorageOptions,
+        lifetime: Duration,
+        serving: &Options,
+        served: Arc<Counters>,
+    ) -> Result<Self, ServeError> {
+        let cache = Arc::new(DiskCache::open(&options.cache, options.cache_size, RECORD_USE)?);
+        let upstream = UpstreamOptions { storages: options.repositories, ..UpstreamOptions::of(&cache) };
+        let heads = HeadOptions {
+            age: options.head_age,
+            stale_age: lifetime,
+            lifetime: Some(lifetime),
+            // Clients verify signatures; a server hands on what was published.
+            keys: Arc::new(|_| None),
+        };
+        Ok(Self::start(cache, upstream, heads, serving, served)?)
+    }
+
+    fn start(
+        cache: Arc<DiskCache>,
+        upstream: UpstreamOptions,
+        heads: HeadOptions,
+        serving: &Options,
+        served: Arc<Counters>,
+    ) -> Result<Self, StoreError> {
+        let upstream = upstream::Upstream::start(upstream)?;
         let objects =
             Arc::new(Objects { cache, upstream: Arc::new(upstream), counters: ObjectCounters::default() });
         let heads = Heads {
             objects: objects.clone(),
-            options: HeadOptions { age: options.head_age, stale_age: options.stale_age, keys: options.keys },
+            options: heads,
             counters: HeadCounters::default(),
             catalogs: Arc::new(Catalogs::new()),
         };

@@ -79,6 +79,19 @@ impl Repositories {
         Ok(repositories)
     }
 
+    /// Adds repositories that are no folders of this machine.
+    pub(crate) fn add(&mut self, folders: Vec<(RepositoryName, Folder)>) -> Result<(), RootError> {
+        let known: BTreeMap<_, _> = self.all().into_iter().collect();
+        for (name, folder) in folders {
+            if let Some(first) = known.get(&name) {
+                let (first, second) = (first.path(), folder.path());
+                return Err(RootError::Twice { name: name.as_str().to_owned(), first, second });
+            }
+            self.roots.push(Root::One(name, folder));
+        }
+        Ok(())
+    }
+
     /// Returns the names of all repositories that currently exist, as in their URLs.
     pub fn names(&self) -> Vec<RepositoryName> {
         self.all().into_iter().map(|(name, _)| name).collect()
@@ -117,6 +130,9 @@ impl Repositories {
         self.roots.iter().find_map(|root| {
             let (Root::One(_, folder) | Root::Many(folder)) = root;
             let path = folder.path();
+            if !folder.is_local() {
+                return None;
+            }
             std::fs::read_dir(&path).err().map(|error| (path, error))
         })
     }

@@ -99,7 +99,8 @@ async fn state(site: &Site) -> Option<Vec<RepositoryHealth>> {
 
 async fn measured(State(site): State<Arc<Site>>) -> Answer {
     let Some(state) = state(&site).await else { return Answer::failure(BROKEN) };
-    Answer::current(metrics::CONTENT_TYPE, metrics::write(&site.counters, state))
+    let further = site.storages.as_ref().map(|storages| storages.metrics()).unwrap_or_default();
+    Answer::current(metrics::CONTENT_TYPE, metrics::write_with(&site.counters, state, &further))
 }
 
 async fn servermon(State(site): State<Arc<Site>>, uri: Uri) -> Answer {

@@ -1,7 +1,6 @@
 //! The server: a bounded number of connections, each an asynchronous task, and a shutdown that waits for responses in progress.
 
 use std::future::poll_fn;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::task::Poll;
@@ -10,14 +9,13 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::access_log::AccessLog;
 use crate::counters::Counters;
 pub use crate::counters::Served;
-use crate::geo::GeoDatabase;
-
+pub use crate::options::{Options, ServeError};
 use crate::repositories::Repositories;
 use crate::routes;
 use crate::site::{Files, Pages, Site};
+use crate::storages::Storages;
 use crate::tls::TlsFiles;
 use crate::transport::accept::accept;
 use crate::transport::{Handler, Limits, State, Transport};
@@ -31,37 +29,8 @@ const MONITORS_MAX: usize = 64;
 
 /// Number of threads that read the content of responses.
 const READERS: usize = 4;
-
-/// Failure to start the server.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The address can't be used.
-    #[error("can't listen at {address}")]
-    Listen {
-        /// Address to listen at.
-        address: SocketAddr,
-        /// The I/O error.
-        source: io::Error,
-    },
-    /// The threads could not be started.
-    #[error("can't start the threads of the server")]
-    Threads(#[source] io::Error),
-}
-
-/// What a server does beyond answering requests.
-#[derive(Debug, Default)]
-pub struct Options {
-    /// Limits for clients.
-    pub limits: Limits,
-    /// Certificate and key; without them the server speaks no TLS.
-    pub tls: Option<Arc<TlsFiles>>,
-    /// Log of requests.
-    pub access_log: Option<AccessLog>,
-    /// Listening socket for metrics; without one they are at `/metrics` of the other sockets.
-    pub metrics: Option<TcpListener>,
-    /// Database of the Geo-API.
-    pub geo: Option<Arc<GeoDatabase>>,
-}
+/// The same if there are repositories in object storage, which some of these threads wait for.
+const READERS_OF_STORAGE: usize = 16;
 
 /// A server that listens and does not reply yet.
 pub struct Server {
@@ -72,6 +41,7 @@ pub struct Server {
     transport: Arc<Transport>,
     /// The socket for metrics.
     monitor: Option<(TcpListener, Arc<Transport>)>,
+    storages: Option<Arc<Storages>>,
 }
 
 /// Stops a server from another thread.
@@ -106,13 +76,21 @@ impl Server {
     /// Creates a server of repositories for listening sockets.
     pub fn new(
         listeners: Vec<TcpListener>,
-        repositories: Repositories,
+        mut repositories: Repositories,
         options: Options,
     ) -> Result<Self, ServeError> {
         let counters = Arc::new(Counters::new(options.access_log.clone()));
-        let site = Site::new(repositories, &options.limits, counters.clone(), options.geo.clone());
+        let storages = options.storages.clone();
+        let storages = storages.map(|storages| Storages::open(storages, &options, counters.clone()));
+        let storages = storages.transpose()?;
+        if let Some(storages) = &storages {
+            repositories.add(storages.folders())?;
+        }
+        let site =
+            Site::new(repositories, storages.clone(), &options.limits, counters.clone(), options.geo.clone());
         let files = Arc::new(Files::new(site.clone(), options.metrics.is_none()));
-        Self::of(listeners, (files, Arc::new(Pages(routes::of_metrics(site)))), counters, options)
+        let pages = Arc::new(Pages(routes::of_metrics(site)));
+        Ok(Self { storages, ..Self::of(listeners, (files, pages), counters, options)? })
     }
 
     /// Creates a server whose requests `handler` answers, and `monitor` those at the socket for metrics.
@@ -123,10 +101,11 @@ impl Server {
         options: Options,
     ) -> Result<Self, ServeError> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let readers = if options.storages.is_some() { READERS_OF_STORAGE } else { READERS };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             // Workers wait for the disk where a file system can't tell what is in memory, so more of them than cores.
             .worker_threads((2 * cores).max(8))
-            .max_blocking_threads(READERS)
+            .max_blocking_threads(readers)
             .thread_name("serve")
             .enable_all()
             .build()
@@ -147,7 +126,7 @@ impl Server {
             let limits = Limits { connections: MONITORS_MAX, ..Limits::default() };
             (listener, Transport::new(limits, monitor, Arc::default()))
         });
-        Ok(Self { runtime, listeners, address, tls: options.tls, transport, monitor })
+        Ok(Self { runtime, listeners, address, tls: options.tls, transport, monitor, storages: None })
     }
 
     /// Returns the address of the first listening socket.
@@ -163,8 +142,11 @@ impl Server {
 
     /// Serves until the server is stopped.
     pub fn run(self) -> Result<Served, ServeError> {
-        let Self { runtime, listeners, address, tls, transport, monitor } = self;
+        let Self { runtime, listeners, address, tls, transport, monitor, storages } = self;
         let taken = transport.clone();
+        if let Some(storages) = storages.clone() {
+            runtime.spawn(async move { storages.look().await });
+        }
         let cut = runtime.block_on(async move {
             let slots = Arc::new(Semaphore::new(taken.limits.connections));
             let monitors = Arc::new(Semaphore::new(MONITORS_MAX));
@@ -189,9 +171,16 @@ impl Server {
             .await;
             let all = u32::try_from(taken.limits.connections).unwrap_or(u32::MAX);
             let ended = timeout(taken.limits.grace, slots.acquire_many(all)).await.is_ok();
-            Ok(if ended { 0 } else { (taken.limits.connections - slots.available_permits()) as u64 })
+            Ok::<_, ServeError>(if ended {
+                0
+            } else {
+                (taken.limits.connections - slots.available_permits()) as u64
+            })
         })?;
         runtime.shutdown_background();
+        if let Some(storages) = storages {
+            storages.close();
+        }
         Ok(Served { cut, ..transport.counters.so_far() })
     }
 }

@@ -25,6 +25,7 @@ use crate::pages;
 use crate::repositories::Repositories;
 use crate::route::{self, Allowed, Route};
 use crate::routes;
+use crate::storages::Storages;
 use crate::transport::Limits;
 use crate::transport::body::{Body, Step};
 use crate::transport::exchange::Exchange;
@@ -38,6 +39,8 @@ const PAGES: usize = 2;
 /// What handlers of routes share.
 pub(crate) struct Site {
     pub(crate) repositories: Arc<Repositories>,
+    /// Repositories in object storage, which are among the others, too.
+    pub(crate) storages: Option<Arc<Storages>>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) names: Arc<Mutex<Listing>>,
     pub(crate) dashboard: Arc<Dashboard>,
@@ -53,6 +56,7 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn new(
         repositories: Repositories,
+        storages: Option<Arc<Storages>>,
         limits: &Limits,
         counters: Arc<Counters>,
         geo: Option<Arc<GeoDatabase>>,
@@ -63,6 +67,7 @@ impl Site {
             dashboard: Arc::new(Dashboard::new(repositories.clone(), counters.traffic.clone())),
             page_permits: Semaphore::new(PAGES),
             repositories,
+            storages,
             counters,
             names: Arc::default(),
             batches: Arc::new(Semaphore::new(batch::AT_ONCE)),
@@ -93,6 +98,32 @@ impl Site {
             _ => {
                 self.counters.limited(Limit::Batches);
                 batch::nothing(names)
+            }
+        }
+    }
+
+    /// Returns the storages if the repository is in one of them.
+    fn stored(&self, repository: &RepositoryName) -> Option<&Arc<Storages>> {
+        self.storages.as_ref().filter(|storages| storages.has(repository))
+    }
+
+    /// Returns a batch of a repository in object storage.
+    async fn stored_batch(
+        &self,
+        call: &Call,
+        storages: &Storages,
+        repository: &RepositoryName,
+        names: Vec<ObjectName>,
+    ) -> Response<Body> {
+        let share = self.batch_shares.take_below(call.client().ip(), batch::FOR_ONE_ADDRESS);
+        match (share, self.batches.clone().try_acquire_owned()) {
+            (Some(share), Ok(permit)) => {
+                let answer = storages.batch(call, repository, names).await;
+                answer.map(|body| body.holding((permit, share)))
+            }
+            _ => {
+                self.counters.limited(Limit::Batches);
+                batch::nothing(&names).into_response()
             }
         }
     }
@@ -134,6 +165,10 @@ impl Site {
     }
 }
 
+fn kind(file: &Allowed) -> Kind {
+    if matches!(file, Allowed::Object(_)) { Kind::Object } else { Kind::Metadata }
+}
+
 /// Sends new revisions until the client or the server closes.
 fn told(mut stream: Stream, exchange: Arc<Exchange>) -> Step {
     Step(Box::pin(async move {
@@ -162,11 +197,19 @@ impl Files {
         }
         let (kind, mut response) = match route::find(&call.request.path) {
             Some(Route::File { repository, file }) => {
-                let kind = if matches!(file, Allowed::Object(_)) { Kind::Object } else { Kind::Metadata };
-                (kind, self.site.file(&call.request, &repository, &file).into_response())
+                let kind = kind(&file);
+                let response = match self.site.stored(&repository) {
+                    Some(storages) => storages.file(&call, &repository, file).await,
+                    None => self.site.file(&call.request, &repository, &file).into_response(),
+                };
+                (kind, response)
             }
             Some(Route::Batch { repository, names }) => {
-                (Kind::Batch, self.site.batch(&repository, &names, call.client().ip()).into_response())
+                let response = match self.site.stored(&repository) {
+                    Some(storages) => self.site.stored_batch(&call, storages, &repository, names).await,
+                    None => self.site.batch(&repository, &names, call.client().ip()).into_response(),
+                };
+                (Kind::Batch, response)
             }
             Some(Route::Revisions { repository }) => {
                 (Kind::Events, self.site.revisions(&call, repository).await)
@@ -204,6 +247,15 @@ impl Handler for Files {
     fn answer(self: Arc<Self>, call: Call) -> Answering {
         Box::pin(async move { self.respond(call).await })
     }
+
+    fn file(&self, path: &str) -> Option<(Kind, Answer)> {
+        let Some(Route::File { repository, file }) = route::find(path) else { return None };
+        // A file in object storage has to be waited for.
+        if self.site.stored(&repository).is_some() {
+            return None;
+        }
+        Some((kind(&file), self.site.file(&Request::get(), &repository, &file)))
+    }
 }
 
 #[cfg(test)]
@@ -218,7 +270,7 @@ mod tests {
 
     fn site(folder: &std::path::Path) -> Arc<Site> {
         let repositories = Repositories::open(&[folder.to_owned()]).expect("a folder");
-        Site::new(repositories, &Limits::default(), Arc::default(), None)
+        Site::new(repositories, None, &Limits::default(), Arc::default(), None)
     }
 
     fn runtime() -> tokio::runtime::Runtime {

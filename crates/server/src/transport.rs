@@ -14,6 +14,7 @@ pub(crate) mod gate;
 pub(crate) mod http2;
 mod limits;
 pub(crate) mod pending_clients;
+mod plain;
 pub(crate) mod request;
 pub(crate) mod shares;
 pub(crate) mod wire;
@@ -33,8 +34,10 @@ use self::exchange::Exchange;
 use self::pending_clients::PendingClients;
 use self::request::Request;
 use self::shares::Shares;
+use crate::answer::Answer;
 use crate::client_rate::ClientRate;
 use crate::counters::{Counters, Limit};
+use crate::metrics::Kind;
 
 pub(crate) use self::limits::State;
 pub use self::limits::{Limits, PENDING_MIN};
@@ -63,6 +66,12 @@ pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>
 pub(crate) trait Handler: Send + Sync + 'static {
     /// Answers a request with GET, HEAD or another method without a body.
     fn answer(self: Arc<Self>, call: Call) -> Answering;
+
+    /// Answers a GET that depends on its path alone, if that needs no waiting; `None` to be asked for the same by
+    /// [`Self::answer`].
+    fn file(&self, _path: &str) -> Option<(Kind, Answer)> {
+        None
+    }
 }
 
 /// State that all connections share.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use esker_threads::Pool;
+use esker_threads::waits::{WaitCause, timed};
 
 use crate::Options;
 use crate::cache::Cache;
@@ -179,7 +180,7 @@ impl Blocks {
                 Length::Exactly(exact) => {
                     let mut block: Arc<[u8]> = std::iter::repeat_n(0, exact).collect();
                     let out = Arc::get_mut(&mut block).expect("the block is not shared yet");
-                    match self.codec.decompress(stored, out) {
+                    match timed(WaitCause::Processing, || self.codec.decompress(stored, out)) {
                         Ok(length) if length == exact => Ok(block),
                         Ok(length) => Err(fault(format!("a block has {length} bytes instead of {exact}"))),
                         Err(error) => Err(fault(format!("a block can't be decompressed: {error}"))),
@@ -187,7 +188,7 @@ impl Blocks {
                 }
                 Length::UpTo(most) => {
                     let out = sized(room, most);
-                    let length = self.codec.decompress(stored, out);
+                    let length = timed(WaitCause::Processing, || self.codec.decompress(stored, out));
                     let length = length
                         .map_err(|error| fault(format!("a fragment block can't be decompressed: {error}")))?;
                     Ok(Arc::from(out.get(..length).unwrap_or_default()))

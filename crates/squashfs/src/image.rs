@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use esker_threads::waits::{WaitCause, timed};
+
 /// The immutable bytes of an image.
 pub trait Image: Send + Sync + 'static {
     /// Returns the name of the image for messages: a path or a URL.
@@ -106,7 +108,7 @@ impl Image for FileImage {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let at = self.offset.checked_add(offset).ok_or(io::ErrorKind::UnexpectedEof)?;
-        self.file.read_exact_at(buffer, at)
+        timed(WaitCause::Disk, || self.file.read_exact_at(buffer, at))
     }
 
     fn will_read(&self, offset: u64, len: u64) {

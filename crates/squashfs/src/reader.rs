@@ -14,7 +14,8 @@ mod xattrs;
 use std::sync::Arc;
 
 use esker_threads::Pool;
-use esker_vfs::{DirEntry, ErrorKind, Reply, Requester, TreeError};
+use esker_threads::waits::{self, WaitClock};
+use esker_vfs::{DirEntry, ErrorKind, Origin, Reply, Requester, TreeError};
 
 pub(crate) use content::{FileState, Piece};
 
@@ -79,6 +80,14 @@ pub(crate) struct Core {
 pub(crate) struct Access<'a> {
     pub(crate) core: &'a Core,
     pub(crate) may_wait: bool,
+}
+
+/// Returns the clock of a call that waits for threads of the image.
+pub(crate) fn waits_of(requester: &Requester) -> Arc<WaitClock> {
+    let clock = Arc::new(WaitClock::default());
+    let seen = Arc::clone(&clock);
+    requester.add_waits(move || seen.times());
+    clock
 }
 
 impl Core {
@@ -151,6 +160,10 @@ impl Core {
     pub(crate) fn follow(&self, requester: &Requester) {
         let image = Arc::clone(&self.image);
         requester.follow(move || image.progress());
+        requester.may_come_from(|| {
+            let name = Arc::clone(&self.name);
+            Box::new(move || Some(Origin::Image(Arc::clone(&name))))
+        });
     }
 
     /// Answers a request: at once if all its data is cached, otherwise from the pool.
@@ -162,8 +175,13 @@ impl Core {
         match ask(self.cached_only()) {
             Err(ReadError::NotCached) => {
                 self.follow(reply.requester());
+                let clock = waits_of(reply.requester());
                 let core = Arc::clone(self);
-                self.pool.run(move || reply.give(ask(core.blocking()).map_err(tree_error)));
+                self.pool.run(move || {
+                    let answer = ask(core.blocking());
+                    clock.add(waits::of_this_job());
+                    reply.give(answer.map_err(tree_error));
+                });
             }
             answer => reply.give(answer.map_err(tree_error)),
         }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use esker_threads::waits::{self, WaitClock};
 use esker_vfs::{
     Attr, Cookie, Data, ErrorKind, Ino, Kind, Listing, Node, NodeKey, NodeWithAttr, PAYLOAD_LEN, Payload,
     Reply, Segment, StatFs, Tree, TreeError, Watcher,
@@ -12,7 +13,7 @@ use crate::blocks::Block;
 use crate::fault::Fault;
 use crate::image::Image;
 use crate::layout::{Body, CodecId, DirectoryBody, MetaRef, NO_TABLE, NO_XATTRS, Superblock};
-use crate::reader::{Access, Core, Inode, Piece, ReadResult, tree_error};
+use crate::reader::{Access, Core, Inode, Piece, ReadResult, tree_error, waits_of};
 use crate::{OpenError, Options, Status};
 
 /// An image opened as a tree. Its content never changes.
@@ -286,6 +287,7 @@ impl Tree for ImageTree {
 
 /// A read that waits for its blocks.
 struct PendingRead {
+    waits: Arc<WaitClock>,
     state: Mutex<ReadState>,
 }
 
@@ -318,8 +320,9 @@ fn reply_with_pieces(core: &Arc<Core>, pieces: &[Piece], reply: Reply<Data>) {
         return reply.ok(Data(found.into_iter().flatten().collect()));
     }
     core.follow(reply.requester());
+    let waits = waits_of(reply.requester());
     let state = Mutex::new(ReadState { pieces: found, missing: wanted.len(), reply: Some(reply) });
-    let pending = Arc::new(PendingRead { state });
+    let pending = Arc::new(PendingRead { waits, state });
     for (number, extent, from, len) in wanted {
         let (pending, name) = (Arc::clone(&pending), Arc::clone(core));
         core.blocks.get(
@@ -341,6 +344,7 @@ fn segment(core: &Core, start: u64, block: Block, from: usize, len: usize) -> Re
 
 impl PendingRead {
     fn arrived(&self, number: usize, arrived: Result<Segment, Fault>) {
+        self.waits.add(waits::of_this_job());
         let mut state = self.state.lock();
         let answer = match arrived {
             Ok(segment) => {

@@ -9,6 +9,7 @@ use crate::error::{Cause, StoreError};
 use crate::failover::retry::RetryPolicy;
 use crate::failover::{EngineResources, Routed};
 use crate::memory_budget::MemoryBudget;
+use crate::object_storage::{Bucket, BucketSource, StorageSettings, parse_reading_url};
 use crate::pool::Pool;
 use crate::servers::Servers;
 use crate::transport::local::LocalSource;
@@ -100,13 +101,26 @@ pub fn connect_straight(engine: &Engine, url: &str) -> Result<Arc<dyn Source>, S
     Ok(Arc::new(Verifying::new(raw, engine.pool().clone())))
 }
 
-/// Opens the source at one URL (`http://…` or `file://…`) or at several servers. The only place where sources are
+/// Opens a repository in a bucket, with verification, and without a request to it.
+pub fn connect_bucket(
+    engine: &Engine,
+    bucket: &Bucket,
+    settings: &StorageSettings,
+) -> Result<Arc<dyn Source>, StoreError> {
+    let raw = Arc::new(BucketSource::open(bucket, settings, engine.shared.budget.clone())?);
+    Ok(Arc::new(Verifying::new(raw, engine.pool().clone())))
+}
+
+/// Opens the source at one URL (`http://…`, `file://…` or that of a bucket) or at several servers. The only place where sources are
 /// stacked. Callers with equal servers share one source.
 pub fn connect(engine: &Engine, servers: impl Into<Servers>) -> Result<Arc<dyn Source>, StoreError> {
     let servers = servers.into();
     if let Some(path) = servers.url().strip_prefix("file://") {
         let raw = Arc::new(LocalSource::new(path, engine.pool().clone())?);
         return Ok(Arc::new(Verifying::new(raw, engine.pool().clone())));
+    }
+    if let Some((bucket, settings)) = parse_reading_url(servers.url())? {
+        return connect_bucket(engine, &bucket, &settings);
     }
     let mut routes = engine.shared.routes.lock();
     routes.retain(|_, route| route.strong_count() > 0);

@@ -51,13 +51,14 @@ pub use callback::Callback;
 pub use cancel_token::CancelToken;
 pub use counter::Counter;
 pub use destinations::{DestinationRule, Destinations};
-pub use engine::{Engine, EngineOptions, connect, connect_straight};
+pub use engine::{Engine, EngineOptions, connect, connect_bucket, connect_straight};
 pub use error::{Blame, Cause, Phase, StoreError, names};
 pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
 pub use object_storage::{
-    Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, public_url,
+    Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, is_bucket, public_url,
+    reading_url,
 };
 pub use objects::Objects;
 pub use objects::handle::{Handle, Mapped, OpenObject};
@@ -66,19 +67,19 @@ pub use objects::request::{CacheKey, External, ObjectRequest, UNSTATED_SIZE_LIMI
 pub use objects::status::{StoreStatus, TrafficStatus};
 pub use pool::WorkStatus;
 pub use priority::{Priority, Urgency};
-pub use progress::{Progress, Requester};
+pub use progress::{ObjectOrigin, Progress, Requester};
 pub use servers::{
     Authorities, Dns, Family, InfoHeaders, Login, Order, Proxies, Proxy, ProxyError, Servers, ServersError,
     Timings, without_passwords,
 };
-pub use sink::{LocalSink, ObjectSink, Put, Sink, Swap, open_storage};
+pub use sink::{Listed, LocalSink, ObjectSink, Put, Sink, Swap, open_storage};
 pub use transport::range_file::RangeFile;
 pub use transport::source::{
     Check, Fetch, FileVersion, MEMORY_MAX, Source, Spool, SpoolAccount, Stored, Validator,
 };
 pub use transport::status::{NetworkStatus, Reach, RouteStatus};
 pub use transport::{
-    ComposeDatagram, DatagramTarget, Datagrams, EventHandler, HttpOptions, SseListener, SseOptions,
-    SseStatus, TlsProblem, addresses_of, full_name, host_of,
+    ComposeDatagram, DatagramTarget, Datagrams, Download, EventHandler, HttpOptions, Poster, SseListener,
+    SseOptions, SseStatus, TlsProblem, addresses_of, downloads_in_flight, full_name, host_of,
 };
 pub use wait_stats::WaitStatus;

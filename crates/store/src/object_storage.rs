@@ -8,6 +8,7 @@
 //! A bucket has the layout of a folder: an object is `PREFIX/data/ab/cdef…`, a head is `PREFIX/.cvmfspublished`. The
 //! head is replaced by a conditional put, so that publishers need no lock (decision 0119).
 
+mod address;
 mod connector;
 mod failure;
 mod open;
@@ -18,8 +19,11 @@ mod replace;
 mod requests;
 mod runtime;
 mod settings;
+mod source;
 mod url;
 
+pub(crate) use address::parse_reading_url;
+pub use address::{is_bucket, reading_url};
 pub use open::public_url;
 pub(crate) use probe::{is_remembered, probe, remember};
 pub use problem::StorageProblem;
@@ -27,4 +31,5 @@ pub(crate) use replace::{Replaced, replace};
 pub(crate) use requests::{FileKind, ReadFailure, Requests};
 pub(crate) use runtime::StorageThread;
 pub use settings::{Environment, StorageSettings};
+pub(crate) use source::BucketSource;
 pub use url::{Bucket, Provider, StorageUrl};

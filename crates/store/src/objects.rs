@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use esker_threads::waits::WaitCause;
+
 use crate::cache::lower::LowerTiers;
 use crate::cache::lower::request::LowerRequest;
 use crate::cache::status::Room;
@@ -222,6 +224,11 @@ impl FetchJob {
         self.priority.urgency()
     }
 
+    /// Begins a phase of the wait of all its requests.
+    pub(crate) fn enter(&self, cause: WaitCause) {
+        self.progress.enter(Some(cause));
+    }
+
     /// Returns whether a failure of this job is also a failure of that request.
     pub(crate) fn stands_for(&self, waiter: &Waiter) -> bool {
         Arc::ptr_eq(&waiter.store, &self.store)
@@ -245,6 +252,7 @@ impl FetchJob {
     /// Looks the object up in the cache again: it may have arrived meanwhile, need a check, or lack a
     /// descriptor.
     fn recheck_cache(self) {
+        self.enter(WaitCause::Disk);
         match self.store.cache.find(&self.wanted.key()) {
             Some(entry) => self.found(entry),
             None => self.try_lower(),
@@ -272,16 +280,24 @@ impl FetchJob {
         let cache = self.store.cache.clone();
         let urgency = self.urgency();
         match cache.open_entry(&entry) {
-            OpenOutcome::Unchecked => cache.clone().pool.run(urgency, move || {
+            OpenOutcome::Unchecked => {
+                self.enter(WaitCause::Thread);
+                cache.clone().pool.run(urgency, move || {
+                    cache.with_slot(urgency, move |slot| {
+                        self.enter(WaitCause::Disk);
+                        let outcome = self.store.cache.open_checked(&entry, slot);
+                        self.opened(&entry, outcome);
+                    });
+                })
+            }
+            OpenOutcome::NoSlot => {
+                self.enter(WaitCause::Thread);
                 cache.with_slot(urgency, move |slot| {
-                    let outcome = self.store.cache.open_checked(&entry, slot);
+                    self.enter(WaitCause::Disk);
+                    let outcome = self.store.cache.open_with_slot(&entry, slot);
                     self.opened(&entry, outcome);
-                });
-            }),
-            OpenOutcome::NoSlot => cache.with_slot(urgency, move |slot| {
-                let outcome = self.store.cache.open_with_slot(&entry, slot);
-                self.opened(&entry, outcome);
-            }),
+                })
+            }
             outcome => self.opened(&entry, outcome),
         }
     }
@@ -314,6 +330,7 @@ impl FetchJob {
             let room = if says_full(error.cause()) { job.stored_room(rounds) } else { None };
             let Some(bytes) = room.filter(|_| !job.priority.give_up()) else { return job.fail(error) };
             let cache = job.store.cache.clone();
+            job.enter(WaitCause::Disk);
             cache.space.make_room(bytes, move || job.on_pool(move |job| job.fetch_after(rounds + 1)));
         });
     }
@@ -331,7 +348,11 @@ impl FetchJob {
     /// Continues on a pool thread; on a demand thread once the request is a demand.
     fn on_pool(self, then: impl FnOnce(Self) + Send + 'static) {
         let (pool, priority) = (self.store.cache.pool.clone(), self.priority.clone());
-        pool.run_for(&priority, move || then(self));
+        self.enter(WaitCause::Thread);
+        pool.run_for(&priority, move || {
+            self.enter(WaitCause::Processing);
+            then(self);
+        });
     }
 
     fn fail(mut self, error: StoreError) {
@@ -374,6 +395,7 @@ impl FetchJob {
             replaceable: false,
             spool: Some(self.store.cache.clone()),
         };
+        self.enter(WaitCause::Network);
         source.fetch(
             fetch,
             Callback::new(move |outcome| match outcome {
@@ -391,6 +413,10 @@ impl LowerRequest for FetchJob {
 
     fn priority(&self) -> &Priority {
         &self.priority
+    }
+
+    fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     fn cache(&self) -> &Arc<CacheState> {

@@ -11,6 +11,7 @@ mod transit;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use esker_format::object::ObjectName;
 
@@ -39,6 +40,17 @@ pub enum Swap {
     Replaced,
     /// The file has other content than was expected, and keeps it.
     Moved,
+}
+
+/// A stored object, as a listing describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Name of the object.
+    pub name: ObjectName,
+    /// Stored length in bytes.
+    pub len: u64,
+    /// Time of the last write, by the clock of the storage.
+    pub modified: SystemTime,
 }
 
 /// A storage that a repository is published to. All calls block; several threads may put objects.
@@ -98,8 +110,8 @@ pub trait Sink: Send + Sync {
     /// names.
     fn put_alternative(&self, name: &ObjectName) -> Result<(), StoreError>;
 
-    /// Passes the name and stored length of every object to `visit`, in no particular order.
-    fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError>;
+    /// Passes every object to `visit`, in no particular order.
+    fn list(&self, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError>;
 
     /// Removes objects; missing ones are no error.
     fn delete(&self, names: &[ObjectName]) -> Result<(), StoreError>;

@@ -5,6 +5,7 @@
 //! unless [`Conditions`] says otherwise. A put must be signed, and its body must have the digest that is signed;
 //! signatures themselves are not checked.
 
+mod azurite;
 mod buckets;
 mod connection;
 mod fault;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+pub use azurite::AZURITE_ACCOUNT;
 use buckets::Buckets;
 pub use fault::{S3Fault, S3Rule};
 pub use message::S3Request;

@@ -1,7 +1,10 @@
-//! Starts threads whose log events go to the subscriber of their starter, pools of them, and work that may hang.
+//! Starts threads whose log events go to the subscriber of their starter, pools of them, work that may hang, and threads
+//! without the restrictions of a confined process; measures waits.
 #![deny(unsafe_code)]
 
 mod pool;
+pub mod unconfined;
+pub mod waits;
 pub mod watchdog;
 
 pub use pool::Pool;

@@ -5,11 +5,12 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::spawn;
+use crate::waits;
 
 /// Maximum number of queued prefetches; further ones are dropped.
 const AHEAD_MAX: usize = 256;
@@ -18,7 +19,16 @@ const DEMANDED_MAX: usize = 1 << 16;
 /// Idle time after which a thread of a pool on demand ends.
 const IDLE: Duration = Duration::from_secs(1);
 
-type Job = Box<dyn FnOnce() + Send>;
+struct Job {
+    run: Box<dyn FnOnce() + Send>,
+    queued: Instant,
+}
+
+impl Job {
+    fn new(run: impl FnOnce() + Send + 'static) -> Self {
+        Self { run: Box::new(run), queued: Instant::now() }
+    }
+}
 
 /// Small thread pool. Dropping it ends its threads, without waiting for those that run a job, and drops queued jobs.
 pub struct Pool {
@@ -82,7 +92,7 @@ impl Pool {
                 return false;
             }
         }
-        queues.demanded.push_back(Box::new(job));
+        queues.demanded.push_back(Job::new(job));
         self.wake_one(queues);
         true
     }
@@ -93,7 +103,7 @@ impl Pool {
         if queues.ahead.len() >= AHEAD_MAX {
             return false;
         }
-        queues.ahead.push_back(Box::new(job));
+        queues.ahead.push_back(Job::new(job));
         self.wake_one(queues);
         true
     }
@@ -137,8 +147,9 @@ impl Shared {
 
     fn work(&self) {
         while let Some(job) = self.next() {
+            waits::begin_job(job.queued.elapsed());
             // A job that panics drops its own replies, which answers them with an error; other jobs are not affected.
-            let _ = catch_unwind(AssertUnwindSafe(job));
+            let _ = catch_unwind(AssertUnwindSafe(job.run));
         }
     }
 

@@ -67,6 +67,11 @@ impl Data {
         self.len() == 0
     }
 
+    /// Returns true if bytes are in a file.
+    pub fn has_file(&self) -> bool {
+        self.0.iter().any(|segment| matches!(segment, Segment::File { .. }))
+    }
+
     /// Copies all pieces into one vector; for tools and tests, too slow for mounts.
     pub fn to_vec(&self) -> std::io::Result<Vec<u8>> {
         use std::os::unix::fs::FileExt;

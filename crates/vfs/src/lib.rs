@@ -13,6 +13,7 @@ mod listing;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod node;
+mod origin;
 mod reply;
 mod requester;
 mod tree;
@@ -22,6 +23,7 @@ pub use data::{Data, LocalFile, Segment};
 pub use error::{ErrorKind, TreeError, errno};
 pub use listing::{Cookie, DirEntry, FIRST_COOKIE, LAST_COOKIE, Listing, whole_listing};
 pub use node::{Ino, Node, NodeKey, PAYLOAD_LEN, Payload};
+pub use origin::Origin;
 pub use reply::Reply;
-pub use requester::{Pending, Progress, Requester};
+pub use requester::{OriginOf, Pending, Progress, Requester, Waits};
 pub use tree::{Change, NodeWithAttr, Tree, Watcher};

@@ -83,6 +83,13 @@ pub trait Tree: Send + Sync + 'static {
         true
     }
 
+    /// Returns the path of a node below the root, for messages and traces; the root's is empty. Never blocks; `None`
+    /// if the tree doesn't know it.
+    fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        let _ = node;
+        None
+    }
+
     /// Reports that bytes of a read reply could not be read from their local file, before the mount repeats
     /// the read: the tree should get them from elsewhere, if it can.
     fn unreadable(&self, node: &Node, offset: u64, len: usize) {

@@ -128,6 +128,8 @@ impl Failures {
 
     fn note(&self, key: String, failure: Failure) {
         self.count.count();
+        let Failure { object, cause, caller, .. } = &failure;
+        tracing::warn!(object, caller, "{object}: {cause}");
         let mut causes = self.causes.lock();
         if let Some((_, cause)) = causes.iter_mut().find(|(known, _)| *known == key) {
             cause.count += 1;

@@ -43,6 +43,10 @@ impl Tree for View {
         self.core.read(node, offset, len, reply);
     }
 
+    fn path(&self, node: &Node) -> Option<Vec<u8>> {
+        View::path(self, node)
+    }
+
     fn unreadable(&self, node: &Node, offset: u64, len: usize) {
         self.core.unreadable(node, offset, len);
     }

@@ -27,6 +27,7 @@ use crate::commit::wait_for_lock;
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
 use crate::recount::Miscounted;
+use crate::replicate::ReplicaState;
 use crate::repository::{DATABASE_MAX, LOCK_WAIT, Repository};
 use crate::signed::{SMALL_FILE_MAX, SignedFiles, decoded_object};
 use crate::spool::REFLOG_CHECKSUM;
@@ -193,7 +194,8 @@ impl Repair<'_> {
             return Ok(());
         }
         let sink = &**storage.sink();
-        let _lock = wait_for_lock(storage, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
+        let is_replica = ReplicaState::read(storage.place())?.is_some();
+        let _lock = wait_for_lock(storage, is_replica, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
         let mut findings = Findings::default();
         head::check(&Target::Storage(storage), place, now, &mut findings, &mut Vec::new())?;
         let (manifest_is_bad, whitelist_is_bad) = signed_files_are_bad(&findings.finish().0);
@@ -263,7 +265,8 @@ impl Repair<'_> {
             let lists = HashLists::new(sink, disk, None);
             rebuilt = Some(crate::reflog::rebuild(sink, &lists, &place.name, &head, now)?.finish());
         }
-        let lock = wait_for_lock(storage, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
+        let is_replica = ReplicaState::read(storage.place())?.is_some();
+        let lock = wait_for_lock(storage, is_replica, (Some(LOCK_WAIT), |_| {}), &check.stop)?;
         let Some(head) = sink.read(manifest::PATH, SMALL_FILE_MAX)? else { return Ok(()) };
         let Ok(head) = Manifest::parse(&head) else { return Ok(()) };
         let mut findings = Findings::default();

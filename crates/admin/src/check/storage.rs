@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use esker_format::object::ObjectName;
-use esker_store::{Disk, Sink};
+use esker_store::{Disk, Listed, Sink};
 
 use super::finding::FindingKind;
 use super::options::{Check, CheckProgress};
@@ -60,7 +60,7 @@ pub(super) fn missing_listed(
     let mut sorter = Sorter::new(disk, scratch, check.buffer);
     let mut failure = None;
     let mut empty = BadObjects::new();
-    sink.list(&mut |name, len| {
+    sink.list(&mut |Listed { name, len, .. }| {
         let record = Record::of(&name);
         // Only an object that is stored as it is may be empty.
         if len == 0 && !is_hash_of_nothing(&name) {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use esker_format::object::ObjectName;
-use esker_store::{Cause, Locking, Put, Sink, StoreError, Swap};
+use esker_store::{Cause, Listed, Locking, Put, Sink, StoreError, Swap};
 
 use super::mirror::Mirror;
 use crate::error::AdminError;
@@ -122,7 +122,7 @@ impl Sink for ServerFiles<'_> {
         Err(self.refused())
     }
 
-    fn list(&self, _visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError> {
+    fn list(&self, _visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
         Err(self.refused())
     }
 

@@ -15,7 +15,7 @@ use super::largest::{extent, largest};
 use super::marks::{Kept, Marker, shared_record, tags};
 use super::revisions::{Revisions, expired_tags};
 use super::sweep::{Deleted, sweep};
-use super::{Collect, CollectPlan, Collected, Waiting, orphans, status_file};
+use super::{Collect, CollectPlan, Collected, Waiting, orphans};
 use crate::commit::{HeadLock, Next};
 use crate::condemned::{Condemned, CondemnedFolder, State};
 use crate::error::AdminError;
@@ -24,6 +24,7 @@ use crate::hash_lists::{HashLists, SortedSet};
 use crate::reflog::KnownReflog;
 use crate::replicate::ReplicaState;
 use crate::repository::{DATABASE_MAX, ReadHead, Repository};
+use crate::status_file;
 
 /// Folder below the publisher's state for runs that are sorted.
 const SCRATCH: &str = "collect";
@@ -108,15 +109,6 @@ impl Collect<'_> {
         let lock = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
         let lock = lock.or_held(AdminError::locked(path.display().to_string()))?;
         let (served, private) = (repository.disks.served.clone(), repository.disks.private.clone());
-        if repository.is_replica() && !repository.storage.is_folder() {
-            // Without a lock, a collect signs heads that keep publishers from using what it deletes.
-            let what = "a collect of a replica";
-            return Err(AdminError::NotInStorage { what, storage: repository.storage.describe() });
-        }
-        if self.orphans.is_some() && !repository.storage.is_folder() {
-            let what = "a collect of objects without a revision";
-            return Err(AdminError::NotInStorage { what, storage: repository.storage.describe() });
-        }
         let lists = HashLists::new(&*repository.sink, private.clone(), Some(repository.state()));
         let scratch = self.scratch(repository)?;
         let is_partial = repository.is_replica()

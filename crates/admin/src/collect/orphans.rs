@@ -7,7 +7,7 @@ use esker_format::time::UnixTime;
 
 use super::marks::{Kept, Marker};
 use crate::error::AdminError;
-use crate::hash_lists::{Record, Tagged, minus};
+use crate::hash_lists::{Record, SortedSet, Tagged, minus};
 
 /// Returns the objects in the storage that are older than `age` seconds and that are not kept.
 pub(crate) fn find(
@@ -18,10 +18,28 @@ pub(crate) fn find(
 ) -> Result<Vec<Record>, AdminError> {
     let limit = u64::try_from(now.0.saturating_sub(age)).unwrap_or(0);
     let limit = SystemTime::UNIX_EPOCH + Duration::from_secs(limit);
+    if !marker.storage.is_folder() {
+        let stored = list_shared(marker, limit)?;
+        let left = minus(stored.iter(), kept.objects.iter());
+        return left.map(|tagged| Ok(tagged?.record)).collect();
+    }
     let folders: Vec<u8> = (0..=u8::MAX).collect();
     let listed = marker.each(&folders, |folder| list(marker, *folder, limit))?;
     let stored = listed.into_iter().flatten().map(|record| Ok(super::marks::shared_record(record)));
     minus(stored, kept.objects.iter()).map(|tagged: Result<Tagged, AdminError>| Ok(tagged?.record)).collect()
+}
+
+/// Returns the objects in object storage that were last written before `limit`, by its clock.
+fn list_shared(marker: &Marker<'_>, limit: SystemTime) -> Result<SortedSet, AdminError> {
+    let mut sorter = marker.sorter();
+    let mut failure = None;
+    marker.storage.sink().list(&mut |listed| {
+        if listed.modified < limit && failure.is_none() {
+            failure = sorter.extend([super::marks::shared_record(Record::of(&listed.name))]).err();
+        }
+    })?;
+    failure.map_or(Ok(()), Err)?;
+    sorter.finish()
 }
 
 /// Returns the objects of a folder that were last written before `limit`, sorted.

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::write::history::HistoryDraft;
-use esker_store::{FileLock, Locking};
+use esker_store::{FileLock, LockHolder};
 
 use crate::back_off::BackOff;
 use crate::condemned::Condemned;
 use crate::error::AdminError;
+use crate::lease::Lease;
 use crate::repository::{Base, ReadHead, Repository};
 use crate::storage::Storage;
 
@@ -36,13 +37,32 @@ pub(crate) struct HeadLock<'r> {
     back_off: BackOff,
     begun: Instant,
     stop: &'r AtomicBool,
-    lock: Option<FileLock>,
+    lock: Option<RootLock>,
+}
+
+/// Exclusive right to replace the files in the root of a repository.
+#[derive(Debug)]
+pub(crate) enum RootLock {
+    /// A locked file.
+    File { _lock: FileLock },
+    /// The lease of a replica in object storage.
+    Lease(Lease),
+}
+
+impl RootLock {
+    /// Fails if the lease may be over soon.
+    pub(crate) fn confirm(&self) -> Result<(), AdminError> {
+        match self {
+            Self::File { .. } => Ok(()),
+            Self::Lease(lease) => lease.confirm(),
+        }
+    }
 }
 
 impl Repository {
     /// Takes the lock of the head, after waiting for other publishers, and reads the head.
     pub(crate) fn lock_head<'r>(&'r self, stop: &'r AtomicBool) -> Result<HeadLock<'r>, AdminError> {
-        let lock = wait(&self.storage, (self.lock_wait, self.on_lock_wait), stop)?;
+        let lock = wait(&self.storage, self.is_replica(), (self.lock_wait, self.on_lock_wait), stop)?;
         // The list after the head: a collector lists objects first, and replaces the head then.
         let head = self.read_head()?;
         let condemned = self.condemned().read()?;
@@ -52,24 +72,26 @@ impl Repository {
     }
 }
 
-/// Takes the lock of the head, after waiting for other publishers; none for object storage, which has no lock.
+/// Takes the lock of the head, after waiting for other publishers. Object storage has a lock for replicas only; none for
+/// a repository that is published there.
 pub(crate) fn wait(
     storage: &Storage,
+    is_replica: bool,
     (limit, begins): (Option<Duration>, fn(&AdminError)),
     stop: &AtomicBool,
-) -> Result<Option<FileLock>, AdminError> {
+) -> Result<Option<RootLock>, AdminError> {
     let mut waits = false;
     let begun = Instant::now();
     let mut pause = PAUSE;
     loop {
-        let Some(locking) = storage.sink().lock_root()? else { return Ok(None) };
+        let Some(locking) = try_lock(storage, is_replica)? else { return Ok(None) };
         match locking {
-            Locking::Taken(lock) => return Ok(Some(lock)),
-            Locking::Held(holder) if limit.is_some_and(|limit| begun.elapsed() >= limit) => {
+            Ok(lock) => return Ok(Some(lock)),
+            Err(holder) if limit.is_some_and(|limit| begun.elapsed() >= limit) => {
                 return Err(AdminError::locked(storage.describe())(holder));
             }
-            Locking::Held(_) if stop.load(Ordering::Relaxed) => return Err(AdminError::Interrupted),
-            Locking::Held(holder) => {
+            Err(_) if stop.load(Ordering::Relaxed) => return Err(AdminError::Interrupted),
+            Err(holder) => {
                 if !std::mem::replace(&mut waits, true) {
                     begins(&AdminError::locked(storage.describe())(holder));
                 }
@@ -79,6 +101,16 @@ pub(crate) fn wait(
         }
         pause = (pause * 2).min(PAUSE_MAX);
     }
+}
+
+/// Tries to take the lock of the head. The error is the process that has it; none if the storage has no lock.
+fn try_lock(storage: &Storage, is_replica: bool) -> Result<Option<Result<RootLock, LockHolder>>, AdminError> {
+    let locking = match storage.sink().lock_root()? {
+        Some(locking) => locking.or_held(|holder| holder).map(|lock| RootLock::File { _lock: lock }),
+        None if is_replica => Lease::try_take(storage)?.map(RootLock::Lease),
+        None => return Ok(None),
+    };
+    Ok(Some(locking))
 }
 
 impl HeadLock<'_> {

@@ -42,6 +42,8 @@ pub(crate) enum State {
 #[derive(Clone)]
 pub(super) struct SharedRecord {
     sink: Arc<dyn Sink>,
+    /// Whether all processes that change a list or delete its objects hold a lease.
+    has_lease: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -69,7 +71,12 @@ pub(super) struct ListRecord {
 
 impl SharedRecord {
     pub(super) fn new(sink: Arc<dyn Sink>) -> Self {
-        Self { sink }
+        Self { sink, has_lease: false }
+    }
+
+    /// The same for processes that hold a lease.
+    pub(super) fn with_lease(self) -> Self {
+        Self { has_lease: true, ..self }
     }
 
     pub(super) fn read(&self) -> Result<Record, AdminError> {
@@ -146,7 +153,7 @@ impl SharedRecord {
         before.map_or(Ok(()), |before| Ok(self.sink.remove_root(&list_name(&before.id))?))
     }
 
-    /// Takes objects off a list. One that is being deleted can't be taken off any more.
+    /// Takes objects off a list. Without a lease, one that is being deleted can't be taken off any more.
     pub(super) fn revive(&self, id: &str, objects: &BTreeSet<ObjectName>) -> Result<(), AdminError> {
         self.change(|record| {
             // Without the list its objects may be gone, which the caller finds out.
@@ -154,7 +161,7 @@ impl SharedRecord {
             let before = list.revived.len();
             let mut revived = list.revived.clone();
             revived.extend(objects.iter().map(ToString::to_string));
-            if revived.len() > before && list.state == State::Deleting {
+            if revived.len() > before && list.state == State::Deleting && !self.has_lease {
                 return Err(AdminError::BeingDeleted { objects: (revived.len() - before) as u64 });
             }
             list.revived = revived;

@@ -13,10 +13,10 @@ use esker_store::Swap;
 use super::offer::Offer;
 use super::options::{Replicate, ReplicateProgress};
 use super::replica::Replica;
-use crate::collect::{set_status, status_date};
-use crate::commit::wait_for_lock;
+use crate::commit::{RootLock, wait_for_lock};
 use crate::error::AdminError;
 use crate::repository::{DATABASE_MAX, LOCK_WAIT};
+use crate::status_file;
 
 /// File with the time of the last replication, as CernVM-FS writes it beside the status file.
 const LAST: &str = ".cvmfs_last_snapshot";
@@ -67,7 +67,7 @@ impl Replicate<'_> {
     ) -> Result<Switched, AdminError> {
         (self.progress)(ReplicateProgress::Commit);
         let sink = &*replica.sink;
-        let _lock = wait_for_lock(&replica.storage, (Some(LOCK_WAIT), |_| {}), &self.stop)?;
+        let lock = wait_for_lock(&replica.storage, true, (Some(LOCK_WAIT), |_| {}), &self.stop)?;
         if !keep(replica, prepared)? {
             return Ok(Switched::Again);
         }
@@ -103,6 +103,7 @@ impl Replicate<'_> {
             sink.put_root(PARTIAL, format!("{}\n", paths.join("\n")).as_bytes())?;
         }
         sink.put_root(whitelist::PATH, &offer.whitelist)?;
+        lock.as_ref().map_or(Ok(()), RootLock::confirm)?;
         if sink.replace_root(manifest::PATH, &offer.manifest, prepared.before.as_deref())? == Swap::Moved {
             return Ok(Switched::Again);
         }
@@ -115,8 +116,8 @@ impl Replicate<'_> {
 
     /// Writes the time of a successful replication.
     pub(super) fn set_status(&self, replica: &Replica, now: UnixTime) -> Result<(), AdminError> {
-        let date = status_date(now);
-        set_status(&*replica.sink, &[("last_snapshot", &date)])?;
+        let date = status_file::date(now);
+        status_file::set(&*replica.sink, &[("last_snapshot", &date)])?;
         Ok(replica.sink.put_root(LAST, format!("{date}\n").as_bytes())?)
     }
 

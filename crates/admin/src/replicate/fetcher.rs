@@ -120,9 +120,9 @@ impl<'f> Fetcher<'f> {
         let sorter =
             || Sorter::new(self.options.disks.private.clone(), &self.replica.scratch(), self.options.buffer);
         let (mut stored, mut failure) = (sorter(), None);
-        self.replica.sink.list(&mut |name, len| {
-            if len > 0 && failure.is_none() {
-                let tagged = Tagged { record: Record::of(&name), owner: Owner::SHARED };
+        self.replica.sink.list(&mut |listed| {
+            if listed.len > 0 && failure.is_none() {
+                let tagged = Tagged { record: Record::of(&listed.name), owner: Owner::SHARED };
                 failure = stored.extend([tagged]).err();
             }
         })?;

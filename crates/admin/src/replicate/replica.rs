@@ -109,7 +109,11 @@ impl Replica {
     /// Returns the list of condemned objects of a collect.
     pub(super) fn condemned(&self) -> Option<CondemnedFolder> {
         let state = self.state.as_ref()?;
-        Some(CondemnedFolder::new(self.disks.private.clone(), state).shared(self.storage.shared()))
+        Some(
+            CondemnedFolder::new(self.disks.private.clone(), state)
+                .shared(self.storage.shared())
+                .with_lease(),
+        )
     }
 
     /// Returns true if every catalog that is here has its whole subtree, as far as these paths lead to it.

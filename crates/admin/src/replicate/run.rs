@@ -20,10 +20,10 @@ use super::origin::Origin;
 use super::remembered::ReplicaState;
 use super::replica::{Replica, fingerprint};
 use super::walk::{Tree, Walker, plain_size};
-use crate::collect::status_date;
 use crate::error::AdminError;
 use crate::hash_lists::{HashLists, SortedSet, Sorter};
 use crate::signed::SMALL_FILE_MAX;
+use crate::status_file;
 use crate::storage::Storage;
 
 /// Attempts to switch the head, of which all but the first follow a collect or another program's change.
@@ -177,7 +177,7 @@ impl Replicate<'_> {
         done: &mut Replicated,
         now: UnixTime,
     ) -> Result<bool, AdminError> {
-        let text = format!("{}\n", status_date(now));
+        let text = format!("{}\n", status_file::date(now));
         replica.sink.put_root(IN_PROGRESS, text.as_bytes())?;
         let before = replica.manifest()?;
         let whitelist_before = replica.root_file(esker_format::whitelist::PATH)?;

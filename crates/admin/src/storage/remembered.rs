@@ -97,9 +97,18 @@ impl RememberedStorage {
 
     /// Opens the storage, with credentials of this process.
     pub fn open(&self, disks: &Disks, place: &Path) -> Result<Arc<dyn Sink>, AdminError> {
+        self.open_with(disks, place, Environment::of_process())
+    }
+
+    /// Opens the storage with credentials of an environment.
+    pub fn open_with(
+        &self,
+        disks: &Disks,
+        place: &Path,
+        environment: Environment,
+    ) -> Result<Arc<dyn Sink>, AdminError> {
         let state = Some(folder(place));
-        let settings =
-            StorageSettings { state, environment: Environment::of_process(), ..self.settings.clone() };
+        let settings = StorageSettings { state, environment, ..self.settings.clone() };
         Ok(open_storage(&self.url, &settings, disks.served.clone())?)
     }
 

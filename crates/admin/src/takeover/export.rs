@@ -11,13 +11,21 @@ use esker_format::reflog;
 use esker_store::{RealDisk, make_dirs, persist};
 use serde::Serialize;
 
+use super::s3_conf::S3Conf;
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
 use crate::settings::{AutomaticCollect, Limits, Settings, SpecialFiles};
 use crate::signed::SMALL_FILE_MAX;
 use crate::spool::REFLOG_CHECKSUM;
-use crate::storage::Storage;
+use crate::storage::{RememberedStorage, Storage};
+
+/// Warnings for a repository in a bucket.
+const BUCKET_WARNINGS: [&str; 2] = [
+    "add CVMFS_S3_ACCESS_KEY and CVMFS_S3_SECRET_KEY to s3.conf, and let only its owner read the file",
+    "once `cvmfs_server` publishes, Esker's publishers must not write to the bucket any more: the two don't see each \
+     other's commits",
+];
 
 /// Configuration files of `cvmfs_server` for a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -26,6 +34,9 @@ pub struct ExportedConfig {
     pub server_conf: String,
     /// Text of `client.conf`.
     pub client_conf: String,
+    /// Text of `s3.conf`, without keys; none for a repository in a folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub s3_conf: Option<String>,
     /// Lines for `/etc/fstab`.
     pub fstab: Vec<String>,
     /// Shell commands for root that make the spool folder, add the lines to `/etc/fstab`, and mount.
@@ -35,7 +46,7 @@ pub struct ExportedConfig {
 }
 
 impl ExportedConfig {
-    /// Makes the configuration of the repository in a folder.
+    /// Makes the configuration of the repository at a place.
     pub fn new(
         root: &Path,
         name: &RepositoryName,
@@ -43,15 +54,22 @@ impl ExportedConfig {
         stratum0: Option<&str>,
         spool: Option<&Path>,
     ) -> Result<Self, AdminError> {
+        Self::of(&Storage::open(root)?, name, owner, stratum0, spool)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn of(
+        storage: &Storage,
+        name: &RepositoryName,
+        owner: &str,
+        stratum0: Option<&str>,
+        spool: Option<&Path>,
+    ) -> Result<Self, AdminError> {
         let disks = Disks::default();
-        let missing = || AdminError::NoRepository(root.display().to_string());
-        let storage = Storage::open_on(&disks, root)?;
-        if !storage.is_folder() {
-            return Err(AdminError::NotInStorage {
-                what: "a configuration of `cvmfs_server`",
-                storage: storage.describe(),
-            });
-        }
+        let root = storage.place();
+        let missing = || AdminError::NoRepository(storage.describe());
+        let remembered = RememberedStorage::read(root)?;
+        let bucket = remembered.as_ref().map(S3Conf::new).transpose()?;
         let sink = storage.sink();
         let bytes = sink.read(manifest::PATH, SMALL_FILE_MAX)?;
         let head = Manifest::parse(&bytes.ok_or_else(missing)?).map_err(|error| AdminError::Untrusted {
@@ -61,15 +79,20 @@ impl ExportedConfig {
         let state = crate::state::folder(root);
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?.unwrap_or_default();
         let default = PathBuf::from(format!("/var/spool/cvmfs/{name}"));
-        let stratum0 = stratum0.map_or_else(|| format!("http://localhost/cvmfs/{name}"), str::to_owned);
-        let place = Place {
-            name: name.as_str(),
-            root: root.display().to_string(),
-            spool: spool.unwrap_or(&default).display().to_string(),
-            stratum0,
-            owner,
+        let public = remembered.as_ref().and_then(RememberedStorage::public_url);
+        let usual = || public.unwrap_or_else(|| format!("http://localhost/cvmfs/{name}"));
+        let spool = spool.unwrap_or(&default).display().to_string();
+        let upstream = match &bucket {
+            None => format!("local,{0}/data/txn,{0}", root.display()),
+            Some(bucket) => {
+                format!("S3,{spool}/tmp,{}@/etc/cvmfs/repositories.d/{name}/s3.conf", bucket.path)
+            }
         };
-        for text in [&place.root, &place.spool, &place.stratum0, &owner.to_owned()] {
+        let stratum0 = stratum0.map_or_else(usual, str::to_owned);
+        let place = Place { name: name.as_str(), upstream, spool, stratum0, owner };
+        let lines = bucket.as_ref().map(|bucket| bucket.lines.iter().map(|(_, value)| value));
+        let words = [&place.upstream, &place.spool, &place.stratum0, &owner.to_owned()];
+        for text in words.into_iter().chain(lines.into_iter().flatten()) {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:@%+~,".contains(&byte);
             if !text.bytes().all(plain) {
                 let (path, reason) =
@@ -79,28 +102,40 @@ impl ExportedConfig {
         }
         let reflog = sink.read(reflog::PATH, DATABASE_MAX)?;
         let checksum = reflog.map(|bytes| ContentHash::of(head.root_catalog.algorithm(), &bytes));
+        let mut warnings = warnings(&settings);
+        if bucket.is_some() {
+            warnings.extend(BUCKET_WARNINGS.map(str::to_owned));
+        }
         Ok(Self {
             server_conf: place.server_conf(&head, &settings),
             client_conf: place.client_conf(),
+            s3_conf: bucket.map(|bucket| text(&bucket.lines)),
             fstab: place.fstab(),
             commands: place.commands(checksum),
-            warnings: warnings(&settings),
+            warnings,
         })
     }
 
     /// Writes the files to a folder; existing ones are refused.
-    pub fn write(&self, folder: &Path) -> Result<[PathBuf; 2], AdminError> {
-        let paths = ["server.conf", "client.conf"].map(|name| folder.join(name));
-        if let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
+    pub fn write(&self, folder: &Path) -> Result<Vec<PathBuf>, AdminError> {
+        let files: Vec<(PathBuf, &str)> =
+            self.files().map(|(name, text)| (folder.join(name), text)).collect();
+        if let Some((path, _)) = files.iter().find(|(path, _)| path.symlink_metadata().is_ok()) {
             let source = std::io::ErrorKind::AlreadyExists.into();
             return Err(AdminError::File { doing: "writing", path: path.clone(), source });
         }
         let disk = &RealDisk::SERVED;
         make_dirs(disk, folder).map_err(AdminError::file("making folder", folder))?;
-        for (path, text) in paths.iter().zip([&self.server_conf, &self.client_conf]) {
+        for (path, text) in &files {
             persist(disk, path, text.as_bytes()).map_err(AdminError::file("writing", path))?;
         }
-        Ok(paths)
+        Ok(files.into_iter().map(|(path, _)| path).collect())
+    }
+
+    /// Returns names and texts of the files.
+    pub fn files(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let always = [("server.conf", &*self.server_conf), ("client.conf", &*self.client_conf)];
+        always.into_iter().chain(self.s3_conf.as_deref().map(|text| ("s3.conf", text)))
     }
 }
 
@@ -115,7 +150,8 @@ fn warnings(settings: &Settings) -> Vec<String> {
 
 struct Place<'p> {
     name: &'p str,
-    root: String,
+    /// Storage as `cvmfs_server` names it.
+    upstream: String,
     spool: String,
     stratum0: String,
     owner: &'p str,
@@ -123,7 +159,7 @@ struct Place<'p> {
 
 impl Place<'_> {
     fn server_conf(&self, head: &Manifest, settings: &Settings) -> String {
-        let Self { name, root, spool, stratum0, owner } = self;
+        let Self { name, upstream, spool, stratum0, owner } = self;
         let on = |value: bool| if value { "true" } else { "false" };
         let compression = if settings.compression == Compression::Stored { "none" } else { "default" };
         let span = settings.automatic_tags_for.map(|days| format!("{days} days ago")).unwrap_or_default();
@@ -136,7 +172,7 @@ impl Place<'_> {
             ("UNION_DIR", format!("/cvmfs/{name}")),
             ("SPOOL_DIR", spool.clone()),
             ("STRATUM0", stratum0.clone()),
-            ("UPSTREAM_STORAGE", format!("local,{root}/data/txn,{root}")),
+            ("UPSTREAM_STORAGE", upstream.clone()),
             ("USE_FILE_CHUNKING", on(true).to_owned()),
             ("MIN_CHUNK_SIZE", chunks.min().to_string()),
             ("AVG_CHUNK_SIZE", chunks.average().to_string()),

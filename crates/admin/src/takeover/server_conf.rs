@@ -39,16 +39,6 @@ impl ServerConf {
         found.and_then(|(_, value)| value.as_deref())
     }
 
-    /// Returns the folder of the storage, if it is a local one.
-    pub fn storage(&self) -> Result<PathBuf, AdminError> {
-        let upstream = self.get("CVMFS_UPSTREAM_STORAGE").unwrap_or_default();
-        let mut parts = upstream.splitn(3, ',');
-        match (parts.next(), parts.next(), parts.next()) {
-            (Some("local"), Some(_), Some(folder)) if folder.starts_with('/') => Ok(PathBuf::from(folder)),
-            _ => Err(self.refused(format!("CVMFS_UPSTREAM_STORAGE={upstream} is not a local folder"))),
-        }
-    }
-
     /// Checks that it describes this repository, as stratum 0, in a known layout.
     pub(super) fn check(&self, name: &RepositoryName) -> Result<(), AdminError> {
         let kind = self.get("CVMFS_REPOSITORY_TYPE").unwrap_or("stratum0");
@@ -68,7 +58,7 @@ impl ServerConf {
         }
     }
 
-    fn refused(&self, reason: String) -> AdminError {
+    pub(super) fn refused(&self, reason: String) -> AdminError {
         AdminError::ServerConf { path: self.path.clone(), reason }
     }
 }

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use esker_format::object::ObjectName;
-use esker_store::{Cause, Locking, Put, Sink, StoreError, Swap};
+use esker_store::{Cause, Listed, Locking, Put, Sink, StoreError, Swap};
 
 /// Failure of one operation, or of all from it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,14 +187,14 @@ impl Sink for MemorySink {
         })
     }
 
-    fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError> {
+    fn list(&self, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
         let all: Vec<(String, u64)> = self.operate("data", |files| {
             files.iter().map(|(path, bytes)| (path.clone(), bytes.len() as u64)).collect()
         })?;
         for (path, len) in all {
             let name = path.strip_prefix("data/").and_then(|rest| ObjectName::parse(&rest.replace('/', "")));
             if let Some(name) = name {
-                visit(name, len);
+                visit(Listed { name, len, modified: SystemTime::now() });
             }
         }
         Ok(())

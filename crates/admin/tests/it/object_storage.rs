@@ -1,10 +1,13 @@
 //! Repositories in object storage, by several publishers without a lock.
 
+mod faults;
+mod orphans;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use esker_admin::{
     AdminError, Check, CheckPlace, Collect, Collected, Disks, Ingest, Keep, NewRepository, Owner, Report,
@@ -17,7 +20,7 @@ use esker_testkit::check::{Findings, check};
 use esker_testkit::listing::of_folder;
 use esker_testkit::s3::{BUCKET, S3Server};
 
-use crate::memory_bucket::{Fault, MemoryBucket, MemorySink};
+use crate::memory_bucket::{MemoryBucket, MemorySink};
 use crate::workshop::{NAME, assert_same_trees, folder, now, options, publish, shared_keys};
 
 /// A bucket, and folders for the states of its publishers.
@@ -264,95 +267,6 @@ fn twenty_publishers(site: &Site) {
     site.assert_shows(&expected.into_iter().collect::<Vec<_>>());
     // Each has its tag, beside the two of the trunk.
     assert_eq!(site.findings().tags.len(), accepted.len() + 2);
-}
-
-/// One run with a failing operation; false if it was through before the fault.
-fn fail(
-    before: &Site,
-    fault: (u64, Fault),
-    run: &dyn Fn(&Repository) -> Result<bool, AdminError>,
-    judge: &dyn Fn(&Site, &str) -> bool,
-) -> bool {
-    let site = before.copy();
-    let sink = MemorySink::failing(&site.bucket, Some(fault));
-    let outcome = open_in(site.storage(sink.clone(), "failing")).and_then(|repository| run(&repository));
-    let when = format!("{fault:?}: {outcome:?}");
-    if sink.struck() == 0 {
-        assert!(outcome.unwrap(), "{when}");
-        return false;
-    }
-    let is_new = judge(&site, &when);
-    // Only a lost answer, or a failure after the head, leaves a new revision with an error.
-    assert!(outcome.is_err() || is_new, "{when}");
-    // The publisher repeats it.
-    run(&site.open("failing")).unwrap_or_else(|error| panic!("{when}: {error}"));
-    assert!(judge(&site, &when), "{when}");
-    site.findings().assert_clean();
-    true
-}
-
-/// Every operation fails in one way, some in each.
-fn fail_everywhere(
-    site: &Site,
-    run: &dyn Fn(&Repository) -> Result<bool, AdminError>,
-    judge: &dyn Fn(&Site, &str) -> bool,
-) {
-    for (first, fault) in [(1, Fault::Refused), (2, Fault::Lost), (3, Fault::Ever)] {
-        let places = (first..).step_by(3);
-        let hits = places.take_while(|at| fail(site, (*at, fault), run, judge)).count();
-        assert!(hits > 12, "{fault:?}: {hits}");
-    }
-}
-
-#[test]
-fn a_failure_of_any_operation_of_a_publish_leaves_the_old_or_the_new_revision() {
-    let site = Site::new();
-    publish(&site.open("first"), folder(&[("a/file", "old"), ("b/file", "stays")]).path(), "").unwrap();
-    let source = folder(&[("a/file", "new"), ("b/file", "stays"), ("c/.cvmfscatalog", ""), ("c/d", "more")]);
-    let old = site.findings().listing();
-    let new = of_folder(source.path());
-    let judge = |site: &Site, when: &str| {
-        let findings = site.findings();
-        // A publisher that is killed after it replaced the head leaves the reflog to the next one.
-        let is_late = |problem: &&String| !problem.contains("reflog");
-        let problems: Vec<_> = findings.problems.iter().filter(is_late).collect();
-        assert!(problems.is_empty(), "{when}: {problems:?}");
-        let is_new = findings.revision > 1;
-        assert_same_trees(if is_new { &new } else { &old }, &findings.listing());
-        is_new
-    };
-    let tags = AtomicU64::new(0);
-    let run = |repository: &Repository| {
-        let report = publish(repository, source.path(), "")?;
-        // A repeated one finds everything done, and completes the reflog with a tag.
-        let stop = AtomicBool::new(false);
-        let name = format!("tag-{}", tags.fetch_add(1, Ordering::Relaxed));
-        let (revision, description) = (None, String::new());
-        TagChange::Add { name, revision, description, force: false }.run(repository, now(), &stop)?;
-        Ok(report.revision == 2)
-    };
-    fail_everywhere(&site, &run, &judge);
-}
-
-#[test]
-fn a_failure_of_any_operation_of_a_collect_loses_no_object_of_a_kept_revision() {
-    let site = Site::new();
-    for content in ["one", "two", "three"] {
-        publish(&site.open("first"), folder(&[("file", content), ("same", "same")]).path(), "").unwrap();
-    }
-    let full = site.bucket.objects();
-    let judge = |site: &Site, when: &str| {
-        let findings = site.findings();
-        let is_late = |problem: &&String| !problem.contains("reflog");
-        let problems: Vec<_> = findings.problems.iter().filter(is_late).collect();
-        assert!(problems.is_empty(), "{when}: {problems:?}");
-        site.bucket.objects() < full
-    };
-    let run = |repository: &Repository| {
-        collect(repository, 0, now())?;
-        Ok(true)
-    };
-    fail_everywhere(&site, &run, &judge);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Copies of repositories: a replica has one whole revision at any time, whatever fails.
 
+mod bucket_collects;
 mod collects;
 mod faults;
 mod model;

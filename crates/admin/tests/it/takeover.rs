@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use esker_admin::{
-    AdminError, ExportedConfig, Outcome, ParameterRow, ServerConf, SettingsChange, Takeover, remembered_spool,
+    AdminError, Disks, ExportedConfig, KeyFolder, NewRepository, Outcome, ParameterRow, RememberedStorage,
+    ServerConf, SettingsChange, Storage, Takeover, Upstream, remembered_spool,
 };
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::name::RepositoryName;
+use esker_store::{StorageSettings, StorageUrl};
 
-use crate::workshop::{NAME, Workshop, now};
+use crate::workshop::{NAME, Workshop, now, shared_keys};
 
 fn name() -> RepositoryName {
     RepositoryName::parse(NAME).unwrap()
@@ -45,8 +47,12 @@ fn server_conf(workshop: &Workshop, changes: &[(&str, &str)]) -> ServerConf {
     ServerConf::read(&path).unwrap()
 }
 
+fn storage(workshop: &Workshop) -> Storage {
+    Storage::open(&workshop.root()).unwrap()
+}
+
 fn plan(workshop: &Workshop, conf: &ServerConf) -> Result<Takeover, AdminError> {
-    Takeover::plan(conf, &workshop.root(), &name(), &workshop.keys(), now())
+    Takeover::plan(conf, &storage(workshop), &name(), &workshop.keys(), now())
 }
 
 fn row<'t>(taken: &'t Takeover, parameter: &str) -> &'t ParameterRow {
@@ -80,7 +86,7 @@ fn parameters_become_settings() {
             ("USER", "$(whoami)"),
         ],
     );
-    assert_eq!(conf.storage().unwrap(), workshop.root());
+    assert_eq!(conf.storage().unwrap(), Upstream::Folder(workshop.root()));
     let taken = plan(&workshop, &conf).unwrap();
     assert_eq!(taken.told.warnings, [""; 0]);
     for (parameter, outcome, note) in [
@@ -103,7 +109,7 @@ fn parameters_become_settings() {
         assert!(row.outcome == outcome && row.note.contains(note), "{row:?}");
     }
     let before = values(&workshop);
-    taken.run().unwrap();
+    taken.run(&storage(&workshop)).unwrap();
     let after = values(&workshop);
     assert_ne!(before, after);
     for value in
@@ -129,8 +135,13 @@ fn configurations_that_do_not_fit_are_refused() {
         let refused = plan(&workshop, &server_conf(&workshop, &[change])).unwrap_err();
         assert!(matches!(&refused, AdminError::ServerConf { .. }), "{change:?}: {refused}");
     }
-    let s3 = server_conf(&workshop, &[("UPSTREAM_STORAGE", "S3,/tmp,cvmfs/a@/etc/s3.conf")]);
-    assert!(matches!(s3.storage(), Err(AdminError::ServerConf { .. })));
+    let lacks_bucket = workshop.folder.path().join("s3.conf");
+    fs::write(&lacks_bucket, "CVMFS_S3_HOST=h\n").unwrap();
+    let lacks_bucket = format!("S3,/tmp,cvmfs/a@{}", lacks_bucket.display());
+    for upstream in ["S3,/tmp,cvmfs/a@/none/s3.conf", "S3,/tmp,cvmfs/a", "gw,/tmp,http://g", &lacks_bucket] {
+        let conf = server_conf(&workshop, &[("UPSTREAM_STORAGE", upstream)]);
+        assert!(matches!(conf.storage(), Err(AdminError::ServerConf { .. })), "{upstream}");
+    }
     let missing = ServerConf::read(&workshop.folder.path().join("none")).unwrap_err();
     assert!(matches!(&missing, AdminError::ServerConf { .. }), "{missing}");
 }
@@ -147,7 +158,7 @@ fn a_missing_reflog_and_foreign_keys_are_warnings() {
     );
     let late = esker_format::time::UnixTime(now().0 + 40 * 86_400);
     let conf = server_conf(&workshop, &[]);
-    let taken = Takeover::plan(&conf, &workshop.root(), &name(), &workshop.keys(), late).unwrap();
+    let taken = Takeover::plan(&conf, &storage(&workshop), &name(), &workshop.keys(), late).unwrap();
     assert!(
         taken.told.warnings.iter().any(|warning| warning.contains("expired")),
         "{:?}",
@@ -184,21 +195,22 @@ fn an_exported_configuration_is_read_back() {
     let before = values(&workshop);
     let exported = ExportedConfig::new(&workshop.root(), &name(), "builder", None, None).unwrap();
     let folder = workshop.folder.path().join("repositories.d").join(NAME);
-    let [path, client] = exported.write(&folder).unwrap();
+    let [path, client] = &exported.write(&folder).unwrap()[..] else { panic!() };
     assert!(matches!(exported.write(&folder), Err(AdminError::File { .. })), "files are not replaced");
     // cvmfs_server sources both.
     for (path, variable, value) in [
-        (&path, "CVMFS_AUTO_TAG_TIMESPAN", "30 days ago"),
-        (&path, "CVMFS_GARBAGE_COLLECTION", "false"),
-        (&path, "CVMFS_SPOOL_DIR", "/var/spool/cvmfs/made.test"),
-        (&client, "CVMFS_SERVER_URL", "http://localhost/cvmfs/made.test"),
+        (path, "CVMFS_AUTO_TAG_TIMESPAN", "30 days ago"),
+        (path, "CVMFS_GARBAGE_COLLECTION", "false"),
+        (path, "CVMFS_SPOOL_DIR", "/var/spool/cvmfs/made.test"),
+        (client, "CVMFS_SERVER_URL", "http://localhost/cvmfs/made.test"),
     ] {
         let script = format!(". {}; printf %s \"${variable}\"", path.display());
         let output = Command::new("sh").arg("-euc").arg(script).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), value.replace("made.test", NAME), "{variable}");
     }
     fs::remove_file(workshop.root().join(".esker/settings.json")).unwrap();
-    plan(&workshop, &ServerConf::read(&path).unwrap()).unwrap().run().unwrap();
+    let again = plan(&workshop, &ServerConf::read(path).unwrap()).unwrap();
+    again.run(&storage(&workshop)).unwrap();
     assert_eq!(values(&workshop), before);
 }
 
@@ -233,4 +245,63 @@ fn values_that_a_shell_would_evaluate_are_not_exported() {
     }
     let odd: PathBuf = "/spool/$x".into();
     assert!(ExportedConfig::new(&workshop.root(), &name(), "root", None, Some(&odd)).is_err());
+}
+
+#[test]
+fn a_bucket_of_a_configuration_becomes_object_storage() {
+    let workshop = Workshop::new();
+    let path = workshop.folder.path().join("s3.conf");
+    let s3 = "CVMFS_S3_HOST=s3.example.org\nCVMFS_S3_PORT=9000\nCVMFS_S3_BUCKET=software\nCVMFS_S3_DNS_BUCKETS=false\n\
+              CVMFS_S3_ACCESS_KEY=key\nCVMFS_S3_SECRET_KEY=secret\nCVMFS_S3_REGION=eu-1\nCVMFS_S3_USE_HTTPS=on\n";
+    fs::write(&path, s3).unwrap();
+    let upstream = format!("S3,/var/spool/tmp,cvmfs/{NAME}@{}", path.display());
+    let conf = server_conf(&workshop, &[("UPSTREAM_STORAGE", &upstream)]);
+    let Upstream::Bucket(bucket) = conf.storage().unwrap() else { panic!() };
+    assert_eq!(bucket.storage.url.to_string(), format!("s3://software/cvmfs/{NAME}"));
+    let settings = &bucket.storage.settings;
+    assert_eq!(settings.endpoint.as_deref(), Some("https://s3.example.org:9000"));
+    assert_eq!((settings.region.as_deref(), settings.path_style), (Some("eu-1"), Some(true)));
+    assert_eq!(bucket.credentials.get("AWS_SECRET_ACCESS_KEY"), Some("secret"));
+    assert_eq!(bucket.warnings.len(), 2, "{:?}", bucket.warnings);
+}
+
+/// The file that is written for a bucket is read as the same bucket.
+#[test]
+fn a_bucket_is_exported_and_read_back() {
+    let server = esker_testkit::s3::S3Server::start();
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join(NAME);
+    let keys = [("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret")];
+    let settings = StorageSettings { endpoint: Some(server.endpoint()), ..StorageSettings::default() };
+    let url = StorageUrl::parse(&format!("s3://{}/cvmfs/{NAME}", esker_testkit::s3::BUCKET)).unwrap();
+    let remembered = RememberedStorage { url, settings };
+    remembered.write(&place).unwrap();
+    let storage = remembered.open_with(&Disks::default(), &place, keys.into_iter().collect()).unwrap();
+    let storage = Storage::new(&place, storage);
+    let keys = KeyFolder::new(shared_keys().join("keys"), &name());
+    NewRepository::new(name()).create_in(&Disks::default(), &storage, &keys, now()).unwrap();
+
+    let exported = ExportedConfig::of(&storage, &name(), "root", None, None).unwrap();
+    assert_eq!(exported.warnings.len(), 2, "{:?}", exported.warnings);
+    let [server_conf, client_conf, s3_conf] = &exported.write(&folder.path().join("conf")).unwrap()[..]
+    else {
+        panic!()
+    };
+    let text = fs::read_to_string(server_conf).unwrap();
+    let usual = format!("/etc/cvmfs/repositories.d/{NAME}/s3.conf");
+    assert!(
+        text.contains(&format!(
+            "CVMFS_UPSTREAM_STORAGE=S3,/var/spool/cvmfs/{NAME}/tmp,cvmfs/{NAME}@{usual}\n"
+        ))
+    );
+    fs::write(server_conf, text.replace(&usual, &s3_conf.display().to_string())).unwrap();
+    assert!(fs::read_to_string(client_conf).unwrap().contains(&remembered.public_url().unwrap()));
+    let conf = ServerConf::read(server_conf).unwrap();
+    let Upstream::Bucket(bucket) = conf.storage().unwrap() else { panic!() };
+    assert_eq!(bucket.storage.url, remembered.url);
+    assert_eq!(bucket.storage.settings.endpoint, remembered.settings.endpoint);
+    let taken = Takeover::plan(&conf, &storage, &name(), &keys, now()).unwrap();
+    assert_eq!(taken.told.storage, remembered.url.to_string());
+    taken.run(&storage).unwrap();
+    assert!(place.join(".esker/settings.json").exists());
 }

@@ -410,8 +410,8 @@ fn answer_all(socket: &OwnedFd, inbox: &Inbox<Out>, requests: &Requests) {
 /// flags such as O_DIRECT, locks, the position and advice on reading.
 fn with_own_descriptor(message: ToClient, handle: Option<&Handle>) -> (ToClient, Option<OwnedFd>) {
     match (message, handle) {
-        (ToClient::Object { id, len }, Some(handle)) => match handle.reopen() {
-            Ok(file) => (ToClient::Object { id, len }, Some(file)),
+        (object @ ToClient::Object { id, .. }, Some(handle)) => match handle.reopen() {
+            Ok(file) => (object, Some(file)),
             Err(source) => {
                 let cause = Cause::Disk { doing: "opening", path: "an object of the cache".into(), source };
                 let error = ErrorMessage::new(&StoreError::new("an object", cause));

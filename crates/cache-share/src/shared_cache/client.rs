@@ -9,13 +9,17 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use esker_store::{
-    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectRequest, StoreError, StoreStatus, Warmed,
+    CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectOrigin, ObjectRequest, StoreError,
+    StoreStatus, Warmed,
 };
+use esker_threads::waits::WaitTimes;
 use parking_lot::{Condvar, Mutex};
 
 use super::address;
 use super::received::{Pending, Received};
-use super::wire::{Receiver, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send};
+use super::wire::{
+    Receiver, ToClient, ToWriter, VERSION, WARMING_MAX, WantedMessage, keys_from_text, send, waits,
+};
 use super::writer::BrokerAddress;
 use crate::peer;
 
@@ -251,8 +255,8 @@ impl Client {
             };
             self.state.lock().silent = false;
             match message {
-                ToClient::Object { id, len } => match descriptor {
-                    Some(file) => self.answered(id, file, len),
+                ToClient::Object { id, len, waits_us } => match descriptor {
+                    Some(file) => self.answered(id, file, len, waits(waits_us)),
                     None => break,
                 },
                 ToClient::Warmed { id, fetched_bytes } => {
@@ -291,8 +295,11 @@ impl Client {
         self.end(owner);
     }
 
-    fn answered(&self, id: u64, file: OwnedFd, len: u64) {
+    fn answered(&self, id: u64, file: OwnedFd, len: u64, waits: WaitTimes) {
         let Some(pending) = self.take(id) else { return };
+        let place = self.place.to_string_lossy().into();
+        pending.wanted.requester.progress.came_from(ObjectOrigin::Process(place));
+        pending.wanted.requester.progress.add_waits(waits);
         let Some(slot) = self.received.slot() else {
             drop(file);
             return self.received.park(pending);

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver as Inbox, Sender, SyncSender, sync_channel};
 
 use esker_store::{Callback, Handle, ObjectRequest, ObjectStore, StoreError};
+use esker_threads::waits::WaitTimes;
 
 use super::broker::Out;
 use super::progress::Requests;
 use super::quota::{Quota, QuotaSlot};
-use super::wire::{ErrorMessage, ToClient};
+use super::wire::{ErrorMessage, ToClient, micros};
 
 /// Maximum number of waiting requests of one client; the writer reads no further messages until one has a slot.
 const WAITING_MAX: usize = 256;
@@ -49,7 +50,7 @@ impl ClientRequests {
     pub(super) fn get(&mut self, id: u64, wanted: ObjectRequest) {
         if let Some(handle) = self.worker.store.cached(&wanted) {
             let turn = self.worker.quota.answer();
-            return answer(&self.worker.outbox, id, Ok(handle), turn);
+            return answer(&self.worker.outbox, id, Ok(handle), WaitTimes::default(), turn);
         }
         if self.worker.requests.begin(id, &wanted.requester.progress) {
             // As long as there is any, the sender looks whether they come further.
@@ -112,16 +113,22 @@ impl RequestWorker {
         let answered = move |outcome| {
             requests.end(id);
             quota.progress().unfollow(&progress);
-            answer(&outbox, id, outcome, turn);
+            answer(&outbox, id, outcome, progress.waits(), turn);
         };
         self.store.get(wanted, Callback::new(answered));
     }
 }
 
 /// Sends a reply, which frees the slot. The client may be gone by then.
-fn answer(outbox: &Sender<Out>, id: u64, outcome: Result<Handle, StoreError>, turn: QuotaSlot) {
+fn answer(
+    outbox: &Sender<Out>,
+    id: u64,
+    outcome: Result<Handle, StoreError>,
+    waits: WaitTimes,
+    turn: QuotaSlot,
+) {
     let (message, handle) = match outcome {
-        Ok(handle) => (ToClient::Object { id, len: handle.len() }, Some(handle)),
+        Ok(handle) => (ToClient::Object { id, len: handle.len(), waits_us: micros(waits) }, Some(handle)),
         Err(error) => (ToClient::Failed { id, error: ErrorMessage::new(&error) }, None),
     };
     let _ = outbox.send(Out::answer(message, handle, turn));

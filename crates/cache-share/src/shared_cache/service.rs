@@ -29,11 +29,10 @@ const LOOKS_AFTER_REFUSAL: u32 = 12;
 pub(super) fn run(shared: &Weak<SharedCache>, inbox: &Inbox<Event>) {
     let mut looks = 0;
     loop {
-        let Some(look) = shared.upgrade().map(|shared| shared.pace.look) else { return };
-        let event = inbox.recv_timeout(look);
+        let event = inbox.recv();
         let Some(shared) = shared.upgrade() else { return };
         match event {
-            Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return,
+            Ok(Event::Close) | Err(_) => return,
             Ok(Event::SlotFree) => {
                 shared.received.unpark().into_iter().for_each(|parked| shared.submit(parked));
             }
@@ -49,7 +48,7 @@ pub(super) fn run(shared: &Weak<SharedCache>, inbox: &Inbox<Event>) {
                     return;
                 }
             }
-            Err(RecvTimeoutError::Timeout) => {
+            Ok(Event::Look) => {
                 looks += 1;
                 shared.look_for_broker(looks);
                 shared.look_for_disk(inbox);
@@ -195,7 +194,7 @@ impl SharedCache {
             }
             match inbox.recv_timeout(PAUSE_MAX.min(deadline.saturating_duration_since(Instant::now()))) {
                 Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Some(Role::Closed),
-                Ok(Event::Lost | Event::SlotFree) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Lost | Event::SlotFree | Event::Look) | Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
@@ -224,7 +223,7 @@ impl SharedCache {
             // Sleeps, but not through a close.
             match inbox.recv_timeout(pause) {
                 Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Ok(Role::Closed),
-                Ok(Event::Lost | Event::SlotFree) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Lost | Event::SlotFree | Event::Look) | Err(RecvTimeoutError::Timeout) => {}
             }
             pause = (pause * 2).min(PAUSE_MAX);
         }

@@ -381,9 +381,11 @@ fn a_silent_writer_is_reported() {
         while let Ok((message, _)) = receiver.next() {
             let object = tempfile::tempfile().expect("a file");
             let sent = match message {
-                ToWriter::Get { id, .. } => {
-                    send(socket.as_fd(), &ToClient::Object { id, len: 0 }, Some(object.as_fd()))
-                }
+                ToWriter::Get { id, .. } => send(
+                    socket.as_fd(),
+                    &ToClient::Object { id, len: 0, waits_us: [0; 4] },
+                    Some(object.as_fd()),
+                ),
                 ToWriter::Status { id } => {
                     send(socket.as_fd(), &ToClient::Status { id, status: Box::default() }, None)
                 }

@@ -26,10 +26,12 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
 use esker_store::{Blame, CacheKey, Cause, External, ObjectRequest, Requester, StoreError, StoreStatus};
+use esker_threads::waits::WaitTimes;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -135,6 +137,10 @@ pub(super) enum ToClient {
     Object {
         id: u64,
         len: u64,
+        /// Microseconds for which the writer waited for network, disk, processing and threads. Other builds of this
+        /// version may lack it.
+        #[serde(default)]
+        waits_us: [u64; 4],
     },
     /// Reply to a prefetch; without a number the object was cached already.
     Warmed {
@@ -159,6 +165,17 @@ pub(super) enum ToClient {
         id: u64,
         status: Box<StoreStatus>,
     },
+}
+
+/// Returns waits as they are sent.
+pub(super) fn micros(waits: WaitTimes) -> [u64; 4] {
+    waits.all().map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// Returns the waits of a message.
+pub(super) fn waits(micros: [u64; 4]) -> WaitTimes {
+    let [network, disk, processing, thread] = micros.map(Duration::from_micros);
+    WaitTimes { network, disk, processing, thread }
 }
 
 /// A [`ObjectRequest`] on the wire.

@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
 use esker_cache_share::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
+use esker_confine::{Policy, Role};
 use esker_run::take_signals;
 use esker_store::{DestinationRule, Destinations, LowerForm};
 use rustix::thread::CapabilitySet;
@@ -8,7 +9,7 @@ use rustix::thread::CapabilitySet;
 use crate::error::{Context, Failure, Kind, chain, of_store};
 use crate::logging::LogArgs;
 use crate::output::parse_size;
-use crate::process::privileges;
+use crate::process::{confine, privileges};
 use crate::settings::cache::default_quota;
 use crate::settings::configuration;
 use crate::settings::tiers::tier;
@@ -118,6 +119,9 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     // The cache that a CernVM-FS client left is its user's.
     let kept = if args.lower.is_empty() { CapabilitySet::empty() } else { CapabilitySet::DAC_READ_SEARCH };
     privileges::become_user(account.as_ref(), kept)?;
+    let policy = Policy::new(Role::Broker).write(&cache).write(socket.parent().unwrap_or(&socket));
+    let policy = args.lower.iter().chain(&args.ca).fold(policy, Policy::read);
+    confine::enforce(|| policy.prepare(), &settings.environment);
     let (tell, told) = std::sync::mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| {
         // The receiver is in the rest of this function.
@@ -144,6 +148,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     };
     let broker = NodeBroker::start_on(listening, options).map_err(of_broker)?;
     tracing::info!("serving the cache {} at {}", cache.display(), socket.display());
+    confine::tell();
     // An error means that all senders are gone, which ends it too.
     let _ = told.recv();
     drop(broker);

@@ -3,7 +3,7 @@ use std::sync::Mutex;
 
 use esker_admin::{
     Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Mirror, MirrorFolder, MirrorServer, Repair,
-    Repaired, ReplicaState,
+    Repaired, ReplicaState, note_outcome,
 };
 use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
@@ -20,7 +20,8 @@ use crate::settings::Settings;
 ///
 /// Checks signatures, history, reflog, all catalogs of the head and of tagged revisions, and that every object
 /// exists; with --data it reads every byte. Exit code 4 reports faults. A check without repair needs neither keys nor
-/// a valid whitelist nor write permission. A check of a server sends up to 16 requests at once.
+/// a valid whitelist nor write permission. With write permission, a whole check notes its time and outcome in
+/// .cvmfs_status.json, for monitors and the page of `esker serve`. A check of a server sends up to 16 requests at once.
 ///
 /// Example: esker check sw.example.org --data --scrub 50M/s
 #[derive(clap::Args, Debug)]
@@ -118,7 +119,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     check.threads = args.threads.map_or_else(cores, usize::from);
     check.stop = interrupt.flag();
     let failed = |error| of_admin(&format!("{name} was not checked"), &error);
-    let repaired = if let Some(url) = url {
+    let mut repaired = if let Some(url) = url {
         let server = MirrorServer::new(url).map_err(|error| of_admin("can't ask the server", &error))?;
         let scratch = Scratch::make(&name)?;
         let left = check.run_remote(&server, &checked, &scratch.0, now()).map_err(failed)?;
@@ -137,7 +138,16 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     } else {
         Repaired { left: check.run(&checked, now()).map_err(failed)?, ..Repaired::default() }
     };
+    let stop = check.stop.clone();
     drop(meter);
+    let is_whole = args.tag.is_none() && args.path.is_none();
+    if url.is_none()
+        && is_whole
+        && let Err(error) = note_outcome(&checked.root, &repaired.left, now(), &stop)
+    {
+        let cause = crate::error::chain(&error);
+        repaired.left.notes.push(format!("the outcome is not noted in .cvmfs_status.json: {cause}"));
+    }
     print(&repaired, name.as_str(), args)
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use esker_confine::{Policy, Role};
 use esker_fuse::MountOptions;
 use esker_fuse::mount::Label;
 use esker_journal::Journal;
@@ -24,6 +25,7 @@ use crate::machine::doctor::{Touch, Touched, touch};
 use crate::mounting::config_repository;
 use crate::mounting::open::{mount_options, offline_warning, open, session_options};
 use crate::process::again::{Again, read_proxies, start_again};
+use crate::process::confine;
 use crate::process::privileges;
 use crate::process::signals::StopSignals;
 use crate::process::tuning;
@@ -31,6 +33,7 @@ use crate::settings::Settings;
 use crate::settings::address;
 use crate::settings::address::split_tag;
 use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
+use crate::settings::cache;
 use crate::settings::repository::ResolvedRepository;
 
 /// Mounts a repository or an image, and returns once the mount answers.
@@ -253,6 +256,7 @@ fn serve(
 ) -> Result<(), Failure> {
     privileges::narrow_mount();
     let stop = StopSignals::begin()?;
+    confine::start_unconfined();
     let is_takeover = supervision.as_ref().is_some_and(|supervision| supervision.inherited().is_some());
     let file = supervision.as_ref().and_then(|supervision| supervision.take(IMAGE_FILE));
     let named = match file {
@@ -263,12 +267,14 @@ fn serve(
         tuning::apply(&checked.configured.tuning);
         checked.configured.syslog.clone().into_iter().for_each(logging::copy_to_system);
     }
+    logging::set_mount(&mountpoint, &named.name());
     let what = format!("can't mount {} at {}", named.name(), mountpoint.display());
     if !is_takeover {
         refuse_taken(&mountpoint, settings)?;
     }
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
+    named.confine(args, settings)?;
     let (mounted, warning) = match named {
         MountSource::Repository(checked) => {
             let push = checked.push(args.view.push.as_ref());
@@ -318,6 +324,7 @@ fn serve(
         };
         supervision.on_retire(retire).context(Kind::Failed, "no thread can be started")?;
     }
+    confine::mount_is_made();
     if ready(warning).is_err() {
         // The starter is gone; an unknown mount would stay for ever.
         stop.end(&mounted);
@@ -366,6 +373,20 @@ impl MountSource {
         }
         let checked = ResolvedRepository::new(&args.url, &args.repository, settings)?;
         Ok(Self::Repository(Box::new(checked)))
+    }
+
+    /// Restricts this process to what its mount needs.
+    fn confine(&self, args: &Args, settings: &Settings) -> Result<(), Failure> {
+        let (policy, cache) = match self {
+            Self::Repository(checked) => {
+                (confine::of_repository(checked, settings), Some(checked.options.cache.clone()))
+            }
+            Self::Image(_) => {
+                let policy = Policy::new(Role::Mount).write(&settings.runtime);
+                (policy, cache::for_recorded_reads(settings, &args.repository))
+            }
+        };
+        confine::confine_mount(policy, cache, settings)
     }
 
     fn name(&self) -> String {

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use esker_confine::{Policy, Role};
 use esker_format::name::RepositoryName;
 use esker_server::Options;
 use esker_server::proxy::{
@@ -91,7 +92,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             .and_then(|()| privileges::give_folder(&cache, account))
             .context(Kind::Failed, failed)?;
     }
-    let signals = opened.drop_privileges()?;
+    let policy = policy(&args, &cache, settings);
+    let signals = opened.drop_privileges(policy, &settings.environment)?;
     let options = ProxyOptions {
         own_url: args.own_url.clone(),
         peers: args.peer.clone(),
@@ -134,6 +136,14 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         out.line(format!("served {bytes} in {answers} answers, fetched {}", size(fetched)))?;
     }
     out.finish()
+}
+
+/// Returns what the proxy may read, and the cache that it may change.
+fn policy(args: &Args, cache: &Path, settings: &Settings) -> Policy {
+    // The folder is opened before the cache makes it.
+    let _ = std::fs::create_dir_all(cache);
+    let read = args.public_key.iter().chain(&args.ca).map(PathBuf::as_path).chain([settings.keys.as_path()]);
+    read.fold(Policy::new(Role::Proxy).write(cache), Policy::read)
 }
 
 fn of_proxy(error: &ProxyError) -> Failure {

@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use esker_prefetch::ReplayerCommand;
 
 use crate::error::{Context, Failure, Kind};
+use crate::process::confine;
 
 /// Name of the hidden subcommand.
 pub(crate) const REPLAY: &str = "replay";
@@ -26,6 +27,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         esker_run::join(process)
             .context(Kind::Failed, format!("can't join the namespaces of process {process}"))?;
     }
+    confine::confine_replayer(&args.mountpoint);
     esker_prefetch::replay(&args.mountpoint, std::io::stdin())
         .context(Kind::Failed, format!("can't replay reads through {}", args.mountpoint.display()))
 }

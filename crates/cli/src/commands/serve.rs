@@ -1,19 +1,24 @@
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_server::{GeoDatabase, Options, Repositories, RootError, Server, TlsFiles};
+use esker_confine::{Policy, Role};
+use esker_format::name::RepositoryName;
+use esker_server::{GeoDatabase, Options, Repositories, RootError, ServeError, Server, TlsFiles};
 use serde_json::json;
 
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, size};
 use crate::publisher::refuse_address;
+use crate::serving::storage::{self, StorageArgs};
 use crate::serving::{self, Controls, ServingArgs};
+use crate::settings::Settings;
 
 /// Serves repositories over HTTP to Esker, CernVM-FS clients and browsers.
 ///
-/// A folder is a repository or contains several; a repository added later is served without a restart. Clients
-/// can access only the files that they need. It speaks HTTP/1.1 and HTTP/2, and TLS with a certificate. After Ctrl-C
+/// A folder is a repository or contains several; a repository added later is served without a restart. A repository in
+/// object storage (s3://, gs://, az://) is served through a cache folder. Clients can access only the files that they
+/// need. It speaks HTTP/1.1 and HTTP/2, and TLS with a certificate. After Ctrl-C
 /// or SIGTERM the server finishes the responses in progress; a second signal ends it at once. SIGHUP opens the access
 /// log again and reads the certificate again; without either it ends the server. A socket that systemd passes is used
 /// in place of --listen.
@@ -21,8 +26,8 @@ use crate::serving::{self, Controls, ServingArgs};
 /// Example: esker serve /srv/cvmfs --listen 0.0.0.0:8000
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repository, or folder of repositories
-    #[arg(value_name = "DIR", required = true)]
+    /// Repository, or folder of repositories, or repository in object storage like s3://BUCKET/PREFIX/NAME
+    #[arg(value_name = "DIR|URL", required = true)]
     folders: Vec<PathBuf>,
 
     /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one
@@ -47,11 +52,17 @@ pub(crate) struct Args {
     geo_database: Option<PathBuf>,
 
     #[command(flatten)]
+    storage: StorageArgs,
+
+    #[command(flatten)]
     pub(crate) serving: ServingArgs,
 }
 
-pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    args.folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
+pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    let (folders, buckets) = storage::split(&args.folders)?;
+    folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
+    // A wrong command line opens no socket.
+    args.storage.check(&buckets)?;
     let mut opened = args.serving.open(args.listen)?;
     // Files of root alone are opened before the privileges are gone.
     let tls = tls(args)?;
@@ -60,8 +71,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         Failure::usage(chain(&error))
             .hint("name a database such as GeoLite2-City.mmdb with --geo-database FILE")
     })?;
-    let signals = opened.drop_privileges()?;
-    let repositories = Repositories::following(&args.folders, args.follow.clone()).map_err(|error| {
+    let storages = args.storage.options(&buckets, opened.account.as_ref())?;
+    let signals = opened.drop_privileges(policy(args, &folders), &settings.environment)?;
+    let repositories = Repositories::following(&folders, args.follow.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
             RootError::Unreadable { .. } => match &opened.account {
@@ -80,7 +92,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             RootError::Twice { .. } => failure.hint("serve only one of them"),
         }
     })?;
-    let names: Vec<String> = repositories.names().iter().map(|name| name.as_str().to_owned()).collect();
+    let stored = storages.iter().flat_map(|storages| &storages.repositories);
+    let stored: Vec<RepositoryName> = stored.map(|repository| repository.name.clone()).collect();
+    let names = repositories.names().into_iter().chain(stored);
+    let names: Vec<String> = names.map(|name| name.as_str().to_owned()).collect();
     for (link, target) in repositories.refused_links() {
         let (link, folder) = (link.display(), target.display());
         tracing::warn!("{link} leads to {folder}, which is not served: allow it with --follow DIR");
@@ -94,8 +109,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         access_log: access_log.clone(),
         metrics: opened.metrics,
         geo,
+        storages,
     };
-    let server = Server::new(opened.listeners, repositories, options).context(Kind::Failed, "can't serve")?;
+    let server = Server::new(opened.listeners, repositories, options).map_err(|error| match &error {
+        ServeError::Cache(error) => storage::of_cache(error),
+        error => Failure::new(Kind::Failed, format!("can't serve: {}", chain(error))),
+    })?;
     let url = serving::url(server.address(), tls.is_some());
     let metrics_url = match monitoring {
         Some(address) => format!("{}/metrics", serving::url(address, false)),
@@ -115,6 +134,17 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         out.line(format!("served {} in {} answers{cut}", size(served.bytes), served.requests))?;
     }
     out.finish()
+}
+
+/// Returns what the server may read: the folders, and the files that it opens again.
+fn policy(args: &Args, folders: &[PathBuf]) -> Policy {
+    let certificates = args.tls_cert.iter().chain(&args.tls_key).filter_map(|file| file.parent());
+    let folders = folders.iter().chain(&args.follow).map(PathBuf::as_path);
+    let policy = folders.chain(certificates).fold(Policy::new(Role::Serve), |policy, path| {
+        // The folder of a file without one is the working directory.
+        policy.read(if path.as_os_str().is_empty() { Path::new(".") } else { path })
+    });
+    args.storage.permit(policy)
 }
 
 /// Prints the address once connections are accepted.
@@ -167,11 +197,14 @@ mod tests {
 
     /// A wrong command line opens no socket.
     #[test]
-    fn an_address_in_place_of_a_folder_is_refused_first() {
+    fn an_address_that_is_no_storage_is_refused_first() {
         let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let address = taken.local_addr().expect("its address").to_string();
-        let Line { args } = Line::parse_from(["serve", "s3://bucket/x", "--listen", &address]);
-        let failure = run(&args).expect_err("an address");
-        assert!(failure.message.starts_with("DIR s3://bucket/x"), "{}", failure.message);
+        let settings = Settings::from_environment().expect("settings");
+        for place in ["s3://bucket/x", "sftp://host/x", "http://host/x", "s3:x"] {
+            let Line { args } = Line::parse_from(["serve", place, "--listen", &address]);
+            let failure = run(&args, &settings).expect_err("an address");
+            assert!(failure.message.contains(place), "{}", failure.message);
+        }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Args {
     names: Vec<String>,
 
     /// Program that mounts: autofs or systemd at the first access, fstab at boot; or how systemd keeps replicas up to
-    /// date
+    /// date, or serves metrics
     #[arg(long, value_enum, default_value = "autofs")]
     with: With,
 
@@ -136,6 +136,13 @@ fn wanted(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<Vec<Item>,
         }
         None => "/usr/bin/esker".into(),
     };
+    if args.with == With::Metrics {
+        if let Some(name) = args.names.first() {
+            return Err(Failure::usage(format!("metrics are those of every mount, not only of {name}"))
+                .hint("omit the names"));
+        }
+        return Ok(content::metrics(&program));
+    }
     let sbin = machine.sbin();
     let link = |name: &str| Item::Link { path: sbin.join(name), target: program.clone() };
     if let With::ReplicaFollow | With::ReplicaTimer = args.with {
@@ -210,6 +217,9 @@ fn next_steps(args: &Args, machine: &Machine, mount_dir: &Path) -> Vec<String> {
             let units: Vec<_> = args.names.iter().map(|name| content::replica_unit(name, timer)).collect();
             steps.push(format!("systemctl daemon-reload && systemctl start {}", units.join(" ")));
             return steps;
+        }
+        With::Metrics => {
+            return vec!["systemctl daemon-reload && systemctl start esker-metrics.socket".to_owned()];
         }
         With::Fstab => steps.push("systemctl daemon-reload, where systemd is; then `mount -a`".to_owned()),
     }

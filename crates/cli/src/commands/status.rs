@@ -282,12 +282,34 @@ fn print_kernel(out: &mut Output, status: &MountStatus) -> Result<(), Failure> {
     if !requests.is_empty() {
         out.line(format!("  requests  {}", requests.join(", ")))?;
     }
+    if let Some(text) = waits(status) {
+        out.line(format!("  waited    {text}"))?;
+    }
     for error in &status.errors {
         let caller = error.caller.map(|pid| format!(" (process {pid})")).unwrap_or_default();
         let text = format!("{} UTC {}: {}{caller}", when(error.time), error.object, error.cause);
         out.line(format!("  error     {}", out.warning(&text)))?;
     }
     out.line(format!("  daemon    process {}, mounted {} UTC", status.pid, when(status.mounted)))
+}
+
+/// Returns how long requests of the kernel took, and which waits are in that; none before there was any.
+fn waits(status: &MountStatus) -> Option<String> {
+    let seconds = |micros: u64| format!("{:.1} s", micros as f64 / 1e6);
+    let total: u64 = status.requests.iter().map(|kind| kind.latency_us).sum();
+    let mut causes = [("network", 0), ("disk", 0), ("processing", 0), ("thread", 0)];
+    for kind in &status.requests {
+        for (sum, (_, time)) in causes.iter_mut().zip(kind.waits.by_cause()) {
+            sum.1 += time;
+        }
+    }
+    // Below a tenth of a second there is nothing to explain.
+    let causes: Vec<String> = causes
+        .into_iter()
+        .filter(|(_, time)| *time >= 50_000)
+        .map(|(cause, time)| format!("{cause} {}", seconds(time)))
+        .collect();
+    (!causes.is_empty()).then(|| format!("{} in requests, of that {}", seconds(total), causes.join(", ")))
 }
 
 /// Prints servers and proxies, unless the server of the mount's URL is the only one.

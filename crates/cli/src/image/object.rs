@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use esker_squashfs::Image;
-use esker_vfs::{Kind as NodeKind, Node, Pending, Progress, Reply, Requester, Tree};
+use esker_threads::waits::{self, WaitTimes};
+use esker_vfs::{Kind as NodeKind, Node, Pending, Progress, Reply, Requester, Tree, Waits};
 use esker_view::Pin;
 
 use crate::error::Failure;
@@ -63,11 +64,12 @@ impl Image for ObjectImage {
             let at = self.offset.saturating_add(offset).saturating_add(filled as u64);
             let read = Arc::new(Read::default());
             self.reads.begin(&read);
-            let requester = Requester::new(read.clone());
+            let (requester, began) = (Requester::new(read.clone()), Instant::now());
             let data = Reply::wait(|reply| {
                 self.tree.read(&self.node, at, room.len(), reply.for_requester(requester));
             });
             self.reads.end(&read);
+            waits::add_to_tally(read.waits().within(began.elapsed()));
             let bytes = data.map_err(io::Error::other)?.to_vec()?;
             let there = room.get_mut(..bytes.len()).filter(|there| !there.is_empty());
             there.ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(&bytes);
@@ -94,7 +96,7 @@ struct UnderWay {
 
 /// An object, and the progress of the transfers that it waits for.
 #[derive(Default)]
-struct Read(Mutex<Vec<Progress>>);
+struct Read(Mutex<(Vec<Progress>, Vec<Waits>)>);
 
 impl Pending for Read {
     fn user(&self) -> Option<u32> {
@@ -102,14 +104,23 @@ impl Pending for Read {
     }
 
     fn follow(&self, progress: Progress) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(progress);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.push(progress);
+    }
+
+    fn add_waits(&self, waits: Waits) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.push(waits);
     }
 }
 
 impl Read {
     fn progress(&self) -> Option<Instant> {
         let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        followed.iter().filter_map(|progress| progress()).max()
+        followed.0.iter().filter_map(|progress| progress()).max()
+    }
+
+    fn waits(&self) -> WaitTimes {
+        let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        followed.1.iter().fold(WaitTimes::default(), |all, waits| all + waits())
     }
 }
 

@@ -13,6 +13,7 @@ use esker_squashfs::digest::{BLOCK_SIZE, Digest, DigestList};
 use esker_store::{
     BlockCache, Cause, Check, FileBlocks, FileVersion, RangeFile, Servers, Source, StoreError, connect,
 };
+use esker_threads::waits::{WaitCause, timed};
 
 use crate::error::{Failure, of_store};
 use crate::settings::Settings;
@@ -222,7 +223,7 @@ impl Image for RemoteImage {
             if at >= self.file.whole().len {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let block = self.block(at / self.block)?;
+            let block = timed(WaitCause::Network, || self.block(at / self.block))?;
             let skipped = usize::try_from(at % self.block).map_err(io::Error::other)?;
             let bytes = block.get(skipped..).unwrap_or_default();
             let len = bytes.len().min(room.len());

@@ -49,6 +49,14 @@ fn datagram(record: &Record) -> Vec<u8> {
     add(&mut bytes, "PRIORITY", priority);
     add(&mut bytes, "SYSLOG_IDENTIFIER", "esker");
     add(&mut bytes, "ESKER_TARGET", &record.target);
+    if let Some((file, line)) = record.place {
+        add(&mut bytes, "CODE_FILE", file);
+        add(&mut bytes, "CODE_LINE", &line.to_string());
+    }
+    if let Some((mountpoint, repository)) = &record.mount {
+        add(&mut bytes, "ESKER_MOUNT", mountpoint);
+        add(&mut bytes, "ESKER_REPOSITORY", repository);
+    }
     add(&mut bytes, "MESSAGE", &record.message);
     for (name, value) in &record.fields {
         let text = value.as_str().map_or_else(|| Value::to_string(value), str::to_owned);
@@ -80,12 +88,15 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let receiver = UnixDatagram::bind(&path).expect("a socket");
-        let records = records(|| tracing::error!(target: "esker_fuse", opcode = 15_u64, "one\ntwo"));
+        let mut records = records(|| tracing::error!(target: "esker_fuse", opcode = 15_u64, "one\ntwo"));
+        assert!(records[0].place.is_some_and(|(file, line)| file.ends_with("journal.rs") && line > 0));
+        records[0].place = Some(("a.rs", 7));
+        records[0].mount = Some(("/m".into(), "a.test".into()));
         Journal::at(&path).expect("a journal").send(&records[0]).expect("sent");
         let mut buffer = [0; 1024];
         let len = receiver.recv(&mut buffer).expect("a datagram");
         let expected = b"PRIORITY=3\nSYSLOG_IDENTIFIER=esker\nESKER_TARGET=fuse\n\
-                         MESSAGE\n\x07\0\0\0\0\0\0\0one\ntwo\nESKER_OPCODE=15\n";
+                         CODE_FILE=a.rs\nCODE_LINE=7\nESKER_MOUNT=/m\nESKER_REPOSITORY=a.test\nMESSAGE\n\x07\0\0\0\0\0\0\0one\ntwo\nESKER_OPCODE=15\n";
         assert_eq!(buffer[..len].escape_ascii().to_string(), expected.escape_ascii().to_string());
     }
 

@@ -8,7 +8,7 @@ use esker_node::syslog::SyslogSeverity;
 use esker_vfs::Time;
 use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level};
+use tracing::{Event, Level, Metadata};
 
 use crate::trees::entry::time_text;
 
@@ -19,25 +19,47 @@ pub(super) struct Record {
     pub(super) target: String,
     pub(super) message: String,
     pub(super) fields: Map<String, Value>,
+    /// Mount point and repository of the process.
+    pub(super) mount: Option<(String, String)>,
+    /// Source file and line of the event.
+    pub(super) place: Option<(&'static str, u32)>,
     time: SystemTime,
 }
 
 impl Record {
-    pub(super) fn of(event: &Event<'_>) -> Self {
-        let target = event.metadata().target();
+    pub(super) fn of(event: &Event<'_>, mount: Option<(&str, &str)>) -> Self {
+        let mut record = Self::begin(event.metadata(), mount);
+        event.record(&mut record);
+        record
+    }
+
+    /// Returns the record of lines of one call site that were left out.
+    pub(super) fn of_left_out(
+        metadata: &'static Metadata<'static>,
+        count: u64,
+        mount: Option<(&str, &str)>,
+    ) -> Self {
+        let mut record = Self::begin(metadata, mount);
+        record.message = format!("{count} more lines like the last ones of {} were left out", record.target);
+        record.fields.insert("left_out".to_owned(), count.into());
+        record
+    }
+
+    fn begin(metadata: &'static Metadata<'static>, mount: Option<(&str, &str)>) -> Self {
+        let target = metadata.target();
         let target = match target.strip_prefix("esker::") {
             Some(module) => format!("cli::{module}"),
             None => target.strip_prefix("esker_").unwrap_or(target).to_owned(),
         };
-        let mut record = Self {
-            level: *event.metadata().level(),
+        Self {
+            level: *metadata.level(),
             target,
             message: String::new(),
             fields: Map::new(),
+            mount: mount.map(|(mountpoint, repository)| (mountpoint.to_owned(), repository.to_owned())),
+            place: metadata.file().zip(metadata.line()),
             time: SystemTime::now(),
-        };
-        event.record(&mut record);
-        record
+        }
     }
 
     /// Returns the message; one that is for developers has its target and its fields.
@@ -64,8 +86,12 @@ impl Record {
 
     /// Returns the line of text with the time.
     pub(super) fn line(&self) -> String {
-        let error = if self.level == Level::ERROR { "error: " } else { "" };
-        format!("{} UTC {error}{}\n", self.second(), self.text())
+        let mark = match self.level {
+            Level::ERROR => "error: ",
+            Level::WARN => "warning: ",
+            _ => "",
+        };
+        format!("{} UTC {mark}{}\n", self.second(), self.text())
     }
 
     /// Returns the JSON object with an end of line. Field names are an interface.
@@ -77,6 +103,10 @@ impl Record {
             "pid": std::process::id(),
             "message": self.message,
         });
+        if let Some((mountpoint, repository)) = &self.mount {
+            object["mount"] = mountpoint.as_str().into();
+            object["repository"] = repository.as_str().into();
+        }
         if !self.fields.is_empty() {
             object["fields"] = Value::Object(self.fields.clone());
         }
@@ -141,7 +171,7 @@ pub(super) mod tests {
 
     impl<S: Subscriber> Layer<S> for Keep {
         fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-            let record = Record { time: SystemTime::UNIX_EPOCH, ..Record::of(event) };
+            let record = Record { time: SystemTime::UNIX_EPOCH, ..Record::of(event, None) };
             self.0.lock().expect("records").push(record);
         }
     }
@@ -167,7 +197,7 @@ pub(super) mod tests {
             lines,
             [
                 "1970-01-01 00:00:00 UTC http://a:1 answers again\n",
-                "1970-01-01 00:00:00 UTC proxy http://a:1 is out of use\n",
+                "1970-01-01 00:00:00 UTC warning: proxy http://a:1 is out of use\n",
                 "1970-01-01 00:00:00 UTC error: /dev/fuse can't be read\n",
                 "1970-01-01 00:00:00 UTC debug store::transport: answered status=200\n",
             ]

@@ -145,6 +145,26 @@ pub(crate) fn narrow_mount() {
     }
 }
 
+/// Drops the capabilities that this thread and those that it starts don't need; a failure is only a warning.
+pub(crate) fn narrow_thread(kept: CapabilitySet) {
+    if let Err(error) = narrow(kept) {
+        warn(Some(&format!("a thread keeps its privileges: {error}")));
+    }
+}
+
+fn narrow(kept: CapabilitySet) -> io::Result<()> {
+    let before = capabilities(None)?;
+    let sets = CapabilitySets {
+        effective: before.effective & kept,
+        permitted: before.permitted & kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    if sets.permitted == before.permitted && sets.effective == before.effective {
+        return Ok(());
+    }
+    Ok(set_capabilities(None, sets)?)
+}
+
 /// Changes the owner of a folder of root and its content to a user. A folder of another user stays unchanged.
 pub(crate) fn give_folder(folder: &Path, account: &Account) -> io::Result<()> {
     let facts = match fs::symlink_metadata(folder) {

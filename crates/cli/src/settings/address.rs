@@ -1,6 +1,7 @@
 //! Addresses of repositories on the command line: URLs, names, tags and paths.
 
 use esker_format::name::RepositoryName;
+use esker_store::is_bucket;
 
 use crate::error::Failure;
 
@@ -33,6 +34,8 @@ impl Address {
             "http" | "https" => return Err(bad("it has no host")),
             "file" if rest.starts_with('/') => {}
             "file" => return Err(bad("a file URL has three slashes")),
+            // The publisher's own address of a bucket, which has settings behind it.
+            _ if is_bucket(&url) && name.is_some() => {}
             _ => return Err(bad("only http, https and file are known")),
         }
         let last = rest.rsplit_once('/').map(|(_, last)| last).filter(|last| !last.is_empty());
@@ -108,6 +111,9 @@ mod tests {
             assert_eq!(failure.kind, Kind::Usage);
         }
         assert_eq!(Address::parse("http://h/x", Some("b.test")).expect("named").name, "b.test");
+        let bucket = "s3://b/cvmfs/b.test?endpoint=http://h:9000";
+        assert_eq!(Address::parse(bucket, Some("b.test")).expect("a bucket").url, bucket);
+        assert!(Address::parse(bucket, None).is_err());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::error::{Context as _, Failure, Kind, chain};
 use crate::mounting::open::{session_options, view_options};
 use crate::mounting::run_mounted::{MountedRun, ToMount};
 use crate::process::limits::OpenFiles;
-use crate::publisher::readable_url;
+use crate::publisher::readable;
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
 use crate::settings::repository::ResolvedRepository;
@@ -39,9 +39,12 @@ impl Session<'_> {
         upper.restore_modes().map_err(|error| Failure::failed(chain(&error)))?;
         let name = RepositoryName::parse(&record.repository).context(Kind::Damaged, "can't use this name")?;
         let keys = KeyFolder::new(record.keys.clone(), &name);
-        let repository = repository_args(&keys, &record.repository)?;
-        let url = readable_url(&record.storage)?;
-        let checked = ResolvedRepository::new(&url, &repository, self.settings)?;
+        let mut repository = repository_args(&keys, &record.repository)?;
+        let readable = readable(&record.storage)?;
+        if readable.is_private {
+            repository.cache = Some(self.transaction.cache_folder());
+        }
+        let checked = ResolvedRepository::new(&readable.url, &repository, self.settings)?;
         let push = checked.push(None);
         let directory =
             PathBuf::from("/cvmfs").join(&record.repository).join(record.path.trim_start_matches('/'));

@@ -1,5 +1,6 @@
 //! Opens a repository for reading without mounting it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use esker_node::repository::Repository;
@@ -10,12 +11,13 @@ use esker_view::{Pin, View, ViewOptions};
 use crate::error::Failure;
 use crate::mounting::open::{open, view_options};
 use crate::output::lossy;
-use crate::publisher::readable_url;
-use crate::settings::Settings;
+use crate::publisher::readable;
 use crate::settings::address::is_name;
 use crate::settings::args::{Located, PlaceArgs};
 use crate::settings::colon::hint_at_colon;
 use crate::settings::configuration;
+use crate::settings::{MEMORY, Settings};
+
 use crate::settings::repository::ResolvedRepository;
 use crate::trees::walk::Walk;
 
@@ -107,8 +109,11 @@ fn published_here(
     if repository.public_key.is_empty() {
         repository.public_key.push(found.keys.public_key_file());
     }
-    let url = readable_url(&found.root)?;
-    ResolvedRepository::new(&url, &repository, settings).map(Some)
+    let readable = readable(&found.root)?;
+    if readable.is_private && repository.cache.is_none() {
+        repository.cache = Some(PathBuf::from(MEMORY));
+    }
+    ResolvedRepository::new(&readable.url, &repository, settings).map(Some)
 }
 
 impl Drop for Browsed {

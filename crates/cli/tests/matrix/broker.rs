@@ -57,6 +57,10 @@ impl Broker {
         ["--broker".into(), self.socket.display().to_string(), "--broker-user".into(), uid]
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// Kills it without a chance to clean up.
     pub(crate) fn kill(mut self) {
         self.process.kill().expect("killing");

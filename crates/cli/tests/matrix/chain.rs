@@ -1,7 +1,9 @@
 //! A chain of copies whose parts are killed at random while revisions are published: a bucket, a replica of it, a replica
-//! of that one, a site proxy, and a client.
+//! of that one, a site proxy, and a client. The client of CernVM-FS reads beside ours if `ESKER_REFERENCE` names the folder
+//! with its `cvmfs2`.
 
 mod part;
+mod reference;
 mod tree;
 
 use std::fs;
@@ -15,14 +17,16 @@ use esker_testkit::fixture;
 use esker_testkit::listing::of_folder;
 use esker_testkit::s3::BUCKET;
 use esker_testkit::soak::{Random, Soak};
-use esker_testkit::tree_scan::{differences, scan_tree};
+use esker_testkit::tree_scan::{Ownership, differences, scan_tree};
 use esker_testkit::waiting::until;
 
+use crate::bucket_server::BucketServer;
 use crate::publishing::NAME;
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
-use part::{BucketServer, Part};
+use part::Part;
+use reference::ReferenceClient;
 use tree::{PublishedTree, look};
 
 /// Time between two publishes.
@@ -183,6 +187,10 @@ fn soak_chain_of_copies() {
     let storage = format!("s3://{BUCKET}/cvmfs");
     let mut create =
         publisher.command(&["repo", "create", NAME, "--storage", &storage, "--endpoint", &bucket.endpoint()]);
+    if ReferenceClient::is_wanted() {
+        // It has no other way to learn of a revision.
+        create.args(["--ttl", "1"]);
+    }
     let created = create.output().expect("running esker");
     assert!(created.status.success(), "{}", words(&created));
     fs::copy(world.path(&format!("home/keys/{NAME}.pub")), world.path("key.pub")).expect("the key");
@@ -195,9 +203,12 @@ fn soak_chain_of_copies() {
     assert!(are_ready, "the replicas are empty\n{}", all_words(&parts));
     let servers = [url(&parts[1]), url(&parts[0])];
     let options = ["--server", &servers[0], "--server", &servers[1], "--push", "server"];
-    let mounted = world.mount_of(&url(parts.last().expect("the proxy")), &options);
+    let proxy = parts.last().expect("the proxy");
+    let mounted = world.mount_of(&url(proxy), &options);
+    let reference = ReferenceClient::mount(&world, &proxy.url(), &servers);
 
     let (reads, mount) = (Reads::default(), world.mountpoint());
+    let reads_of_reference = Reads::default();
     let pause = if soak.lasting() < Duration::from_secs(60) { SHORT_PACE } else { PACE };
     let (mut failed, mut bucket_kills) = (0u64, 0u64);
     let victims = parts.len() + 1;
@@ -208,7 +219,11 @@ fn soak_chain_of_copies() {
             let (random, sender) = (Random(soak.seed() ^ number << 32), sender.clone());
             scope.spawn(move || mounted.does(|| read_until_over(reads, mount, random, &sender)));
         }
-        let _over = OnDrop(&reads.over);
+        if let Some(client) = &reference {
+            let (reads, random) = (&reads_of_reference, Random(soak.seed() ^ 3 << 32));
+            scope.spawn(move || read_until_over(reads, client.mountpoint(), random, &sender));
+        }
+        let _over = [OnDrop(&reads.over), OnDrop(&reads_of_reference.over)];
         let mut order: Vec<usize> = Vec::new();
         while soak.goes_on_until(victims as u64) {
             let next = Instant::now() + pause;
@@ -223,20 +238,24 @@ fn soak_chain_of_copies() {
             failed += u64::from(publish_beside_a_kill(&publisher, (&mut bucket, &mut parts), victim, delay));
             pace(&failures, next);
         }
-        let arrived = until(ARRIVAL, || {
-            pace(&failures, Instant::now());
-            reads.newest.load(Ordering::SeqCst) == tree.number
-        });
-        let newest = reads.newest.load(Ordering::SeqCst);
-        assert!(
-            arrived,
-            "the client is at {newest} of {}\n{}{}",
-            tree.number,
-            world.logs(),
-            all_words(&parts)
-        );
+        let readers =
+            [("the client", Some(reads)), ("cvmfs2", reference.as_ref().map(|_| &reads_of_reference))];
+        for (client, reads) in readers.into_iter().filter_map(|(client, reads)| Some((client, reads?))) {
+            let newest = || reads.newest.load(Ordering::SeqCst);
+            let arrived = until(ARRIVAL, || {
+                pace(&failures, Instant::now());
+                newest() == tree.number
+            });
+            let (newest, logs) = (newest(), world.logs());
+            let parts = all_words(&parts);
+            assert!(arrived, "{client} is at {newest} of {}\n{logs}{parts}", tree.number);
+        }
     });
     let expected = world.person.does(|| of_folder(&folder));
+    if let Some(client) = reference {
+        let wrong = differences(&expected, &scan_tree(client.mountpoint()), Ownership::Published);
+        assert!(wrong.is_empty(), "cvmfs2: {wrong:#?}");
+    }
     let found = mounted.does(|| scan_tree(&mount));
     let wrong = differences(&expected, &found, world.person.ownership());
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -260,6 +279,8 @@ fn soak_chain_of_copies() {
         ("kills of other parts", &parts.iter().map(|part| part.kills - 1).sum::<u64>()),
         ("whole reads", &reads.whole.load(Ordering::SeqCst)),
         ("reads across a change", &reads.between.load(Ordering::SeqCst)),
+        ("whole reads of cvmfs2", &reads_of_reference.whole.load(Ordering::SeqCst)),
+        ("its reads across a change", &reads_of_reference.between.load(Ordering::SeqCst)),
         ("failed or mixed reads", &0),
     ]);
 }

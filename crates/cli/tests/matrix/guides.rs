@@ -19,7 +19,7 @@ use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 use crate::usage::{commands, help};
 
-const GUIDES: [&str; 10] = [
+const GUIDES: [&str; 11] = [
     "README.md",
     "docs/guides/users.md",
     "docs/guides/publishers.md",
@@ -29,6 +29,7 @@ const GUIDES: [&str; 10] = [
     "docs/guides/caching.md",
     "docs/guides/stratum1.md",
     "docs/guides/troubleshooting.md",
+    "docs/guides/monitoring.md",
     "docs/guides/site-proxy.md",
 ];
 
@@ -377,9 +378,13 @@ fn the_examples_of_help_work() {
         "stat",
         "find",
         "run",
+        "trace",
+        "top",
         "setup",
         "mount",
         "status",
+        "metrics",
+        "logs",
         "revision",
         "doctor",
         "compare",

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use esker_testkit::fixture;
 use esker_testkit::listing::of_folder;
-use esker_testkit::s3::{BUCKET, S3Server};
+use esker_testkit::s3::{BUCKET, S3Fault, S3Request, S3Server};
 use esker_testkit::tree_scan::{differences, scan_tree};
 use serde_json::Value;
 
@@ -103,8 +103,10 @@ fn a_repository_in_a_bucket_is_used_by_its_name_like_one_in_a_folder() {
     assert!(checked["report"]["read_objects"].as_u64() >= Some(2), "{checked}");
     assert!(site.esker(&["repo", "reindex", NAME]).contains("indexed"));
     site.esker(&["repo", "resign", NAME]);
-    let orphans = site.command("machine", &["collect", NAME, "--orphans"]).output().expect("running esker");
-    assert!(words(&orphans).contains(&address) && !orphans.status.success(), "{}", words(&orphans));
+    let info = site.json(&["repo", "info", NAME]);
+    assert!(info["last_check"].is_string() && info["check_succeeded"] == true, "{info}");
+    let orphans = site.json(&["collect", NAME, "--orphans", "--quiet"]);
+    assert_eq!(orphans["result"]["plan"]["orphans"], 0, "{orphans}");
 
     site.esker(&["repo", "remove", NAME, "--yes"]);
     let left = site.server.objects(BUCKET);
@@ -162,16 +164,100 @@ fn a_bucket_that_is_not_there_leaves_nothing_on_the_machine() {
     assert!(words(&output).contains("--storage s3://"), "{}", words(&output));
 }
 
-/// Commands of a transaction see the tree that clients read from the bucket.
+/// Commands of a transaction see the tree of the bucket, which only requests with credentials may read.
 #[test]
-fn a_transaction_is_published_to_a_bucket() {
+fn a_transaction_is_published_to_a_bucket_that_is_read_with_credentials() {
     let site = Site::new(TestUser::ordinary());
+    let is_anonymous = |request: &S3Request| !request.fields.contains_key("authorization");
+    let closed = site.server.fault(is_anonymous, S3Fault::Status(403));
     site.create();
     site.publish();
+    let listed = site.esker(&["ls", &format!("{NAME}:/a"), "--storage", &site.home("machine")]);
+    assert!(listed.contains("file"), "{listed}");
     let script = format!("echo more > /cvmfs/{NAME}/a/more && cat /cvmfs/{NAME}/a/file");
     let run = ["transaction", "--transactions", &site.home("open"), NAME, "--quiet"];
     let mut command = site.command("machine", &run);
     let output = command.args(["--", "sh", "-c", &script]).output().expect("running esker");
     assert!(output.status.success(), "{}", words(&output));
     assert_eq!(site.json(&["repo", "info", NAME])["revision"], 2);
+    assert_eq!(closed.hits(), 0, "all requests are signed");
+}
+
+/// The configuration for `cvmfs_server` names the bucket, and another machine takes the repository over with it.
+#[test]
+fn a_repository_in_a_bucket_is_exported_for_cvmfs_server_and_imported_on_another_machine() {
+    let site = Site::new(TestUser::ordinary());
+    site.create();
+    site.publish();
+    let conf = site.home("conf");
+    site.esker(&["repo", "export-config", NAME, "--to", &conf]);
+    let written = |name: &str| site.world.path("home/conf").join(name);
+    site.world.person.does(|| {
+        let text = fs::read_to_string(written("server.conf")).expect("server.conf");
+        let usual = format!("/etc/cvmfs/repositories.d/{NAME}/s3.conf");
+        assert!(text.contains(&format!("cvmfs/{NAME}@{usual}")), "{text}");
+        fs::write(written("server.conf"), text.replace(&usual, &written("s3.conf").display().to_string()))
+            .expect("server.conf");
+        let keys = "CVMFS_S3_ACCESS_KEY=key\nCVMFS_S3_SECRET_KEY=secret\n";
+        let text = fs::read_to_string(written("s3.conf")).expect("s3.conf");
+        fs::write(written("s3.conf"), format!("{text}{keys}")).expect("s3.conf");
+    });
+    let server_conf = written("server.conf").display().to_string();
+    let import = |more: &[&str]| {
+        let mut command =
+            site.command("other", &[&["repo", "import", NAME, "--config", &server_conf], more].concat());
+        // The keys are those of the configuration.
+        command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+        let output = command.output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        words(&output)
+    };
+    assert!(import(&["--dry-run"]).contains("would be taken over"));
+    assert!(!Path::new(&site.home("other")).join(NAME).exists());
+    let taken = import(&[]);
+    assert!(taken.contains(&format!("s3://{BUCKET}/cvmfs/{NAME}")), "{taken}");
+    assert!(taken.contains(&site.server.endpoint()) && !taken.contains("secret"), "{taken}");
+    let publish = ["publish", NAME, &site.home("tree"), "--to", "/again", "--quiet"];
+    let output = site.command("other", &publish).output().expect("running esker");
+    assert!(output.status.success(), "{}", words(&output));
+    assert_eq!(site.json(&["repo", "info", NAME])["revision"], 2);
+}
+
+#[test]
+fn a_replica_in_a_bucket_is_collected() {
+    let site = Site::new(TestUser::ordinary());
+    site.create();
+    // Tags would keep the revisions.
+    site.esker(&["repo", "set", NAME, "automatic_tags=off"]);
+    site.publish();
+    let url = format!("{}/{BUCKET}/cvmfs/{NAME}", site.server.endpoint());
+    let key = site.home(&format!("keys/{NAME}.pub"));
+    let other = |arguments: &[&str]| {
+        let mut command = site.command("replica", arguments);
+        command.env("AWS_ENDPOINT_URL", site.server.endpoint());
+        let output = command.output().expect("running esker");
+        assert!(output.status.success(), "{arguments:?}: {}", words(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let replicate = || {
+        let to = format!("s3://{BUCKET}/copies");
+        let options = ["--to", &to, "--public-key", &key, "--revisions", "0", "--quiet"];
+        let mut command = site.world.esker(&[&["replicate", &url], &options[..]].concat());
+        command.env("ESKER_STORAGE", site.home("replica")).env("AWS_ENDPOINT_URL", site.server.endpoint());
+        command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+        let output = command.output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+    };
+    for content in ["two", "three"] {
+        replicate();
+        site.world.person.does(|| fs::write(site.tree().join("a/file"), content).expect("a file"));
+        site.publish();
+    }
+    replicate();
+    let collect = ["collect", NAME, "--keep-tags", "--grace", "0", "--quiet", "--json"];
+    let collected: Value = serde_json::from_str(&other(&collect)).expect("JSON");
+    assert!(collected["result"]["deleted"]["objects"].as_u64() > Some(0), "{collected}");
+    other(&["check", NAME, "--data", "--quiet"]);
+    let info: Value = serde_json::from_str(&other(&["repo", "info", NAME, "--json"])).expect("JSON");
+    assert_eq!((&info["revision"], &info["check_succeeded"]), (&3.into(), &true.into()), "{info}");
 }

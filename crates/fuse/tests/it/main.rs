@@ -15,6 +15,7 @@ mod patience;
 mod people;
 mod resume;
 mod sys;
+mod tracing;
 
 /// The kernels every mount test runs as.
 macro_rules! on_all_kernels {

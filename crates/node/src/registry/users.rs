@@ -174,6 +174,16 @@ impl UserMount {
 
     /// Requests the status from the mount's daemon, which must run as that user.
     pub fn ask(&self, deadline: Instant) -> io::Result<Response> {
+        self.request(&Request::Status, deadline)
+    }
+
+    /// Sends a request to the mount's daemon, which must run as that user.
+    pub fn request(&self, request: &Request, deadline: Instant) -> io::Result<Response> {
+        control::ask_on(&self.connect()?, request, deadline)
+    }
+
+    /// Connects to the mount's daemon, which must run as that user.
+    pub fn connect(&self) -> io::Result<UnixStream> {
         let socket = self.socket.as_ref().ok_or_else(|| io::Error::other("it has no socket"))?;
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -185,7 +195,7 @@ impl UserMount {
         }
         let stream = UnixStream::from(stream);
         stream.set_nonblocking(false)?;
-        control::ask_on(&stream, &Request::Status, deadline)
+        Ok(stream)
     }
 }
 

@@ -133,11 +133,12 @@ impl AllowedHost {
     }
 }
 
-/// Servers whose repositories are the same: all configured ones, or one host that a client named.
+/// Servers whose repositories are the same: all configured ones, or one host that a client named; or object storage.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Group {
     Upstreams,
     Host(Origin),
+    Storage,
 }
 
 /// The configured servers and allowed hosts.
@@ -174,6 +175,7 @@ impl Destinations {
         match group {
             Group::Upstreams => self.upstreams.iter().map(|upstream| upstream.url(folder)).collect(),
             Group::Host(origin) => vec![format!("{origin}/cvmfs/{folder}")],
+            Group::Storage => Vec::new(),
         }
     }
 }
@@ -199,6 +201,7 @@ mod tests {
             destinations.find(&uri).map(|(group, path)| match group {
                 Group::Upstreams => format!("upstreams {path}"),
                 Group::Host(origin) => format!("{origin} {path}"),
+                Group::Storage => path.to_owned(),
             })
         };
         for (url, expected) in [

@@ -42,8 +42,20 @@ impl Failure {
             Self::Upstream(error) if matches!(error.cause(), Cause::TimedOut { .. }) => {
                 StatusCode::GATEWAY_TIMEOUT
             }
+            Self::Upstream(error) if matches!(error.cause(), Cause::Bucket { problem, .. } if problem.may_pass()) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::Upstream(_) | Self::Untrusted(_) | Self::Incomplete { .. } => StatusCode::BAD_GATEWAY,
             Self::Disk(_) | Self::Ended => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Returns true if object storage failed. Where it is, and why it fails, is nothing for clients.
+    pub(crate) fn is_of_storage(&self) -> bool {
+        match self {
+            Self::Upstream(error) => matches!(error.cause(), Cause::Bucket { .. }),
+            Self::Incomplete { reason, .. } => reason.is_of_storage(),
+            _ => false,
         }
     }
 

@@ -90,6 +90,7 @@ impl Files {
     pub(crate) fn open(heads: &Path, folder: &Folder) -> Self {
         let group = match &folder.group {
             Group::Upstreams => "upstreams".to_owned(),
+            Group::Storage => "storage".to_owned(),
             Group::Host(origin) => {
                 let is_plain = |letter: char| letter.is_ascii_alphanumeric() || ".-".contains(letter);
                 origin.to_string().chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect()

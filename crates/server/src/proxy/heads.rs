@@ -49,6 +49,8 @@ pub(crate) struct HeadOptions {
     pub(crate) age: Duration,
     /// Time for which a file is served while upstream is away.
     pub(crate) stale_age: Duration,
+    /// Time after its confirmation for which caches may keep a file; `None` for what is left of `age`.
+    pub(crate) lifetime: Option<Duration>,
     pub(crate) keys: FindKeys,
 }
 

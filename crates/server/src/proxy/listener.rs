@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::monitor::Monitor;
 use super::{ProxyError, ProxyOptions, ProxyState};
 use crate::counters::Counters;
-use crate::server::{Options, Served, Server, Stopper};
+use crate::options::Options;
+use crate::server::{Served, Server, Stopper};
 use crate::transport::{Answering, Call, Handler};
 
 /// A proxy that listens and does not reply yet.

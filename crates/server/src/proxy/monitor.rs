@@ -11,8 +11,6 @@ use crate::transport::{Answering, Call, Handler};
 
 /// Path of the state as JSON.
 const STATE: &str = "/.esker/proxy";
-/// The last line of metrics.
-const END: &str = "# EOF\n";
 
 /// Handler of the socket for metrics.
 pub(crate) struct Monitor(pub(crate) Arc<ProxyState>);
@@ -35,36 +33,42 @@ pub(crate) fn answer(state: &ProxyState, path: &str, has_metrics: bool) -> Optio
 
 /// Returns the metrics of the server side, then those of cache and upstream.
 fn text(state: &ProxyState, counters: &Arc<Counters>) -> String {
-    let mut text = metrics::write(counters, Vec::new());
-    text.truncate(text.len() - if text.ends_with(END) { END.len() } else { 0 });
-    let (cache, objects, heads) = (&state.objects.cache, &state.objects.counters, &state.heads.counters);
-    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let mut family = |name: &str, kind: &str, help: &str, values: &[(&str, u64)]| {
-        let end = if kind == "counter" { "_total" } else { "" };
-        // Writing to a string succeeds.
-        let _ = writeln!(text, "# HELP esker_proxy_{name} {help}.\n# TYPE esker_proxy_{name} {kind}");
-        for (labels, value) in values {
-            let _ = writeln!(text, "esker_proxy_{name}{end}{labels} {value}");
-        }
-    };
-    family("cache_bytes", "gauge", "Bytes in the cache", &[("", cache.used())]);
-    family("cache_limit_bytes", "gauge", "Largest size of the cache", &[("", cache.limit)]);
-    family("evicted_objects", "counter", "Objects evicted from the cache", &[("", read(&cache.evicted))]);
-    let results = [
-        ("{result=\"hit\"}", read(&objects.hits)),
-        ("{result=\"miss\"}", read(&objects.misses)),
-        ("{result=\"failed\"}", read(&objects.failed)),
-    ];
-    family("objects", "counter", "Requests for objects", &results);
-    family("fetched_objects", "counter", "Objects fetched", &[("", read(&objects.fetched))]);
-    family("fetched_bytes", "counter", "Bytes of objects fetched", &[("", read(&objects.fetched_bytes))]);
-    let results = [
-        ("{result=\"hit\"}", read(&heads.hits)),
-        ("{result=\"confirmed\"}", read(&heads.confirmed)),
-        ("{result=\"stale\"}", read(&heads.stale)),
-        ("{result=\"refused\"}", read(&heads.refused)),
-    ];
-    family("files", "counter", "Requests for files that change", &results);
-    text.push_str(END);
-    text
+    metrics::write_with(counters, Vec::new(), &state.cache_metrics("proxy"))
+}
+
+impl ProxyState {
+    /// Returns the metrics of cache and upstream, whose names begin with the kind of the server.
+    pub(crate) fn cache_metrics(&self, server: &str) -> String {
+        let (cache, objects, heads) = (&self.objects.cache, &self.objects.counters, &self.heads.counters);
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut text = String::new();
+        let mut family = |name: &str, kind: &str, help: &str, values: &[(&str, u64)]| {
+            let end = if kind == "counter" { "_total" } else { "" };
+            // Writing to a string succeeds.
+            let _ =
+                writeln!(text, "# HELP esker_{server}_{name} {help}.\n# TYPE esker_{server}_{name} {kind}");
+            for (labels, value) in values {
+                let _ = writeln!(text, "esker_{server}_{name}{end}{labels} {value}");
+            }
+        };
+        family("cache_bytes", "gauge", "Bytes in the cache", &[("", cache.used())]);
+        family("cache_limit_bytes", "gauge", "Largest size of the cache", &[("", cache.limit)]);
+        family("evicted_objects", "counter", "Objects evicted from the cache", &[("", read(&cache.evicted))]);
+        let results = [
+            ("{result=\"hit\"}", read(&objects.hits)),
+            ("{result=\"miss\"}", read(&objects.misses)),
+            ("{result=\"failed\"}", read(&objects.failed)),
+        ];
+        family("objects", "counter", "Requests for objects", &results);
+        family("fetched_objects", "counter", "Objects fetched", &[("", read(&objects.fetched))]);
+        family("fetched_bytes", "counter", "Bytes of objects fetched", &[("", read(&objects.fetched_bytes))]);
+        let results = [
+            ("{result=\"hit\"}", read(&heads.hits)),
+            ("{result=\"confirmed\"}", read(&heads.confirmed)),
+            ("{result=\"stale\"}", read(&heads.stale)),
+            ("{result=\"refused\"}", read(&heads.refused)),
+        ];
+        family("files", "counter", "Requests for files that change", &results);
+        text
+    }
 }

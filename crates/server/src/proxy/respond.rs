@@ -16,7 +16,7 @@ use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
 
 use super::failure::Failure;
-use super::heads::Served;
+use super::heads::{HeadOptions, Served};
 use super::objects::Object;
 use super::place::Place;
 use super::target::{self, Refusal, Wanted};
@@ -32,6 +32,8 @@ use crate::transport::request::{Method, Request};
 
 /// Seconds for which objects may be cached.
 const OBJECT_AGE: &str = "max-age=259200";
+/// Seconds after which a client may ask again for what object storage does not answer.
+const RETRY_AFTER: u16 = 3;
 /// Number of objects of one batch that are fetched at once.
 const BATCH_AT_ONCE: usize = 16;
 /// Says where the answer came from, as squid does.
@@ -81,29 +83,40 @@ impl ProxyState {
             Ok(place) => place,
             Err(error) => return failed(&error.into()),
         };
-        let (kind, mut answer) = match &target.wanted {
+        self.answer(call, &place, &target.wanted, target.is_peer).await
+    }
+
+    /// Answers a request for something in a folder.
+    pub(crate) async fn answer(
+        self: &Arc<Self>,
+        call: &Call,
+        place: &Arc<Place>,
+        wanted: &Wanted,
+        is_peer: bool,
+    ) -> Answer {
+        let (kind, mut answer) = match wanted {
             Wanted::Object(name, path) => {
                 let query = ObjectQuery {
                     name: *name,
                     path: path.clone(),
                     fresh: call.request.no_cache,
-                    is_peer: target.is_peer,
+                    is_peer,
                     urgency: Urgency::Demand,
                 };
-                let found = self.objects.get(&place, query).await;
+                let found = self.objects.get(place, query).await;
                 let answer = found.map(|found| object(*name, found, &call.request));
                 (Kind::Object, answer.unwrap_or_else(|failure| failed(&failure)))
             }
             Wanted::File(path) => {
-                let served = self.heads.get(&place, path, call.request.no_cache).await;
-                let answer = served.map(|served| file(path, served, self.heads.options.age));
+                let served = self.heads.get(place, path, call.request.no_cache).await;
+                let answer = served.map(|served| file(path, served, &self.heads.options));
                 (Kind::Metadata, answer.unwrap_or_else(|failure| failed(&failure)))
             }
             Wanted::Batch(names) => {
-                let fetched = self.batch(&place, (target.is_peer, call.request.no_cache), names).await;
+                let fetched = self.batch(place, (is_peer, call.request.no_cache), names).await;
                 (Kind::Batch, fetched)
             }
-            Wanted::Revisions => (Kind::Events, self.revisions(&place, &call.exchange).await),
+            Wanted::Revisions => (Kind::Events, self.revisions(place, &call.exchange).await),
         };
         answer.extensions_mut().insert(kind);
         answer
@@ -248,15 +261,21 @@ fn object(name: ObjectName, (object, is_hit): (Object, bool), request: &Request)
     answer
 }
 
-fn file(path: &str, served: Served, age: Duration) -> Answer {
+fn file(path: &str, served: Served, options: &HeadOptions) -> Answer {
     let Served { content, age: old, is_stale, is_hit } = served;
     let mut answer = Response::new(bytes(content));
     let headers = answer.headers_mut();
-    let left = if is_stale { 0 } else { age.saturating_sub(old).as_secs() };
-    if let Ok(age) = HeaderValue::from_str(&format!("max-age={left}")) {
+    let lifetime = match options.lifetime {
+        Some(lifetime) => lifetime,
+        None if is_stale => Duration::ZERO,
+        None => options.age.saturating_sub(old),
+    };
+    if let Ok(age) = HeaderValue::from_str(&format!("max-age={}", lifetime.as_secs())) {
         headers.insert(header::CACHE_CONTROL, age);
     }
-    if is_stale {
+    if options.lifetime.is_some() {
+        headers.insert(header::AGE, old.as_secs().into());
+    } else if is_stale {
         headers.insert(header::AGE, old.as_secs().into());
         headers.insert(header::WARNING, HeaderValue::from_static("111 esker \"Revalidation Failed\""));
     }
@@ -292,7 +311,12 @@ fn about_itself(kind: &'static str, text: String) -> Answer {
 
 /// Returns the answer for a failure. One of the proxy itself is marked, so that clients try another proxy and not another
 /// server.
-fn failed(failure: &Failure) -> Answer {
+pub(crate) fn failed(failure: &Failure) -> Answer {
+    if failure.is_of_storage() {
+        let mut answer = text_answer(failure.status(), "the storage of this server can't be read now");
+        answer.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.into());
+        return answer;
+    }
     let text = failure.to_string();
     let mut answer = text_answer(failure.status(), &text);
     if failure.is_own() {

@@ -24,6 +24,20 @@ pub(crate) enum Wanted {
     Revisions,
 }
 
+impl Wanted {
+    /// Returns what a file of a repository is; `None` for statistics, which no other server needs.
+    pub(crate) fn file(file: Allowed) -> Option<Self> {
+        Some(match file {
+            Allowed::Object(name) => Self::Object(name, name.path()),
+            Allowed::Top(top) => match top.strip_prefix(".cvmfsalt-").and_then(ObjectName::parse) {
+                Some(name) if name.alternative_path() == top => Self::Object(name, top),
+                _ => Self::File(top),
+            },
+            Allowed::Statistics(_) => return None,
+        })
+    }
+}
+
 /// Folder below the repositories' path of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Folder {
@@ -33,6 +47,11 @@ pub(crate) struct Folder {
 }
 
 impl Folder {
+    /// Returns the folder of a repository in object storage.
+    pub(crate) fn of_storage(name: &RepositoryName) -> Self {
+        Self { group: Group::Storage, path: name.as_str().to_owned() }
+    }
+
     /// Returns the name of the repository; `None` for the folder of the files about the server.
     pub(crate) fn repository(&self) -> Option<RepositoryName> {
         RepositoryName::parse(&self.path).ok()
@@ -87,17 +106,7 @@ fn find(path: &str) -> Option<(String, Wanted)> {
         return Some(found);
     }
     match route::find(&format!("/cvmfs{path}"))? {
-        Route::File { repository, file } => {
-            let wanted = match file {
-                Allowed::Object(name) => Wanted::Object(name, name.path()),
-                Allowed::Top(top) => match top.strip_prefix(".cvmfsalt-").and_then(ObjectName::parse) {
-                    Some(name) if name.alternative_path() == top => Wanted::Object(name, top),
-                    _ => Wanted::File(top),
-                },
-                Allowed::Statistics(_) => return None,
-            };
-            Some((repository.as_str().to_owned(), wanted))
-        }
+        Route::File { repository, file } => Some((repository.as_str().to_owned(), Wanted::file(file)?)),
         Route::Batch { repository, names } => Some((repository.as_str().to_owned(), Wanted::Batch(names))),
         Route::Revisions { repository } => Some((repository.as_str().to_owned(), Wanted::Revisions)),
     }

@@ -1,21 +1,28 @@
 //! Requests to upstream servers and peers.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use esker_format::object::ObjectName;
 use esker_store::{
     Authorities, Callback, Cause, Engine, EngineOptions, Fetch, HttpOptions, Priority, RetryPolicy, Servers,
-    Source, Spool, StoreError, Stored, Urgency, connect, connect_straight,
+    Source, Spool, StoreError, Stored, Urgency, connect, connect_bucket, connect_straight,
 };
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
 use super::destinations::{Destinations, Group};
+use super::disk::DiskCache;
 use super::peers::{Peer, Peers};
 use super::place::Place;
+use super::spool::CacheSpool;
+use super::storage_options::RepositoryStorage;
 use super::target::{Folder, PEER};
 
+/// Part of the cache that one object may take: a large one is there twice while it is received.
+const OBJECT_PART: u64 = 4;
 /// Largest number of requests to upstream servers in progress.
 const AT_ONCE: usize = 512;
 /// Time after which the upstream servers are asked, too, while a peer is silent.
@@ -31,6 +38,8 @@ pub(crate) struct Upstream {
     destinations: Destinations,
     authorities: Authorities,
     pub(crate) peers: Peers,
+    /// Repositories in object storage, by their names: their addresses and sources.
+    storages: HashMap<String, (String, Arc<dyn Source>)>,
     permits: Semaphore,
     spool: Arc<dyn Spool>,
     /// Largest object.
@@ -44,9 +53,27 @@ pub(crate) struct UpstreamOptions {
     pub(crate) destinations: Destinations,
     pub(crate) authorities: Authorities,
     pub(crate) peers: Peers,
+    /// Repositories in object storage.
+    pub(crate) storages: Vec<RepositoryStorage>,
     pub(crate) spool: Arc<dyn Spool>,
     pub(crate) object_max: u64,
     pub(crate) via: String,
+}
+
+impl UpstreamOptions {
+    /// Returns options without servers, for a cache.
+    pub(crate) fn of(cache: &Arc<DiskCache>) -> Self {
+        let id = RandomState::new().hash_one(std::process::id());
+        Self {
+            destinations: Destinations::default(),
+            authorities: Authorities::default(),
+            peers: Peers::default(),
+            storages: Vec::new(),
+            spool: Arc::new(CacheSpool(cache.clone())),
+            object_max: (cache.limit / OBJECT_PART).max(1),
+            via: format!("1.1 esker-{id:016x}"),
+        }
+    }
 }
 
 /// A request for an object.
@@ -86,9 +113,14 @@ impl Upstream {
             ..RetryPolicy::default()
         };
         let engine = Engine::start(EngineOptions { http, retry, ..EngineOptions::default() })?;
-        let UpstreamOptions { destinations, authorities, peers, spool, object_max, via } = options;
+        let UpstreamOptions { destinations, authorities, peers, storages, spool, object_max, via } = options;
         let permits = Semaphore::new(AT_ONCE);
-        Ok(Self { engine, destinations, authorities, peers, permits, spool, object_max, via })
+        let connect = |storage: RepositoryStorage| {
+            let source = connect_bucket(&engine, &storage.bucket, &storage.settings)?;
+            Ok((storage.name.as_str().to_owned(), (storage.bucket.to_string(), source)))
+        };
+        let storages = storages.into_iter().map(connect).collect::<Result<_, StoreError>>()?;
+        Ok(Self { engine, destinations, authorities, peers, storages, permits, spool, object_max, via })
     }
 
     /// Returns the servers and hosts that clients may reach.
@@ -103,6 +135,11 @@ impl Upstream {
 
     /// Opens the source of a folder and returns it with its URLs.
     pub(crate) fn open(&self, folder: &Folder) -> Result<(Vec<String>, Arc<dyn Source>), StoreError> {
+        if folder.group == Group::Storage
+            && let Some((url, source)) = self.storages.get(&folder.path)
+        {
+            return Ok((vec![url.clone()], source.clone()));
+        }
         let urls = self.destinations.urls(&folder.group, &folder.path);
         let servers = Servers {
             urls: urls.clone(),

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use hyper::Uri;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
@@ -66,7 +65,6 @@ pub(crate) struct Pieces {
     pub(crate) pieces: VecDeque<Piece>,
     pub(crate) file: Option<Arc<File>>,
     /// Permit for the memory of the response, held until it is sent.
-    #[expect(dead_code, reason = "it is held, not read")]
     pub(crate) permit: Option<(OwnedSemaphorePermit, Share)>,
     /// A read that waits for the disk.
     pub(crate) reading: Option<JoinHandle<io::Result<Bytes>>>,
@@ -81,20 +79,37 @@ pub(crate) struct Report {
     begun: Instant,
     line: Option<Box<Line>>,
     kind: Kind,
-    /// Target of the request; none for a response that the dashboard doesn't count.
-    target: Option<Uri>,
+    /// Path of the request; none for a response that the dashboard doesn't count.
+    path: Option<String>,
 }
 
-struct Reported {
+/// A response in progress, counted when this is dropped.
+pub(crate) struct Reported {
     report: Option<Report>,
     status: u16,
     sent: u64,
     is_whole: bool,
 }
 
+impl Reported {
+    pub(crate) fn new(report: Report, status: u16) -> Self {
+        Self { report: Some(report), status, sent: 0, is_whole: false }
+    }
+
+    /// Counts bytes of the body that were sent.
+    pub(crate) fn sent(&mut self, bytes: u64) {
+        self.sent += bytes;
+    }
+
+    /// Records that all of the response was sent.
+    pub(crate) fn finish(mut self) {
+        self.is_whole = true;
+    }
+}
+
 impl Report {
     pub(crate) fn new(exchange: Arc<Exchange>, stream: Option<OpenStream>, line: Option<Box<Line>>) -> Self {
-        Self { exchange, stream, begun: Instant::now(), line, kind: Kind::Refused, target: None }
+        Self { exchange, stream, begun: Instant::now(), line, kind: Kind::Refused, path: None }
     }
 
     /// Sets the kind of the response.
@@ -102,17 +117,17 @@ impl Report {
         self.kind = kind;
     }
 
-    /// Sets the target of the request.
-    pub(crate) fn target(&mut self, target: Uri) {
-        self.target = Some(target);
+    /// Sets the path of the request.
+    pub(crate) fn path(&mut self, path: String) {
+        self.path = Some(path);
     }
 
     /// Counts the response.
     pub(crate) fn done(self, status: u16, sent: u64, is_whole: bool) {
         let took = self.begun.elapsed();
         self.exchange.transport.counters.answered(self.kind, status, is_whole.then_some(sent), took);
-        if let Some(target) = &self.target {
-            let answered = Answered { path: target.path(), status, bytes: sent, took };
+        if let Some(path) = &self.path {
+            let answered = Answered { path, status, bytes: sent, took };
             self.exchange.transport.counters.traffic.record(&answered);
         }
         if let Some(line) = self.line {
@@ -146,12 +161,20 @@ impl Body {
         Content::Page(body).into()
     }
 
+    /// Returns the same body, which holds this permit until it is dropped.
+    pub(crate) fn holding(mut self, permit: (OwnedSemaphorePermit, Share)) -> Self {
+        if let Content::Pieces(pieces) = &mut self.content {
+            pieces.permit = Some(permit);
+        }
+        self
+    }
+
     /// Returns the same body, whose end is counted.
     pub(crate) fn reported(mut self, mut report: Report, status: u16) -> Self {
         let is_whole = hyper::body::Body::is_end_stream(&self);
         let is_endless = matches!(self.content, Content::Stream(_));
         // The duration of a stream says nothing about the server.
-        report.target = report.target.filter(|_| !is_endless);
+        report.path = report.path.filter(|_| !is_endless);
         if let Some(stream) = &report.stream {
             stream.progress((!is_endless).then_some(chunk::CHUNK_MAX));
         }
@@ -167,6 +190,11 @@ impl From<Content> for Body {
 }
 
 impl Pieces {
+    /// Returns the next bytes; `None` at the end.
+    pub(crate) async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        std::future::poll_fn(|cx| self.poll(cx)).await
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
         if let Some(reading) = &mut self.reading {
             let read = ready!(Pin::new(reading).poll(cx));

@@ -22,12 +22,12 @@ use super::exchange::Exchange;
 use super::gate::{Gate, Next};
 use super::http2;
 use super::pending_clients::PendingClient;
+use super::plain::{self, Outcome};
 use super::request::{self, Refusal};
 use super::wire::Wire;
 use super::{Call, Transport};
 use crate::answer::Answer;
 use crate::counters::Limit;
-use crate::date;
 use crate::metrics::Kind;
 
 /// Maximum number of bytes that hyper keeps of a response beyond the current chunk, and of a request.
@@ -101,6 +101,16 @@ async fn serve(mut gate: Gate, exchange: &Arc<Exchange>, first: Next) {
     loop {
         match next {
             Next::Head => {
+                // On the heap, so that an idle connection has no room for either.
+                match Box::pin(plain::answer(&mut gate, exchange)).await {
+                    Outcome::Sent => {
+                        next = gate.next(true).await;
+                        continue;
+                    }
+                    Outcome::Last => return Box::pin(gate.part()).await,
+                    Outcome::Broken => return,
+                    Outcome::NotPlain => {}
+                }
                 let connection = http1::Builder::new()
                     // A client that has sent its last request still gets the response.
                     .half_close(true)
@@ -108,7 +118,6 @@ async fn serve(mut gate: Gate, exchange: &Arc<Exchange>, first: Next) {
                     .header_read_timeout(None)
                     .max_buf_size(BUFFER_MAX)
                     .serve_connection(gate, Requests(exchange.clone()));
-                // On the heap, so that an idle connection has no room for it.
                 match Box::pin(connection.without_shutdown()).await {
                     Ok(parts) => gate = parts.io,
                     Err(_) => return,
@@ -131,7 +140,7 @@ async fn turn_away(mut gate: Gate, exchange: &Arc<Exchange>, first: &Next) {
     if matches!(first, Next::Head | Next::Refused(_)) {
         let answer = Answer::too_many(Duration::from_secs(1));
         let report = Report::new(exchange.clone(), None, None);
-        let sent = gate.send(&answer.whole(&date::http(date::now()))).await;
+        let sent = gate.send(&answer.whole()).await;
         report.done(answer.status, answer.len(), sent.is_ok());
         gate.part().await;
     }
@@ -142,7 +151,7 @@ async fn refuse(mut gate: Gate, exchange: &Arc<Exchange>, refusal: Refusal) {
     let answer = Answer::refusal(refusal);
     let (status, len) = (answer.status, answer.len());
     let report = Report::new(exchange.clone(), None, None);
-    let sent = gate.send(&answer.whole(&date::http(date::now()))).await;
+    let sent = gate.send(&answer.whole()).await;
     report.done(status, len, sent.is_ok());
     if sent.is_ok() {
         gate.part().await;
@@ -169,7 +178,7 @@ async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Respons
     let open = (version == Version::HTTP_2).then(|| exchange.open());
     let line = exchange.transport.counters.line(&parts, exchange.client);
     let mut report = Report::new(exchange.clone(), open, line);
-    let target = parts.uri.clone();
+    let path = parts.uri.path().to_owned();
     let (response, keep_alive) = match request::Request::of(&parts) {
         Ok(_) if !body.is_end_stream() => (Answer::refusal(Refusal::Body).into_response(), false),
         Ok(request) => match exchange.transport.over_rate(exchange.client.ip()) {
@@ -179,7 +188,7 @@ async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Respons
         Err(refusal) => (Answer::refusal(refusal).into_response(), false),
     };
     report.of(response.extensions().get().copied().unwrap_or(Kind::Refused));
-    report.target(target);
+    report.path(path);
     let (mut head, mut body) = response.into_parts();
     let len = body.size_hint().exact();
     if let Some(len) = len

@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::exchange::Exchange;
-use super::request::{self, Checked, PREFACE, Refusal};
+use super::request::{self, Checked, PREFACE, PlainGet, Refusal};
 use super::wire::Wire;
 
 /// Maximum number of bytes in one receive. A request usually has a few hundred.
@@ -131,6 +131,41 @@ impl Gate {
         ready!(Pin::new(&mut self.wire).poll_read(cx, &mut buffer))?;
         self.received.extend_from_slice(buffer.filled());
         Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// Returns the request that hyper would read next if it is plain.
+    pub(crate) fn plain(&self) -> Option<PlainGet<'_>> {
+        request::plain(self.received.get(..self.passes)?)
+    }
+
+    /// Removes the request that hyper would read next, because it is answered without hyper.
+    pub(crate) fn consume(&mut self) {
+        self.received.drain(..self.passes);
+        self.passes = 0;
+    }
+
+    /// Writes a part of a response without hyper, with the same deadlines.
+    pub(crate) async fn write(&mut self, mut head: &[u8], mut body: &[u8]) -> io::Result<()> {
+        std::future::poll_fn(|cx| {
+            while !head.is_empty() || !body.is_empty() {
+                let parts = [IoSlice::new(head), IoSlice::new(body)];
+                let gate = Pin::new(&mut *self);
+                let written = ready!(hyper::rt::Write::poll_write_vectored(gate, cx, &parts))?;
+                if written == 0 {
+                    return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                }
+                let of_head = written.min(head.len());
+                head = head.get(of_head..).unwrap_or_default();
+                body = body.get(written - of_head..).unwrap_or_default();
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    /// Sends what TLS still holds.
+    pub(crate) async fn flush(&mut self) -> io::Result<()> {
+        std::future::poll_fn(|cx| hyper::rt::Write::poll_flush(Pin::new(&mut *self), cx)).await
     }
 
     /// Sends a whole response without hyper; fails if the client takes nothing for too long.

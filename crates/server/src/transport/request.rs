@@ -141,6 +141,19 @@ fn is_target(byte: u8) -> bool {
 }
 
 impl Request {
+    /// Returns a GET without a range, a condition or another field that affects the response.
+    pub(crate) fn get() -> Self {
+        Self {
+            method: Method::Get,
+            path: String::new(),
+            keep_alive: true,
+            range: None,
+            if_range: None,
+            if_none_match: None,
+            no_cache: false,
+        }
+    }
+
     /// Reads the parts of a request that hyper parsed. The fields of HTTP/2 are judged here for the first time.
     pub(crate) fn of(parts: &Parts) -> Result<Self, Refusal> {
         if parts.version == Version::HTTP_2 {
@@ -190,6 +203,51 @@ impl Request {
         }
         Ok(request)
     }
+}
+
+/// A GET whose response depends on its target alone, as nearly all requests of clients are.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PlainGet<'h> {
+    pub(crate) target: &'h str,
+    /// True if the client keeps the connection for its next request.
+    pub(crate) keep_alive: bool,
+    /// True if the client speaks HTTP/1.0.
+    pub(crate) is_old: bool,
+}
+
+/// Returns the request of a checked head if it is plain. `None` says nothing of it: hyper parses the head then.
+pub(crate) fn plain(head: &[u8]) -> Option<PlainGet<'_>> {
+    let head = std::str::from_utf8(head).ok()?.strip_prefix("GET ")?.strip_suffix("\r\n\r\n")?;
+    let mut lines = head.split("\r\n");
+    let (target, version) = lines.next()?.split_once(' ')?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/.-_".contains(&byte);
+    if !target.starts_with('/') || !target.bytes().all(is_plain) {
+        return None;
+    }
+    let is_old = match version {
+        "HTTP/1.1" => false,
+        "HTTP/1.0" => true,
+        _ => return None,
+    };
+    let mut keep_alive = !is_old;
+    for line in lines {
+        let (name, value) = line.split_once(':')?;
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        match name.as_bytes().first()?.to_ascii_lowercase() {
+            b'c' if is("connection") => match value.trim() {
+                value if value.eq_ignore_ascii_case("keep-alive") => keep_alive = true,
+                value if value.eq_ignore_ascii_case("close") => keep_alive = false,
+                _ => return None,
+            },
+            b'c' if is("cache-control") || is("content-length") => return None,
+            // If-None-Match and other conditions, Range, Pragma, Transfer-Encoding, Expect, Upgrade.
+            b'i' | b'r' | b'p' | b't' | b'e' => return None,
+            b'u' if is("upgrade") => return None,
+            byte if !byte.is_ascii_alphabetic() => return None,
+            _ => {}
+        }
+    }
+    Some(PlainGet { target, keep_alive, is_old })
 }
 
 fn connection(request: &mut Request, value: &str) {
@@ -264,6 +322,57 @@ mod tests {
     }
 
     #[test]
+    fn requests_that_depend_on_more_than_their_target_are_not_plain() {
+        let get = |line: &str, fields: &str| format!("{line}\r\n{fields}\r\n");
+        let old = "GET /cvmfs/a.test/x HTTP/1.0";
+        let new = "GET /cvmfs/a.test/x HTTP/1.1";
+        for (head, keep_alive, is_old) in [
+            (get(new, "Host: h\r\n"), true, false),
+            (
+                get(new, "Host: h\r\nAccept: */*\r\nUser-Agent: cvmfs: x\r\nConnection: Keep-Alive\r\n"),
+                true,
+                false,
+            ),
+            (get(new, "Host: h\r\nconnection: close\r\n"), false, false),
+            (get(old, ""), false, true),
+            (get(old, "Connection: keep-alive\r\n"), true, true),
+        ] {
+            let target = "/cvmfs/a.test/x";
+            assert_eq!(plain(head.as_bytes()), Some(PlainGet { target, keep_alive, is_old }), "{head}");
+            assert_eq!(parsed(&head).keep_alive, keep_alive, "{head}");
+        }
+        for field in [
+            "Range: bytes=0-1",
+            "range:bytes=0-1",
+            "If-None-Match: \"x\"",
+            "If-Range: x",
+            "if-modified-since: x",
+            "Cache-Control: no-cache",
+            "PRAGMA: no-cache",
+            "Connection: close, te",
+            "Content-Length: 0",
+            "Transfer-Encoding: chunked",
+            "Expect: 100-continue",
+            "Upgrade: h2c",
+            "_x: y",
+        ] {
+            assert_eq!(plain(get(new, &format!("Host: h\r\n{field}\r\n")).as_bytes()), None, "{field}");
+        }
+        for line in [
+            "HEAD /x HTTP/1.1",
+            "GET /x?y HTTP/1.1",
+            "GET /%41 HTTP/1.1",
+            "GET http://h/x HTTP/1.1",
+            "GET /x HTTP/1.2",
+            "GET  /x HTTP/1.1",
+            "\r\nGET /x HTTP/1.1",
+        ] {
+            assert_eq!(plain(get(line, "Host: h\r\n").as_bytes()), None, "{line}");
+        }
+        assert_eq!(plain(b"GET /x HTTP/1.1\r\nHost: h\r\n"), None);
+    }
+
+    #[test]
     fn malformed_requests_are_refused() {
         assert_eq!(refused("GET / HTTP/1.1\r\n\r\n"), Refusal::Malformed);
         assert_eq!(refused("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"), Refusal::Malformed);
@@ -286,8 +395,17 @@ mod tests {
         #[test]
         fn no_request_causes_a_panic(bytes: Vec<u8>, text in "(GET|HEAD) [/%a-z.:]{0,20} HTTP/1.[01]\r\n(([A-Za-z-]{1,12}: ?[ -~]{0,12})\r\n){0,4}\r\n") {
             check(&bytes);
+            plain(&bytes);
             if let Checked::Whole(_) = check(text.as_bytes()) {
-                parsed(&text);
+                let request = parsed(&text);
+                if let Some(plain) = plain(text.as_bytes()) {
+                    let expected = Request {
+                        path: plain.target.to_owned(),
+                        keep_alive: plain.keep_alive,
+                        ..Request::get()
+                    };
+                    proptest::prop_assert_eq!(request, expected);
+                }
             }
         }
     }

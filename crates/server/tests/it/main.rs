@@ -18,3 +18,5 @@ mod pages;
 mod proxy;
 mod ranges;
 mod secure;
+mod soak;
+mod storages;

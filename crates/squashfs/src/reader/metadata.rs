@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use esker_threads::waits::{WaitCause, timed};
+
 use super::{Access, Core, ReadError, ReadResult};
 use crate::fault::Fault;
 use crate::layout::{LayoutError, METADATA_BLOCK, MetaHeader, MetaRef};
@@ -39,7 +41,8 @@ impl Stored {
             return Ok(MetaBlock { bytes: Arc::from(stored), next });
         }
         let mut out = [0; METADATA_BLOCK];
-        let length = core.superblock.codec.decompress(stored, &mut out);
+        let codec = core.superblock.codec;
+        let length = timed(WaitCause::Processing, || codec.decompress(stored, &mut out));
         let length = length
             .map_err(|error| core.fault(at, format!("a metadata block can't be decompressed: {error}")))?;
         Ok(MetaBlock { bytes: Arc::from(out.get(..length).unwrap_or_default()), next })

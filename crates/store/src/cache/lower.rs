@@ -37,6 +37,7 @@ use super::verify_plain::{PlainVerifier, StreamVerifier};
 use super::write::Writing;
 use crate::error::Cause;
 use crate::objects::request::{CacheKey, ObjectRequest};
+use crate::progress::ObjectOrigin;
 use alien::Alien;
 use folder::{Folder, Writers};
 use hang_watchdog::{HangWatchdog, Task};
@@ -79,6 +80,8 @@ pub(crate) struct LowerTiers {
 }
 
 struct Tier {
+    /// Path of the folder, for traces.
+    place: Arc<str>,
     folder: Folder,
     layout: Layout,
     alien: Option<Alien>,
@@ -121,10 +124,11 @@ impl LowerTiers {
         let outcome = self.watchdog.run(request, move |task| {
             let found = lower.look(&wanted, task, || cache.upgrade());
             let Some(request) = task.take() else { return };
+            let Some((found, place)) = found else { return request.not_found() };
+            request.progress().came_from(ObjectOrigin::Lower(place));
             match found {
-                Some(Found::InMemory(plain)) => request.found(plain),
-                Some(Found::Written(writing, room)) => request.copied(writing, room),
-                None => request.not_found(),
+                Found::InMemory(plain) => request.found(plain),
+                Found::Written(writing, room) => request.copied(writing, room),
             }
         });
         if let Err(request) = outcome {
@@ -137,7 +141,7 @@ impl LowerTiers {
         wanted: &ObjectRequest,
         task: &Task,
         cache: impl Fn() -> Option<Arc<CacheState>>,
-    ) -> Option<Found> {
+    ) -> Option<(Found, Arc<str>)> {
         for tier in &self.tiers {
             match tier.read(wanted, &self.prover, task, &cache) {
                 Ok(Some(found)) => {
@@ -147,7 +151,7 @@ impl LowerTiers {
                     };
                     self.found.fetch_add(1, Ordering::Relaxed);
                     self.found_bytes.fetch_add(len, Ordering::Relaxed);
-                    return Some(found);
+                    return Some((found, tier.place.clone()));
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Ok(None) | Err(_) => {
@@ -198,18 +202,19 @@ impl LowerCache for LowerTiers {
 
 impl Tier {
     fn open(lower: &Lower) -> Result<Self, Cause> {
+        let place: Arc<str> = lower.folder.to_string_lossy().into();
         let me = rustix::process::geteuid().as_raw();
         let users = |owner| vec![0, lower.root, me, owner];
         if lower.form == LowerForm::Alien {
             let folder = Folder::walk(&lower.folder, |_| Writers::Anybody)?;
-            return Ok(Self { folder, layout: Layout::CernVmFs, alien: Some(Alien::new()) });
+            return Ok(Self { place, folder, layout: Layout::CernVmFs, alien: Some(Alien::new()) });
         }
         let folder = Folder::walk(&lower.folder, |owner| Writers::WithGroups(users(owner)))?;
         if !folder.has_folder("objects") {
-            return Ok(Self { folder, layout: Layout::CernVmFs, alien: None });
+            return Ok(Self { place, folder, layout: Layout::CernVmFs, alien: None });
         }
         let folder = Folder::walk(&lower.folder, |owner| Writers::Only(users(owner)))?;
-        Ok(Self { folder, layout: Layout::Esker, alien: None })
+        Ok(Self { place, folder, layout: Layout::Esker, alien: None })
     }
 
     /// Returns the verified object; `None` if the file is another one.

@@ -165,7 +165,7 @@ impl CacheState {
         let line = failure.text.clone();
         let is_news = failure.replace(&mut self.disk_failure.lock());
         if is_news {
-            tracing::warn!("the cache: {line}");
+            tracing::warn!(object = %path.display(), "the cache: {line}");
         }
     }
 

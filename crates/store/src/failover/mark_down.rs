@@ -69,7 +69,7 @@ impl Router {
         };
         self.troubled.store(true, Ordering::Relaxed);
         self.failures.proxies.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!("proxy {egress} is out of use, {}: {why}", going_on(&next));
+        tracing::warn!(proxy = %egress, why, "proxy {egress} is out of use, {}: {why}", going_on(&next));
         self.move_queued(|_, id| id == egress.id);
     }
 
@@ -77,7 +77,13 @@ impl Router {
     pub(super) fn has_no_address(&self, host: &str, port: u16, why: &str) {
         let next = self.routes.lock().egresses.in_use();
         self.failures.proxies.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!("proxy {host}:{port} is out of use, {}: {why}", going_on(&next));
+        tracing::warn!(
+            proxy = host,
+            port,
+            why,
+            "proxy {host}:{port} is out of use, {}: {why}",
+            going_on(&next)
+        );
     }
 
     fn mark_server_down(&self, server: u32, again: Option<Instant>, why: &str) {
@@ -92,7 +98,7 @@ impl Router {
         self.failures.servers.fetch_add(1, Ordering::Relaxed);
         let (from, to) = (&self.bases[server as usize], &self.bases[next as usize]);
         let to = if next == server { "nothing is left".to_owned() } else { format!("going on with {to}") };
-        tracing::warn!("server {from} is out of use, {to}: {why}");
+        tracing::warn!(server = %from, why, "server {from} is out of use, {to}: {why}");
         self.move_queued(|at, _| at == server);
     }
 

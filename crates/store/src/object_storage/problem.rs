@@ -44,7 +44,8 @@ impl StorageProblem {
                 "make the bucket first, and check the endpoint, the region and whether the bucket is part of the path"
             }
             Self::NoCredentials(_) => {
-                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE for a profile of ~/.aws/credentials"
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE for a profile of ~/.aws/credentials; for \
+                 Google GOOGLE_SERVICE_ACCOUNT; for Azure AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"
             }
             Self::BadSettings(_) => "correct the setting that is named",
             Self::Unavailable(_) => {
@@ -57,7 +58,7 @@ impl StorageProblem {
             Self::NotAtomic(_) => {
                 "use a server with atomic conditional puts, or name a lock file that all publishers of the repository share"
             }
-            Self::Damaged(_) => "run `esker repo check` on the repository",
+            Self::Damaged(_) => "run `esker check` on the repository",
         }
     }
 

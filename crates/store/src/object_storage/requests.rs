@@ -2,14 +2,14 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    Attribute, Attributes, CopyOptions, GetOptions, ObjectMeta, ObjectStore, PutMode, PutMultipartOptions,
-    PutOptions, PutPayload, UpdateVersion,
+    Attribute, Attributes, CopyOptions, GetOptions, GetResult, ObjectMeta, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, UpdateVersion,
 };
 use parking_lot::Mutex;
 
@@ -40,6 +40,9 @@ pub(crate) enum FileKind {
     /// A file in the root, which is replaced.
     Root,
 }
+
+/// Length and pieces of a file.
+pub(crate) type FileBody = (u64, BoxStream<'static, Result<Bytes, StorageProblem>>);
 
 /// Version of a file, for conditional puts.
 pub(crate) type Version = UpdateVersion;
@@ -128,20 +131,15 @@ impl Requests {
     }
 
     /// Returns the length and the pieces of a file; none if it is missing.
-    pub(crate) async fn pieces(
-        &self,
-        file: &str,
-    ) -> Result<Option<(u64, BoxStream<'static, Result<Bytes, StorageProblem>>)>, StorageProblem> {
+    pub(crate) async fn pieces(&self, file: &str) -> Result<Option<FileBody>, StorageProblem> {
         let path = self.path(file)?;
-        match self.repeated(|| self.store.get_opts(&path, GetOptions::default())).await {
-            Ok(got) => {
-                let size = got.meta.size;
-                let pieces = got.into_stream().map_err(|error| Failure::from(error).problem());
-                Ok(Some((size, pieces.boxed())))
-            }
-            Err(Failure::Missing) => Ok(None),
-            Err(failure) => Err(failure.problem()),
-        }
+        body(self.repeated(|| self.store.get_opts(&path, GetOptions::default())).await)
+    }
+
+    /// Does the same as [`Self::pieces`], without repetitions beyond those of `object_store`: for callers that can't wait.
+    pub(crate) async fn pieces_soon(&self, file: &str) -> Result<Option<FileBody>, StorageProblem> {
+        let path = self.path(file)?;
+        body(self.store.get_opts(&path, GetOptions::default()).await.map_err(Failure::from))
     }
 
     /// Returns the length of a file; none if it is missing.
@@ -232,12 +230,12 @@ impl Requests {
         copied.map_err(Failure::problem)
     }
 
-    /// Passes the paths and lengths of all files below a folder of the repository to `visit`, in the order of their
+    /// Passes the paths, lengths and times of all files below a folder of the repository to `visit`, in the order of their
     /// keys. A listing that breaks off goes on after the last key.
     pub(crate) async fn list(
         &self,
         folder: &str,
-        visit: &mut dyn FnMut(&str, u64),
+        visit: &mut dyn FnMut(&str, u64, SystemTime),
     ) -> Result<(), StorageProblem> {
         let prefix = match self.bucket.key(folder).trim_end_matches('/') {
             "" => None,
@@ -260,7 +258,7 @@ impl Requests {
                         // Progress: a long listing may break off more often.
                         round = 0;
                         if let Some(file) = self.bucket.path_of(found.location.as_ref()) {
-                            visit(file, found.size);
+                            visit(file, found.size, found.last_modified.into());
                         }
                         last = Some(found.location);
                     }
@@ -332,6 +330,18 @@ impl Requests {
                 outcome => return outcome,
             }
         }
+    }
+}
+
+fn body(got: Result<GetResult, Failure>) -> Result<Option<FileBody>, StorageProblem> {
+    match got {
+        Ok(got) => {
+            let size = got.meta.size;
+            let pieces = got.into_stream().map_err(|error| Failure::from(error).problem());
+            Ok(Some((size, pieces.boxed())))
+        }
+        Err(Failure::Missing) => Ok(None),
+        Err(failure) => Err(failure.problem()),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use esker_format::compress::{Compression, DecompressError, Inflater, decompress};
+use esker_threads::waits::WaitCause;
 
 use super::{FetchJob, says_full};
 use crate::cache::{Entry, FileRoom, Reservation, UncachedShare, Writing};
@@ -96,6 +97,7 @@ impl FetchJob {
 
     /// Continues with a cached object. A fetched one may be copied to shared lower tiers.
     fn kept(self, entry: Arc<Entry>) {
+        self.enter(WaitCause::Disk);
         if let (Some(lower), Some(_)) = (&self.store.lower, self.fetched) {
             lower.give(&self.store.cache, &entry);
         }
@@ -146,10 +148,13 @@ impl FetchJob {
         if cache.streaming && self.wanted.name.kind.is_content() {
             return then(self, Err(Cause::Full { needed: charge, used: 0, limit: 0 }));
         }
+        // Room may have to be made.
+        self.enter(WaitCause::Disk);
         cache.space.reserve(charge, move |granted| then(self, granted));
     }
 
     fn write_whole(self, plain: Plain, reservation: Reservation, attempt: Attempt) {
+        self.enter(WaitCause::Disk);
         let written = Writing::begin(&self.store.cache).and_then(|mut writing| {
             writing.write(plain.bytes()).map_err(|source| writing.failed(source))?;
             writing.keep(self.wanted.key(), reservation, self.prefetched())
@@ -159,6 +164,7 @@ impl FetchJob {
             Err(cause) if attempt == Attempt::First && says_full(&cause) => {
                 let cache = self.store.cache.clone();
                 let bytes = cache.charge_of(plain.bytes().len() as u64);
+                self.enter(WaitCause::Disk);
                 cache.space.make_room(bytes, move || {
                     self.on_pool(move |job| job.keep_whole(plain, Attempt::AfterMakingRoom));
                 });
@@ -215,6 +221,7 @@ impl FetchJob {
             Ok(entry) => self.kept(entry),
             Err(cause) if rounds == 0 && says_full(&cause) => {
                 // The bytes written so far are free again, too.
+                self.enter(WaitCause::Disk);
                 cache.space.make_room(cache.charge_of(plain_len), move || {
                     self.on_pool(move |job| job.keep_in_pieces(stored, plain_len, 1));
                 });
@@ -278,10 +285,14 @@ impl FetchJob {
         pieces: Pieces<'_>,
         mut before: impl FnMut(u64) -> Result<(), Cause>,
     ) -> Result<Writing, Cause> {
+        self.enter(WaitCause::Processing);
         let mut writing = Writing::begin(&self.store.cache)?;
         self.inflate(pieces, &mut |plain| {
             before(writing.len().saturating_add(plain.len() as u64))?;
-            writing.write(plain).map_err(|source| writing.failed(source))
+            self.enter(WaitCause::Disk);
+            let written = writing.write(plain).map_err(|source| writing.failed(source));
+            self.enter(WaitCause::Processing);
+            written
         })?;
         Ok(writing)
     }

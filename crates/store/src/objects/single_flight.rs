@@ -136,6 +136,7 @@ impl SingleFlight {
             if open.is_empty() {
                 under_way.remove(&key);
                 job.is_completed = true;
+                job.progress.enter(None);
                 (warm, false)
             } else {
                 flight.waiters = open;
@@ -152,6 +153,7 @@ impl SingleFlight {
     pub(crate) fn complete(&self, job: &mut FetchJob, outcome: Result<Handle, StoreError>) {
         // First: from here on others may set out for the same object.
         job.is_completed = true;
+        job.progress.enter(None);
         let flight = self.under_way(&job.wanted.key()).remove(&job.wanted.key());
         let waiters = flight.map(|flight| flight.waiters).unwrap_or_default();
         let handle = match outcome {

@@ -10,13 +10,14 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use esker_format::object::ObjectName;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 
-use super::{Put, Sink, Swap};
+use super::{Listed, Put, Sink, Swap};
 use crate::error::{Cause, StoreError};
 use crate::file_lock::{FileLock, Locking};
 use crate::object_storage::{
@@ -254,16 +255,16 @@ impl Sink for ObjectSink {
         copied.map_err(self.failed("writing", &to))
     }
 
-    fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError> {
+    fn list(&self, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
         let visit = RefCell::new(visit);
         let listed = stream::iter(object_folders()).map(|folder| {
             let visit = &visit;
             async move {
-                let mut found = |file: &str, len: u64| {
+                let mut found = |file: &str, len: u64, modified: SystemTime| {
                     let hash = file.strip_prefix("data/").map(|rest| rest.replacen('/', "", 1));
                     // Files that are no objects are skipped.
                     if let Some(name) = hash.and_then(|hash| ObjectName::parse(&hash)) {
-                        (visit.borrow_mut())(name, len);
+                        (visit.borrow_mut())(Listed { name, len, modified });
                     }
                 };
                 let listed = self.requests.list(&folder, &mut found).await;
@@ -285,8 +286,9 @@ impl Sink for ObjectSink {
         // One folder after the other, so that no list of a large repository is kept in memory.
         for folder in object_folders().chain([String::new()]) {
             let mut files = Vec::new();
-            let listed =
-                self.thread.wait_for(self.requests.list(&folder, &mut |file, _| files.push(file.to_owned())));
+            let listed = self
+                .thread
+                .wait_for(self.requests.list(&folder, &mut |file, _, _| files.push(file.to_owned())));
             listed.map_err(self.failed("listing", &folder))?;
             self.delete_files(&files)?;
         }

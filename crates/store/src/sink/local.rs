@@ -21,12 +21,14 @@ use esker_format::hash::{ContentHash, Hasher};
 use esker_format::object::ObjectName;
 use parking_lot::Mutex;
 
-use crate::cache::disk::{Disk, RealDisk, make_dirs, persist, read_file, read_pieces, remove_unfinished};
+use crate::cache::disk::{
+    Disk, FileFacts, RealDisk, make_dirs, persist, read_file, read_pieces, remove_unfinished,
+};
 use crate::error::{Cause, StoreError};
 use crate::file_lock::{FileLock, Locking};
 
 use super::transit::{self, Transit};
-use super::{Put, Sink, Swap};
+use super::{Listed, Put, Sink, Swap};
 
 /// Maximum number of pending bytes: a batch of this size is made durable.
 const BATCH_BYTES: u64 = 256 << 20;
@@ -161,6 +163,16 @@ impl LocalSink {
             }
         };
         Ok(pending.transit.insert(transit))
+    }
+
+    /// Returns the facts of a stored object; none if there is no such file.
+    fn facts(&self, name: &ObjectName) -> Result<Option<FileFacts>, StoreError> {
+        let path = self.root.join(name.path());
+        match self.disk.facts(&path) {
+            Ok(facts) => Ok(Some(facts).filter(|facts| facts.regular)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed("looking for", &path, error)),
+        }
     }
 
     fn remove_file(&self, path: &Path) -> Result<(), StoreError> {
@@ -356,12 +368,7 @@ impl Sink for LocalSink {
     }
 
     fn len_of(&self, name: &ObjectName) -> Result<Option<u64>, StoreError> {
-        let path = self.root.join(name.path());
-        match self.disk.facts(&path) {
-            Ok(facts) => Ok(facts.regular.then_some(facts.len)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.failed("looking for", &path, error)),
-        }
+        Ok(self.facts(name)?.map(|facts| facts.len))
     }
 
     fn flush(&self) -> Result<(), StoreError> {
@@ -439,7 +446,7 @@ impl Sink for LocalSink {
         }
     }
 
-    fn list(&self, visit: &mut dyn FnMut(ObjectName, u64)) -> Result<(), StoreError> {
+    fn list(&self, visit: &mut dyn FnMut(Listed)) -> Result<(), StoreError> {
         for byte in 0..=u8::MAX {
             let digits = format!("{byte:02x}");
             let folder = self.root.join("data").join(&digits);
@@ -450,9 +457,9 @@ impl Sink for LocalSink {
             for name in names {
                 // Files that are no objects are skipped.
                 let object = name.to_str().and_then(|rest| ObjectName::parse(&format!("{digits}{rest}")));
-                let Some(object) = object else { continue };
-                if let Some(len) = self.len_of(&object)? {
-                    visit(object, len);
+                let Some(name) = object else { continue };
+                if let Some(facts) = self.facts(&name)? {
+                    visit(Listed { name, len: facts.len, modified: facts.modified });
                 }
             }
         }

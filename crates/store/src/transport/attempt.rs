@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::connections::Open;
 use super::dial::{AGENT, Line, Stream, authorization};
+use super::downloads;
 use super::host::Host;
 use super::in_flight::InFlight;
 use super::low_speed::{LowSpeedMeter, is_fair_at};
@@ -103,6 +104,7 @@ impl Connection {
 /// Makes one attempt, and logs it for developers.
 pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Result<Stored, Cause> {
     let began = Instant::now();
+    let _listed = downloads::begin(site, fetch);
     let outcome = exchange(site, fetch, in_flight).await;
     let (server, path, took) = (&site.base, &*fetch.path, began.elapsed());
     match &outcome {

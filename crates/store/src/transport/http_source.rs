@@ -8,6 +8,7 @@ use super::source::{Fetch, Source, Stored};
 use super::status::NetworkStatus;
 use crate::callback::Callback;
 use crate::error::StoreError;
+use crate::progress::ObjectOrigin;
 
 /// A repository on a web server, over one route. Makes one attempt for a request: retries and the choice of a
 /// route are the task of [`Routed`](crate::failover::Routed).
@@ -29,8 +30,11 @@ impl HttpSource {
 
 impl Source for HttpSource {
     fn fetch(&self, fetch: Fetch, done: Callback<Stored>) {
-        let place = self.place.clone();
+        let (place, progress) = (self.place.clone(), fetch.progress.clone());
         let named = Callback::new(move |outcome: Result<Stored, StoreError>| {
+            if outcome.is_ok() {
+                progress.came_from(ObjectOrigin::Server(place.clone()));
+            }
             done.give(outcome.map_err(|error| error.from_place(place)));
         });
         self.network.fetch(self.site.clone(), fetch, named);

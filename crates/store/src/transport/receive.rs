@@ -13,7 +13,7 @@ const STEP: usize = 64 << 10;
 const BATCH: usize = 1 << 20;
 
 /// Receiver of one body.
-pub(super) struct Receiver {
+pub(crate) struct Receiver {
     limit: u64,
     step: usize,
     len: u64,
@@ -25,7 +25,7 @@ pub(super) struct Receiver {
 
 impl Receiver {
     /// Creates a receiver for a body of at most `limit` bytes; `announced` is the length that the server sent.
-    pub(super) fn new(
+    pub(crate) fn new(
         limit: u64,
         announced: Option<u64>,
         share: Share,
@@ -36,12 +36,12 @@ impl Receiver {
     }
 
     /// Returns the number of received bytes.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Stores the next bytes.
-    pub(super) async fn take(&mut self, bytes: &[u8]) -> Result<(), Cause> {
+    pub(crate) async fn take(&mut self, bytes: &[u8]) -> Result<(), Cause> {
         self.len += bytes.len() as u64;
         if self.len > self.limit {
             return Err(Cause::TooLarge { limit: self.limit });
@@ -85,7 +85,7 @@ impl Receiver {
     }
 
     /// Ends the body.
-    pub(super) async fn finish(mut self) -> Result<Stored, Cause> {
+    pub(crate) async fn finish(mut self) -> Result<Stored, Cause> {
         self.flush().await?;
         match self.file.take() {
             Some(file) => Ok(Stored::spooled(file, self.len)),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use esker_format::canary;
 use esker_format::hash::{ContentHash, Hasher};
 use esker_format::object::ObjectName;
+use esker_threads::waits::WaitCause;
 
 use rustix::fs::FallocateFlags;
 
@@ -343,6 +344,15 @@ impl Stored {
         if self.is_verified_as(expected) {
             return Ok(self);
         }
+        let before = progress.enter(Some(WaitCause::Processing));
+        let verified = self.compare(expected, progress);
+        progress.enter(before);
+        verified?;
+        self.verified = Some(*expected);
+        Ok(self)
+    }
+
+    fn compare(&self, expected: &ContentHash, progress: &Progress) -> Result<(), Cause> {
         let mut hasher = Hasher::new(expected.algorithm());
         let mut start = Vec::new();
         self.pieces(|piece| {
@@ -363,8 +373,7 @@ impl Stored {
             let html = looks_like_html(&start);
             return Err(Cause::Corrupt { expected: *expected, actual, len: self.len(), html });
         }
-        self.verified = Some(*expected);
-        Ok(self)
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use esker_format::hash::ContentHash;
+use esker_threads::waits::WaitCause;
 
 use crate::callback::Callback;
 use crate::pool::Pool;
@@ -39,13 +40,17 @@ impl Source for Verifying {
         let place = self.describe();
         let asked = fetch.clone();
         let arrived = Callback::new(move |outcome: Result<Stored, _>| match outcome {
-            Ok(stored) => pool.run_for(&fetch.priority.clone(), move || {
-                let verified = match check {
-                    Need::Hash(expected) => stored.verify(&expected, &fetch.progress),
-                    Need::Check(check) => stored.look_at(&check),
-                };
-                done.give(verified.map_err(|cause| fetch.error(cause).from_place(place)));
-            }),
+            Ok(stored) => {
+                fetch.progress.enter(Some(WaitCause::Thread));
+                pool.run_for(&fetch.priority.clone(), move || {
+                    fetch.progress.enter(Some(WaitCause::Network));
+                    let verified = match check {
+                        Need::Hash(expected) => stored.verify(&expected, &fetch.progress),
+                        Need::Check(check) => stored.look_at(&check),
+                    };
+                    done.give(verified.map_err(|cause| fetch.error(cause).from_place(place)));
+                })
+            }
             Err(error) => done.err(error),
         });
         self.inner.fetch(asked, arrived);

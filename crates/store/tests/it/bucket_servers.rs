@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use esker_store::{Environment, StorageSettings, Swap};
-use esker_testkit::s3::S3Program;
+use esker_testkit::s3::{AZURITE_ACCOUNT, S3Program};
 use esker_testkit::skip_optional;
 
 use crate::buckets::{HEAD, object, open};
@@ -18,8 +18,8 @@ fn settings(server: &S3Program) -> StorageSettings {
 }
 
 /// Stores, lists, reads, replaces and deletes.
-fn keeps_its_promises(settings: &StorageSettings) {
-    let sink = open(URL, settings);
+fn keeps_its_promises(url: &str, settings: &StorageSettings) {
+    let sink = open(url, settings);
     sink.make_folders().unwrap();
     let objects: Vec<_> = (0..200).map(object).collect();
     for (name, bytes) in &objects {
@@ -33,7 +33,7 @@ fn keeps_its_promises(settings: &StorageSettings) {
     sink.flush().unwrap();
     sink.put_alternative(&objects[0].0).unwrap();
     let mut found = Vec::new();
-    sink.list(&mut |name, len| found.push((name, len))).unwrap();
+    sink.list(&mut |listed| found.push((listed.name, listed.len))).unwrap();
     found.sort();
     let mut expected: Vec<_> = objects.iter().map(|(name, bytes)| (*name, bytes.len() as u64)).collect();
     expected.push((large_name, large.len() as u64));
@@ -60,12 +60,12 @@ fn keeps_its_promises(settings: &StorageSettings) {
     sink.delete(&names[..3]).unwrap();
     sink.remove_all().unwrap();
     let mut left = 0;
-    sink.list(&mut |_, _| left += 1).unwrap();
+    sink.list(&mut |_| left += 1).unwrap();
     assert_eq!((left, sink.list_root().unwrap().len()), (0, 0));
 }
 
 /// Writers add to one head, and start again if they lose.
-fn decides_races(settings: &StorageSettings) {
+fn decides_races(url: &str, settings: &StorageSettings) {
     const WRITERS: u8 = 8;
     const ROUNDS: usize = 10;
     let barrier = Barrier::new(usize::from(WRITERS));
@@ -73,7 +73,7 @@ fn decides_races(settings: &StorageSettings) {
         for writer in 0..WRITERS {
             let barrier = &barrier;
             scope.spawn(move || {
-                let sink = open(URL, settings);
+                let sink = open(url, settings);
                 sink.prepare().unwrap();
                 barrier.wait();
                 for _ in 0..ROUNDS {
@@ -88,7 +88,7 @@ fn decides_races(settings: &StorageSettings) {
             });
         }
     });
-    let head = open(URL, settings).read(HEAD, 1000).unwrap().unwrap();
+    let head = open(url, settings).read(HEAD, 1000).unwrap().unwrap();
     assert_eq!(head.len(), usize::from(WRITERS) * ROUNDS);
 }
 
@@ -98,8 +98,8 @@ fn gofakes3_holds_a_repository_and_decides_races() {
         skip_optional!("gofakes3 is not installed (scripts/s3-servers.sh)");
         return;
     };
-    keeps_its_promises(&settings(&server));
-    decides_races(&settings(&server));
+    keeps_its_promises(URL, &settings(&server));
+    decides_races(URL, &settings(&server));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn moto_holds_a_repository() {
         return;
     };
     let lock = tempfile::tempdir().unwrap();
-    keeps_its_promises(&StorageSettings { lock: Some(lock.path().join("lock")), ..settings(&server) });
+    keeps_its_promises(URL, &StorageSettings { lock: Some(lock.path().join("lock")), ..settings(&server) });
 }
 
 #[test]
@@ -121,8 +121,8 @@ fn versitygw_keeps_each_published_round_when_it_is_killed() {
         skip_optional!("versitygw is not installed (scripts/s3-servers.sh versitygw)");
         return;
     };
-    keeps_its_promises(&settings(&server));
-    decides_races(&settings(&server));
+    keeps_its_promises(URL, &settings(&server));
+    decides_races(URL, &settings(&server));
     let settings = settings(&server);
     open(URL, &settings).remove_root(HEAD).unwrap();
     let objects = |round: u32| (round * PER_ROUND..(round + 1) * PER_ROUND).map(object);
@@ -156,4 +156,26 @@ fn versitygw_keeps_each_published_round_when_it_is_killed() {
     for (name, bytes) in (0..ROUNDS).flat_map(objects) {
         assert_eq!(sink.read(&name.path(), 1000).unwrap(), Some(bytes), "{name}");
     }
+}
+
+/// Settings of Azure's protocol.
+fn azure(server: &S3Program) -> StorageSettings {
+    let (account, key) = AZURITE_ACCOUNT;
+    let variables = [("AZURE_STORAGE_ACCOUNT_NAME", account), ("AZURE_STORAGE_ACCOUNT_KEY", key)];
+    StorageSettings {
+        endpoint: Some(format!("{}/{account}", server.endpoint())),
+        environment: variables.into_iter().collect(),
+        ..StorageSettings::default()
+    }
+}
+
+#[test]
+fn azurite_holds_a_repository_and_decides_races() {
+    let Some(server) = S3Program::azurite() else {
+        skip_optional!("Azurite is not installed (scripts/s3-servers.sh azurite)");
+        return;
+    };
+    let url = "az://bucket/cvmfs/a.test";
+    keeps_its_promises(url, &azure(&server));
+    decides_races(url, &azure(&server));
 }

@@ -116,7 +116,7 @@ fn a_listing_of_several_pages_has_each_object_once() {
     let cut =
         [5, 20, 60].map(|at| server.fault_at(at..at + 1, |request| request.key.is_empty(), S3Fault::Cut));
     let mut found: Vec<(ObjectName, u64)> = Vec::new();
-    sink.list(&mut |name, len| found.push((name, len))).unwrap();
+    sink.list(&mut |listed| found.push((listed.name, listed.len))).unwrap();
     cut.iter().for_each(S3Rule::assert_hit);
     let mut expected: Vec<_> = objects.iter().map(|(name, bytes)| (*name, bytes.len() as u64)).collect();
     found.sort();

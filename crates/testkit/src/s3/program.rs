@@ -84,7 +84,7 @@ impl S3Program {
         }))
     }
 
-    fn start(command: impl Fn(u16, &Path) -> Command + Send + Sync + 'static) -> Self {
+    pub(super) fn start(command: impl Fn(u16, &Path) -> Command + Send + Sync + 'static) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = free.local_addr().expect("its address").port();
@@ -117,6 +117,11 @@ impl S3Program {
         assert!(listens, "the server does not listen\n{}", self.log());
     }
 
+    /// Returns the port of the server.
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Returns the URL of the server.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
@@ -142,7 +147,7 @@ impl Drop for S3Program {
 }
 
 /// Returns a program that `scripts/s3-servers.sh` installed.
-fn installed(program: &str) -> Option<PathBuf> {
+pub(super) fn installed(program: &str) -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let caches = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
     let folder = named("ESKER_TEST_SERVERS").or_else(|| Some(caches?.join("esker-tests")))?;

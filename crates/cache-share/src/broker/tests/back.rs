@@ -47,6 +47,11 @@ impl Own {
 
     #[track_caller]
     fn wait_until(&self, what: &str, holds: impl Fn() -> bool) {
+        // Only a cache in use checks what is around it.
+        let holds = || {
+            self.store.through();
+            holds()
+        };
         assert!(until(PATIENCE, holds), "{what} did not come about: {:?}", self.log.all());
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use esker_admin::{CopyTree, PublishOptions};
 
 use crate::error::Failure;
-use crate::publisher::{HowArgs, Interrupt, PublisherArgs, now};
+use crate::publisher::{HowArgs, Interrupt, NoSource, PublisherArgs, now};
 use crate::settings::Settings;
 
 /// Copies a directory inside a repository without reading its content, and publishes the copy.
@@ -31,7 +31,7 @@ pub(super) struct Args {
     place: PublisherArgs,
 
     #[command(flatten)]
-    how: HowArgs,
+    how: HowArgs<NoSource>,
 }
 
 pub(super) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {

@@ -10,7 +10,8 @@ use crate::settings::Settings;
 
 /// Writes `server.conf` and `client.conf`, with which `cvmfs_server` can manage the repository.
 ///
-/// Settings of the repository become parameters. Existing files are not replaced. `cvmfs_server` reads keys from
+/// For a repository in a bucket of the protocol S3, `s3.conf` names the bucket, without its keys. Settings of the
+/// repository become parameters. Existing files are not replaced. `cvmfs_server` reads keys from
 /// /etc/cvmfs/keys: copy them there with `esker key export` if they are in another folder.
 ///
 /// Example: esker repo export-config sw.example.org --to conf --user builder
@@ -31,7 +32,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "USER", default_value = "root")]
     user: String,
 
-    /// URL of the repository on this server [default: http://localhost/cvmfs/NAME]
+    /// URL of the repository on this server [default: that of its bucket, else http://localhost/cvmfs/NAME]
     #[arg(long, value_name = "URL")]
     stratum0: Option<String>,
 
@@ -62,7 +63,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         if args.json {
             out.json(&json!({ "folder": folder, "written": false, "config": config }))?;
         } else {
-            for (name, text) in [("server.conf", &config.server_conf), ("client.conf", &config.client_conf)] {
+            for (name, text) in config.files() {
                 out.line(out.bold(&folder.join(name).display().to_string()))?;
                 out.bytes(text.as_bytes())?;
             }

@@ -1,7 +1,9 @@
 use std::path::PathBuf;
 
-use esker_admin::{Outcome, ServerConf, Takeover};
+use esker_admin::{Disks, Outcome, RememberedStorage, Repository, ServerConf, Storage, Takeover, Upstream};
+use esker_format::manifest;
 use esker_format::name::RepositoryName;
+use esker_store::Environment;
 use serde_json::json;
 
 use crate::error::{Failure, warn};
@@ -12,7 +14,8 @@ use crate::settings::Settings;
 /// Takes over a repository of `cvmfs_server`: its parameters become settings.
 ///
 /// Checks keys, whitelist and reflog, and prints a table of parameters. The storage stays where it is. Each publish
-/// respects the locks in CernVM-FS's spool folder, so `cvmfs_server` can still publish to the repository.
+/// respects the locks in CernVM-FS's spool folder, so `cvmfs_server` can still publish to a repository in a folder.
+/// A bucket of the protocol S3 is remembered with its server; its keys are not.
 ///
 /// Example: esker repo import sw.example.org --config conf/server.conf --dry-run
 #[derive(clap::Args, Debug)]
@@ -47,21 +50,15 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let usual = || settings.config_root.join(format!("etc/cvmfs/repositories.d/{name}/server.conf"));
     let conf = ServerConf::read(&args.config.clone().unwrap_or_else(usual))
         .map_err(|error| failed(error).hint("name the configuration with --config FILE"))?;
-    if args.place.is_bucket_given()? {
-        return Err(Failure::usage(
-            "`repo import` takes over repositories in folders, and not in object storage",
-        )
-        .hint("name the folder of the repository with --storage DIR"));
-    }
-    // An option goes before the configuration.
-    let root = match args.place.is_storage_given() {
-        true => args.place.place(&args.name, settings)?.root,
-        false => conf.storage().map_err(failed)?,
-    };
+    let found = Found::new(args, &conf, &name, settings)?;
     let keys = args.place.keys(&name, settings)?;
-    let taken = Takeover::plan(&conf, &root, &name, &keys, now()).map_err(failed)?;
+    let mut taken = Takeover::plan(&conf, &found.storage, &name, &keys, now()).map_err(failed)?;
+    taken.told.warnings.extend(found.warnings);
     if !args.dry_run {
-        args.lock.when_free(&interrupt, false, || taken.run()).map_err(failed)?;
+        if let Some(bucket) = &found.bucket {
+            bucket.write(found.storage.place()).map_err(failed)?;
+        }
+        args.lock.when_free(&interrupt, false, || taken.run(&found.storage)).map_err(failed)?;
     }
     let mut out = Output::new();
     if args.json {
@@ -83,9 +80,16 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         out.line(line)?;
     }
     let would = if args.dry_run { "would be taken over" } else { "is taken over" };
-    out.line(format!("{name} {would} at revision {}: {}", told.revision, told.storage.display()))?;
+    out.line(format!("{name} {would} at revision {}: {}", told.revision, told.storage))?;
     if let Some(spool) = &told.spool {
         out.line(format!("  locks of cvmfs_server: {}", spool.display()))?;
+    }
+    if let Some(bucket) = &found.bucket {
+        out.line(format!(
+            "  server: {}",
+            bucket.settings.endpoint.as_deref().unwrap_or("that of the provider")
+        ))?;
+        out.line("  keys: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws/credentials")?;
     }
     if !args.dry_run {
         out.line(format!(
@@ -94,4 +98,47 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     }
     told.warnings.iter().for_each(|warning| warn(Some(warning)));
     out.finish()
+}
+
+/// The storage of the repository.
+struct Found {
+    storage: Storage,
+    /// Bucket to remember.
+    bucket: Option<RememberedStorage>,
+    warnings: Vec<String>,
+}
+
+impl Found {
+    /// Looks for the storage. An option goes before the configuration.
+    fn new(
+        args: &Args,
+        conf: &ServerConf,
+        name: &RepositoryName,
+        settings: &Settings,
+    ) -> Result<Self, Failure> {
+        let failed = |error| of_admin(&format!("{name} was not taken over"), &error);
+        let folder = |root: PathBuf| {
+            let storage = Storage::open(&root).map_err(failed)?;
+            Ok(Self { storage, bucket: None, warnings: Vec::new() })
+        };
+        if args.place.is_storage_given() {
+            return folder(args.place.place(&args.name, settings)?.root);
+        }
+        let bucket = match conf.storage().map_err(failed)? {
+            Upstream::Folder(root) => return folder(root),
+            Upstream::Bucket(bucket) => bucket,
+        };
+        let root = Repository::locate(&args.place.storage_folder(settings)?, name);
+        if root.join(manifest::PATH).exists() {
+            return Err(Failure::usage(format!("{name} is a repository in the folder {}", root.display()))
+                .hint("name another folder for the publisher's state with ESKER_STORAGE"));
+        }
+        // The keys of this process go before those of the configuration.
+        let own = Environment::of_process();
+        let has_own = ["AWS_ACCESS_KEY_ID", "AWS_PROFILE"].iter().any(|name| own.get(name).is_some());
+        let environment = if has_own { own } else { bucket.credentials };
+        let sink = bucket.storage.open_with(&Disks::default(), &root, environment).map_err(failed)?;
+        let storage = Storage::new(&root, sink);
+        Ok(Self { storage, bucket: Some(bucket.storage), warnings: bucket.warnings })
+    }
 }

@@ -20,6 +20,7 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
         Look::new("kernel", "Linux", || vec![kernel()]),
         Look::new("files", "RLIMIT_NOFILE", || vec![files()]),
     ];
+    looks.push(Look::new("confinement", "seccomp and Landlock", || vec![confinement()]));
     if !root {
         let both = || {
             let (mounting, running) = (fusermount(), namespaces());
@@ -43,6 +44,26 @@ fn device() -> Finding {
             let remedy = blocked.remedy.clone();
             Finding::broken("device", "/dev/fuse", blocked.to_string(), remedy)
         }
+    }
+}
+
+fn confinement() -> Finding {
+    let object = "seccomp and Landlock";
+    let found = esker_confine::probe();
+    if !found.seccomp {
+        let cause = format!("daemons run without a filter of system calls: {found}");
+        return Finding::warning("confinement", object, cause, "use a kernel with CONFIG_SECCOMP_FILTER");
+    }
+    match found.landlock {
+        Some(version) => {
+            let text = format!("daemons are confined to their system calls and paths (Landlock {version})");
+            Finding::good("confinement", object, text)
+        }
+        None => Finding::good(
+            "confinement",
+            object,
+            "daemons are confined to their system calls; this kernel has no Landlock for their paths",
+        ),
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) enum With {
     ReplicaFollow,
     /// systemd: keeps replicas up to date, by a timer each ten minutes
     ReplicaTimer,
+    /// systemd: serves the metrics of all mounts at 127.0.0.1:9868
+    Metrics,
 }
 
 /// First line of all files that setup writes, after the comment mark.
@@ -94,6 +96,51 @@ pub(crate) fn systemd(mount_dir: &Path, name: &str) -> Vec<Item> {
             path: folder.join(format!("multi-user.target.wants/{unit}.automount")),
             target: automount,
         },
+    ]
+}
+
+/// Returns the socket for metrics, enabled, and the service that answers it from the first request on.
+pub(crate) fn metrics(program: &Path) -> Vec<Item> {
+    let folder = Path::new("/etc/systemd/system");
+    let socket = folder.join("esker-metrics.socket");
+    let socket_text = format!(
+        "# {OURS}\n\
+         [Unit]\n\
+         Description=Metrics of Esker's mounts\n\
+         \n\
+         [Socket]\n\
+         ListenStream=127.0.0.1:9868\n\
+         \n\
+         [Install]\n\
+         WantedBy=sockets.target\n"
+    );
+    // It reads control sockets of all users, and has nothing else to do as root. Those without a login have them below
+    // /tmp.
+    let service_text = format!(
+        "# {OURS}\n\
+         [Unit]\n\
+         Description=Metrics of Esker's mounts\n\
+         Requires=esker-metrics.socket\n\
+         \n\
+         [Service]\n\
+         Type=notify\n\
+         ExecStart={program} metrics --listen\n\
+         Restart=on-failure\n\
+         CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH\n\
+         NoNewPrivileges=yes\n\
+         ProtectSystem=strict\n\
+         ProtectHome=read-only\n\
+         ProtectKernelTunables=yes\n\
+         ProtectControlGroups=yes\n\
+         RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6\n\
+         MemoryMax=256M\n",
+        program = program.display()
+    );
+    let file = |path: PathBuf, text: String| Item::File { path, text: text.into(), mode: 0o644 };
+    vec![
+        file(folder.join("esker-metrics.service"), service_text),
+        file(socket.clone(), socket_text),
+        Item::Link { path: folder.join("sockets.target.wants/esker-metrics.socket"), target: socket },
     ]
 }
 
@@ -190,28 +237,35 @@ fn unit_name(path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// systemd accepts the units of replicas.
+    /// Checks that systemd accepts units whose names begin so.
+    #[track_caller]
+    fn verify(items: Vec<Item>, names: &str) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut files = Vec::new();
+        for item in items {
+            if let Item::File { path, text, .. } = item {
+                let file = folder.path().join(path.file_name().expect("a name"));
+                std::fs::write(&file, text).expect("a unit");
+                files.push(file);
+            }
+        }
+        let mut verify = std::process::Command::new("systemd-analyze");
+        let output = verify.arg("verify").arg("--man=no").args(&files).output().expect("systemd-analyze");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let ours = said.lines().filter(|line| line.contains(names));
+        assert_eq!(ours.collect::<Vec<_>>(), [""; 0], "{said}");
+    }
+
+    /// systemd accepts the units of replicas and of metrics.
     #[test]
-    fn units_of_replicas_are_valid() {
+    fn units_of_services_are_valid() {
         if std::process::Command::new("systemd-analyze").arg("--version").output().is_err() {
             esker_testkit::skip!("no systemd-analyze");
         }
         for follows in [false, true] {
-            let folder = tempfile::tempdir().expect("a folder");
-            let mut files = Vec::new();
-            for item in replica(Path::new("/bin/true"), "sw.example.org", follows) {
-                if let Item::File { path, text, .. } = item {
-                    let file = folder.path().join(path.file_name().expect("a name"));
-                    std::fs::write(&file, text).expect("a unit");
-                    files.push(file);
-                }
-            }
-            let mut verify = std::process::Command::new("systemd-analyze");
-            let output = verify.arg("verify").arg("--man=no").args(&files).output().expect("systemd-analyze");
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            let ours = said.lines().filter(|line| line.contains("esker-replicate"));
-            assert_eq!(ours.collect::<Vec<_>>(), [""; 0], "{said}");
+            verify(replica(Path::new("/bin/true"), "sw.example.org", follows), "esker-replicate");
         }
+        verify(metrics(Path::new("/bin/true")), "esker-metrics");
     }
 
     #[test]

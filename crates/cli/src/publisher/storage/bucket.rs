@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use esker_admin::RememberedStorage;
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
-use esker_store::{Environment, StorageSettings, StorageUrl};
+use esker_store::{Environment, StorageSettings, StorageUrl, reading_url};
 
 use crate::error::Failure;
 use crate::publisher::failure::of_admin;
@@ -126,15 +126,47 @@ pub(crate) fn attach(
     wanted.write(root).map_err(failed)
 }
 
-/// Returns the URL under which a client of this machine reads the repository at a place.
-pub(crate) fn readable_url(root: &Path) -> Result<String, Failure> {
+/// How a client of this machine reads a repository of this publisher.
+pub(crate) struct Readable {
+    /// URL of the repository.
+    pub(crate) url: String,
+    /// Whether it is read with the publisher's credentials. Processes of others that share a cache have none.
+    pub(crate) is_private: bool,
+}
+
+/// Variables of which one says that this process has credentials for buckets.
+const CREDENTIALS: [&str; 10] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AZURE_STORAGE_ACCOUNT_KEY",
+    "AZURE_CLIENT_ID",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
+    "SERVICE_ACCOUNT",
+];
+
+/// Returns how a client of this machine reads the repository at a place: a bucket with the credentials of this process, or,
+/// without any, as everybody reads it.
+pub(crate) fn readable(root: &Path) -> Result<Readable, Failure> {
     let remembered =
         RememberedStorage::read(root).map_err(|error| of_admin("can't read the storage", &error))?;
-    let Some(remembered) = remembered else { return Ok(format!("file://{}", root.display())) };
-    remembered.public_url().ok_or_else(|| {
+    let Some(remembered) = remembered else {
+        return Ok(Readable { url: format!("file://{}", root.display()), is_private: false });
+    };
+    let environment = Environment::of_process();
+    let has_credentials = remembered.settings.profile.is_some()
+        || CREDENTIALS.iter().any(|variable| environment.get(variable).is_some());
+    if let Some(bucket) = remembered.url.bucket().filter(|_| has_credentials) {
+        return Ok(Readable { url: reading_url(bucket, &remembered.settings), is_private: true });
+    }
+    let url = remembered.public_url().ok_or_else(|| {
         Failure::usage(format!("there is no URL under which clients read {}", remembered.url))
             .hint("name the server with --endpoint when the repository is created")
-    })
+    })?;
+    Ok(Readable { url, is_private: false })
 }
 
 /// Returns the address of the storage at a place, for messages.

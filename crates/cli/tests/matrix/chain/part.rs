@@ -4,10 +4,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use esker_testkit::s3::{S3Fault, S3Program, S3Server};
 use serde_json::Value;
 
 /// Makes the command of a process; a server is to listen at this address.
@@ -92,56 +89,6 @@ impl Drop for Part<'_> {
             // It may have ended by itself, which the test has seen elsewhere.
             let _ = child.kill();
             let _ = child.wait();
-        }
-    }
-}
-
-/// The server of the bucket: gofakes3 with its file where it is installed, else the one of the test kit.
-pub(super) enum BucketServer {
-    Program(S3Program),
-    /// A thread; while the flag is set it closes every connection.
-    Thread(S3Server, Arc<AtomicBool>),
-}
-
-impl BucketServer {
-    pub(super) fn start() -> Self {
-        match S3Program::gofakes3_on_disk() {
-            Some(program) => Self::Program(program),
-            None => {
-                let (server, is_away) = (S3Server::start(), Arc::new(AtomicBool::new(false)));
-                let away = is_away.clone();
-                server.fault(move |_| away.load(Ordering::SeqCst), S3Fault::Drop);
-                Self::Thread(server, is_away)
-            }
-        }
-    }
-
-    /// Returns what serves the bucket.
-    pub(super) fn describe(&self) -> &'static str {
-        match self {
-            Self::Program(_) => "gofakes3",
-            Self::Thread(..) => "the test kit's server",
-        }
-    }
-
-    pub(super) fn endpoint(&self) -> String {
-        match self {
-            Self::Program(program) => program.endpoint(),
-            Self::Thread(server, _) => server.endpoint(),
-        }
-    }
-
-    pub(super) fn kill(&mut self) {
-        match self {
-            Self::Program(program) => program.kill(),
-            Self::Thread(_, is_away) => is_away.store(true, Ordering::SeqCst),
-        }
-    }
-
-    pub(super) fn start_again(&mut self) {
-        match self {
-            Self::Program(program) => program.restart(),
-            Self::Thread(_, is_away) => is_away.store(false, Ordering::SeqCst),
         }
     }
 }

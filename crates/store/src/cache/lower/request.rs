@@ -7,6 +7,7 @@ use crate::cache::state::CacheState;
 use crate::cache::write::Writing;
 use crate::objects::request::ObjectRequest;
 use crate::priority::Priority;
+use crate::progress::Progress;
 
 /// A request that missed the cache and may be answered by a lower tier.
 ///
@@ -17,6 +18,9 @@ pub(crate) trait LowerRequest: Send {
 
     /// Returns the priority, which rises when a demand joins.
     fn priority(&self) -> &Priority;
+
+    /// Returns the progress of the request.
+    fn progress(&self) -> &Progress;
 
     /// Returns the cache that stores the object.
     fn cache(&self) -> &Arc<CacheState>;

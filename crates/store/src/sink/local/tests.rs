@@ -20,8 +20,8 @@ fn sink() -> (tempfile::TempDir, LocalSink) {
 
 fn listed(sink: &dyn Sink) -> BTreeMap<String, u64> {
     let mut found = BTreeMap::new();
-    sink.list(&mut |name, len| {
-        found.insert(name.to_string(), len);
+    sink.list(&mut |listed| {
+        found.insert(listed.name.to_string(), listed.len);
     })
     .unwrap();
     found

@@ -11,15 +11,16 @@ use super::{report, root, rows, text};
 const AGREED: &[(&str, &str, &str)] = &[
     ("0", "format", ""),
     ("0", "archive", ""),
+    ("0", "confine", ""),
     ("0", "threads", ""),
     ("0", "journal", ""),
-    ("0", "vfs", ""),
+    ("0", "vfs", "threads"),
     ("1", "store", "format, threads"),
     ("1", "squashfs", "archive, threads, vfs"),
     ("1", "erofs", "journal, vfs"),
     ("1", "fuse", "journal, threads, vfs"),
     ("1", "oci", "archive"),
-    ("2", "prefetch", "format, store, vfs"),
+    ("2", "prefetch", "format, store, threads, vfs"),
     ("2", "admin", "archive, format, store, vfs"),
     ("2", "run", "vfs, fuse"),
     ("2", "cache-share", "format, store, fuse, threads"),
@@ -29,14 +30,14 @@ const AGREED: &[(&str, &str, &str)] = &[
     (
         "5",
         "node",
-        "format, store, vfs, erofs, fuse, prefetch, cache-share, view, config, threads, \
+        "format, store, vfs, erofs, fuse, prefetch, cache-share, view, config, confine, threads, \
          journal",
     ),
     (
         "6",
         "cli",
-        "format, vfs, store, squashfs, fuse, oci, prefetch, view, admin, run, cache-share, config, node, server, \
-         threads, journal",
+        "format, vfs, store, squashfs, fuse, oci, prefetch, view, admin, run, cache-share, config, confine, node, \
+         server, threads, journal",
     ),
     ("dev", "testkit", "format, vfs, store, squashfs, fuse, oci, view, admin, run, node, server"),
     ("dev", "bench", "format, vfs, store, squashfs, fuse, oci, view, admin, run, node, server, testkit"),

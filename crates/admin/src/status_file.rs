@@ -1,24 +1,37 @@
 //! `.cvmfs_status.json`, which tells monitors when a repository was last collected or checked.
 
 use esker_format::time::UnixTime;
-use esker_store::Sink;
+use esker_store::{Sink, Swap};
 use serde_json::{Map, Value};
 
+use crate::back_off::BackOff;
 use crate::error::AdminError;
 use crate::signed::SMALL_FILE_MAX;
 
 const PATH: &str = ".cvmfs_status.json";
+/// Attempts to change the file in object storage beside other processes.
+const ATTEMPTS: u32 = 50;
 
-/// Sets fields of the file; the others stay, and a file that can't be read is replaced.
+/// Sets fields of the file; the others stay, and a file that can't be read is replaced. The caller holds the lock of the
+/// head, if the storage has one.
 pub(crate) fn set(sink: &dyn Sink, fields: &[(&str, &str)]) -> Result<(), AdminError> {
-    let stored = sink.read(PATH, SMALL_FILE_MAX)?.unwrap_or_default();
-    let mut status: Map<String, Value> = serde_json::from_slice(&stored).unwrap_or_default();
-    for (name, value) in fields {
-        status.insert((*name).to_owned(), Value::String((*value).to_owned()));
+    let mut back_off = BackOff::default();
+    for _ in 0..ATTEMPTS {
+        let stored = sink.read(PATH, SMALL_FILE_MAX)?;
+        let known = stored.as_deref().unwrap_or_default();
+        let mut status: Map<String, Value> = serde_json::from_slice(known).unwrap_or_default();
+        for (name, value) in fields {
+            status.insert((*name).to_owned(), Value::String((*value).to_owned()));
+        }
+        let text = serde_json::to_vec_pretty(&status);
+        let mut text = text.expect("a map becomes JSON because its keys are text");
+        text.push(b'\n');
+        if sink.replace_root(PATH, &text, stored.as_deref())? == Swap::Replaced {
+            return Ok(());
+        }
+        back_off.pause();
     }
-    let mut text = serde_json::to_vec_pretty(&status).expect("a map becomes JSON because its keys are text");
-    text.push(b'\n');
-    Ok(sink.put_root(PATH, &text)?)
+    Err(AdminError::Moving)
 }
 
 /// Returns the time in a field; none if the file or the field is missing, or is no time that `date --utc` prints.

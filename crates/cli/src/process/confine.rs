@@ -1,0 +1,180 @@
+//! Restricts daemons of this program to what their role needs ([`esker_confine`]).
+
+use std::path::{Path, PathBuf};
+
+use esker_cache_share::memory;
+use esker_confine::{Confinement, Policy, Prepared, Role};
+use esker_store::{LowerForm, RealDisk, make_dirs};
+use esker_threads::{unconfined, watchdog};
+use rustix::thread::CapabilitySet;
+
+use super::privileges;
+use crate::error::{Failure, warn};
+use crate::settings::Settings;
+use crate::settings::environment::Environment;
+use crate::settings::repository::ResolvedRepository;
+
+/// Environment variable that switches the confinement off, to find out whether it causes a failure.
+pub(crate) const SWITCH: &str = "ESKER_CONFINE";
+
+/// Capabilities of a thread that serves a mount of root: to read and keep caches and folders of other users.
+const OF_A_SERVING_THREAD: CapabilitySet =
+    CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
+
+/// Capabilities of the thread that unmounts and inspects callers, once the mount is made.
+const OF_THE_UNCONFINED_THREAD: CapabilitySet = OF_A_SERVING_THREAD
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::CHOWN)
+    .union(CapabilitySet::KILL);
+
+/// Capability of a replayer of root: to look into folders of other users.
+const OF_A_REPLAYER: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
+
+/// Returns true unless the environment switches the confinement off.
+pub(crate) fn is_wanted(environment: &Environment) -> bool {
+    environment.get(SWITCH).is_none_or(|value| value != "off")
+}
+
+/// Restricts this thread and those that it starts. [`tell`] logs the outcome.
+pub(crate) fn enforce(prepared: impl FnOnce() -> Prepared, environment: &Environment) {
+    if is_wanted(environment) {
+        prepared().enforce();
+    } else {
+        Confinement::off(format!("{SWITCH}=off"));
+    }
+}
+
+/// Logs what this process is confined to.
+pub(crate) fn tell() {
+    match Confinement::get() {
+        Some(confinement) if confinement.seccomp => tracing::info!("confined: {confinement}"),
+        Some(confinement) => tracing::warn!("not confined: {confinement}"),
+        None => {}
+    }
+}
+
+/// Starts the thread that mounts, unmounts and starts helpers; called before a mount is confined.
+pub(crate) fn start_unconfined() {
+    if let Err(error) = unconfined::start() {
+        warn(Some(&format!("can't start a thread, so the mount can't be unmounted by its daemon: {error}")));
+    }
+}
+
+/// Restricts the process that serves a mount, all but the thread for mounting. `cache` is the folder of its cache, if it
+/// has one.
+pub(crate) fn confine_mount(
+    policy: Policy,
+    cache: Option<PathBuf>,
+    settings: &Settings,
+) -> Result<(), Failure> {
+    if !is_wanted(&settings.environment) {
+        enforce(|| policy.prepare(), &settings.environment);
+        tell();
+        return Ok(());
+    }
+    let watched = cache.clone().unwrap_or_else(|| settings.runtime.clone());
+    // A disk that doesn't answer is reported, as when the cache is opened.
+    let prepared = watchdog::unless_disk_hangs(&watched, move || with_cache(policy, cache).prepare());
+    let prepared = prepared.map_err(|error| {
+        Failure::failed(format!("can't open the cache: {error}"))
+            .hint("check the disk, or name another folder with --cache DIR")
+    })?;
+    // The filter refuses further changes of capabilities.
+    privileges::narrow_thread(OF_A_SERVING_THREAD);
+    enforce(move || prepared, &settings.environment);
+    tell();
+    Ok(())
+}
+
+/// Gives up what the unconfined thread needed for mounting; called once the mount is made.
+pub(crate) fn mount_is_made() {
+    unconfined::restrict(|| privileges::narrow_thread(OF_THE_UNCONFINED_THREAD));
+}
+
+/// Restricts the process that reads ahead through a mount. Its environment is that of the mount's process.
+pub(crate) fn confine_replayer(mountpoint: &Path) {
+    if std::env::var_os(SWITCH).is_none_or(|value| value != "off") {
+        let prepared = Policy::new(Role::Replayer).read(mountpoint).prepare();
+        privileges::narrow_thread(OF_A_REPLAYER);
+        // Its log is discarded.
+        let _ = prepared.enforce();
+    }
+}
+
+/// Returns the policy of a repository's mount, without its cache.
+pub(crate) fn of_repository(resolved: &ResolvedRepository, settings: &Settings) -> Policy {
+    let mut policy = Policy::new(Role::Mount).write(&settings.runtime);
+    for lower in &resolved.options.lower {
+        policy = match lower.form {
+            LowerForm::Alien => policy.write(&lower.folder),
+            _ => policy,
+        };
+    }
+    let socket = resolved.configured.talk.as_ref().map(|talk| talk.socket.clone());
+    match socket.as_deref().and_then(Path::parent) {
+        Some(folder) => policy.write(folder),
+        None => policy,
+    }
+}
+
+/// Lets a mount write to its cache, and to memory in its place.
+fn with_cache(policy: Policy, cache: Option<PathBuf>) -> Policy {
+    let Some(cache) = cache else { return policy };
+    // Opening the cache reports the failure.
+    let _ = make_dirs(&RealDisk::PRIVATE, &cache);
+    let policy = policy.write(writable_for(&cache));
+    match memory::reserve() {
+        Ok(spare) => policy.write(spare),
+        // Where user namespaces are off there is no memory of one's own.
+        Err(_) => policy,
+    }
+}
+
+/// Returns the folder that a cache needs to change: the folder around it, so that a removed cache can be created
+/// again, unless other programs keep files there.
+fn writable_for(cache: &Path) -> &Path {
+    match cache.parent() {
+        Some(around) if memory::is_memory(cache) || !is_shared(around) => around,
+        _ => cache,
+    }
+}
+
+fn is_shared(folder: &Path) -> bool {
+    const SYSTEM: [&str; 12] = [
+        "/",
+        "/var",
+        "/var/lib",
+        "/var/cache",
+        "/var/tmp",
+        "/tmp",
+        "/dev/shm",
+        "/home",
+        "/root",
+        "/srv",
+        "/mnt",
+        "/opt",
+    ];
+    let is_home = std::env::var_os("HOME").is_some_and(|home| folder == Path::new(&home));
+    is_home
+        || folder.parent().is_none_or(|above| above == Path::new("/"))
+        || SYSTEM.iter().any(|path| folder == Path::new(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_may_change_only_folders_that_other_programs_do_not_use() {
+        for (cache, writable) in [
+            ("/var/lib/esker", "/var/lib/esker"),
+            ("/var/tmp/esker-7", "/var/tmp/esker-7"),
+            ("/scratch/cache", "/scratch/cache"),
+            ("/data/esker/cache", "/data/esker"),
+            ("/proc/self/fd/7/cache", "/proc/self/fd/7"),
+        ] {
+            assert_eq!(writable_for(Path::new(cache)), Path::new(writable), "{cache}");
+        }
+    }
+}

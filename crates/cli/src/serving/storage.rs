@@ -1,0 +1,190 @@
+//! Options of a server for repositories in object storage.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use esker_confine::Policy;
+use esker_format::name::RepositoryName;
+use esker_server::proxy::{CacheError, RepositoryStorage, StorageOptions};
+use esker_store::{Bucket, Environment, StorageSettings, StorageUrl};
+
+use crate::error::{Context, Failure, Kind, chain};
+use crate::output::{parse_duration, parse_size};
+use crate::process::privileges::{self, Account};
+
+/// Repetitions of a failed request: a client that waits goes on to another server.
+const RETRIES: u32 = 2;
+/// Seconds without progress after which a request fails.
+const TIMEOUT: u32 = 5;
+
+/// Variables of the environment that name files with credentials.
+const CREDENTIAL_FILES: [&str; 6] = [
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "SERVICE_ACCOUNT",
+];
+
+/// Options for repositories in object storage.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Object storage")]
+pub(crate) struct StorageArgs {
+    /// Folder for the cache of repositories in object storage, which only this server uses
+    #[arg(long, value_name = "DIR")]
+    cache: Option<PathBuf>,
+
+    /// Largest size of the cache
+    #[arg(long, value_name = "SIZE", default_value = "100GiB", value_parser = parse_size, requires = "cache")]
+    cache_size: u64,
+
+    /// Time for which a manifest is served without asking the storage
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration, requires = "cache")]
+    head_age: Duration,
+
+    /// URL of the server of the bucket, like https://s3.example.org:9000 [default: $AWS_ENDPOINT_URL, else that of the
+    /// provider]
+    #[arg(long, value_name = "URL", requires = "cache")]
+    endpoint: Option<String>,
+
+    /// Region of the bucket [default: $AWS_REGION, else us-east-1]
+    #[arg(long, value_name = "NAME", requires = "cache")]
+    region: Option<String>,
+
+    /// Whether URLs have the bucket in their path, and not in their host name [default: true with --endpoint]
+    #[arg(long, value_name = "true|false", requires = "cache")]
+    path_style: Option<bool>,
+
+    /// Additional CA certificates for TLS to the server of the bucket
+    #[arg(long, value_name = "FILE", requires = "cache")]
+    storage_ca: Option<PathBuf>,
+
+    /// Profile in ~/.aws/credentials and ~/.aws/config [default: $AWS_PROFILE]
+    #[arg(long, value_name = "NAME", requires = "cache")]
+    storage_profile: Option<String>,
+
+    /// Maximum number of requests at once for one repository [default: 32]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), requires = "cache")]
+    storage_connections: Option<u16>,
+
+    /// Read a public bucket without credentials
+    #[arg(long, requires = "cache")]
+    storage_anonymous: bool,
+}
+
+/// Splits the served places into folders and buckets.
+pub(crate) fn split(places: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<Bucket>), Failure> {
+    let (mut folders, mut buckets) = (Vec::new(), Vec::new());
+    for place in places {
+        match place.to_str().filter(|text| text.contains("://")).map(StorageUrl::parse) {
+            None => folders.push(place.clone()),
+            Some(Ok(StorageUrl::Folder(folder))) => folders.push(folder),
+            Some(Ok(StorageUrl::Bucket(bucket))) => buckets.push(bucket),
+            Some(Err(error)) => {
+                return Err(Failure::usage(chain(&error)).hint(format!(
+                    "name a folder, or a repository in object storage like s3://BUCKET/PREFIX/NAME; a folder that is \
+                     really called so is ./{}",
+                    place.display()
+                )));
+            }
+        }
+    }
+    Ok((folders, buckets))
+}
+
+impl StorageArgs {
+    /// Refuses repositories without a cache, and a cache without repositories.
+    pub(crate) fn check(&self, buckets: &[Bucket]) -> Result<(), Failure> {
+        match (buckets.first(), &self.cache) {
+            (None, Some(_)) => Err(Failure::usage("--cache is given, and no repository in object storage")
+                .hint("name one like s3://BUCKET/PREFIX/NAME, or leave out --cache")),
+            (Some(bucket), None) => {
+                Err(Failure::usage(format!("{bucket} is served through a cache, and none is named"))
+                    .hint("name a folder that only this server uses with --cache DIR"))
+            }
+            _ => buckets.iter().try_for_each(|bucket| name_of(bucket).map(drop)),
+        }
+    }
+
+    /// Returns the options of these repositories; `None` if there are none. The cache folder becomes that of the user
+    /// as which the server will run.
+    pub(crate) fn options(
+        &self,
+        buckets: &[Bucket],
+        account: Option<&Account>,
+    ) -> Result<Option<StorageOptions>, Failure> {
+        let Some(cache) = self.cache.as_deref().filter(|_| !buckets.is_empty()) else { return Ok(None) };
+        let settings = self.settings();
+        let named = |bucket: &Bucket| {
+            let (name, settings) = (name_of(bucket)?, settings.clone());
+            Ok(RepositoryStorage { name, bucket: bucket.clone(), settings })
+        };
+        let repositories = buckets.iter().map(named).collect::<Result<Vec<_>, Failure>>()?;
+        let cache = prepared(cache, account)?;
+        Ok(Some(StorageOptions { repositories, cache, cache_size: self.cache_size, head_age: self.head_age }))
+    }
+
+    /// Adds the paths of these repositories to what a confined server may use: its cache, certificates, and the files in
+    /// which the provider's environment keeps credentials.
+    pub(crate) fn permit(&self, policy: Policy) -> Policy {
+        let Some(cache) = &self.cache else { return policy };
+        // Paths are opened before the cache makes its folder.
+        let _ = std::fs::create_dir_all(cache);
+        let environment = Environment::of_process();
+        let profiles = environment.get("HOME").map(|home| Path::new(home).join(".aws"));
+        let credentials = CREDENTIAL_FILES.iter().filter_map(|name| environment.get(name)).map(PathBuf::from);
+        // Tokens are renewed by replacing the file, so its folder is what stays.
+        let folders = credentials.filter_map(|file| file.parent().map(Path::to_owned));
+        let read = self.storage_ca.iter().cloned().chain(profiles).chain(folders);
+        read.fold(policy.write(cache), Policy::read)
+    }
+
+    fn settings(&self) -> StorageSettings {
+        StorageSettings {
+            endpoint: self.endpoint.clone(),
+            region: self.region.clone(),
+            path_style: self.path_style,
+            ca: self.storage_ca.clone(),
+            connections: self.storage_connections.map(usize::from),
+            retries: Some(RETRIES),
+            timeout: Some(TIMEOUT),
+            profile: self.storage_profile.clone(),
+            anonymous: self.storage_anonymous,
+            environment: Environment::of_process(),
+            ..StorageSettings::default()
+        }
+    }
+}
+
+/// Returns the name of a repository from its address, which publishers let end in it.
+fn name_of(bucket: &Bucket) -> Result<RepositoryName, Failure> {
+    let address = bucket.to_string();
+    RepositoryName::parse(address.rsplit('/').next().unwrap_or_default()).map_err(|error| {
+        Failure::usage(format!("{bucket}: {error}"))
+            .hint("the last part of the address is the name of the repository: s3://BUCKET/PREFIX/NAME")
+    })
+}
+
+/// Returns the absolute path of the cache folder, made for the user of the server.
+fn prepared(cache: &Path, account: Option<&Account>) -> Result<PathBuf, Failure> {
+    let cache =
+        std::path::absolute(cache).context(Kind::Usage, format!("--cache {} is no path", cache.display()))?;
+    if let Some(account) = account {
+        std::fs::create_dir_all(&cache)
+            .and_then(|()| privileges::give_folder(&cache, account))
+            .context(Kind::Failed, format!("can't give {} to user {}", cache.display(), account.name))?;
+    }
+    Ok(cache)
+}
+
+/// Adds the remedy to a failure of the cache.
+pub(crate) fn of_cache(error: &CacheError) -> Failure {
+    let failure = Failure::new(Kind::Failed, chain(error));
+    match error {
+        CacheError::Busy { .. } => {
+            failure.hint("stop the other server, or name another folder with --cache DIR")
+        }
+        CacheError::Io { .. } => failure.hint("name a folder that the server may write to with --cache DIR"),
+    }
+}

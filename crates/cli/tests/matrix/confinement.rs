@@ -1,0 +1,182 @@
+//! Restrictions of each daemon, as the kernel shows them.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use esker_testkit::fixture;
+use esker_testkit::soak::Soak;
+use serde_json::Value;
+
+use crate::broker::Broker;
+use crate::test_env::{TestEnv, printed};
+use crate::test_user::TestUser;
+
+/// Threads of a mount without its restrictions: that which unmounts, the signals' and that which looks at callers.
+const UNCONFINED: [&str; 3] = ["unconfined", "signals", "inspector"];
+
+/// Capabilities 1, 2 and 3: a serving thread of root reads and keeps files of other users.
+const OF_A_SERVING_THREAD: u64 = 0b1110;
+
+/// Lines of a thread's status in /proc.
+struct Thread {
+    name: String,
+    status: String,
+}
+
+impl Thread {
+    fn field(&self, name: &str) -> &str {
+        let line = self.status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("no {name} in {}", self.status)).trim()
+    }
+
+    fn capabilities(&self) -> u64 {
+        u64::from_str_radix(self.field("CapEff"), 16).expect("a number")
+    }
+
+    #[track_caller]
+    fn is_confined(&self) {
+        assert_eq!(self.field("Seccomp"), "2", "{}", self.name);
+        assert_eq!(self.field("NoNewPrivs"), "1", "{}", self.name);
+    }
+}
+
+/// Returns the threads of a process.
+fn threads(pid: u64) -> Vec<Thread> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
+    // One may have ended since it was listed.
+    let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
+    let statuses = tasks.filter_map(|task| status(task.expect("a thread")));
+    let named = |status: String| {
+        let name = status.lines().next().and_then(|line| line.strip_prefix("Name:"));
+        Thread { name: name.expect("a name").trim().to_owned(), status }
+    };
+    statuses.map(named).collect()
+}
+
+#[track_caller]
+fn is_confined_mount(pid: u64, person: TestUser) {
+    let all = threads(pid);
+    for thread in all.iter().filter(|thread| !UNCONFINED.contains(&thread.name.as_str())) {
+        thread.is_confined();
+        assert_eq!(thread.capabilities() & !OF_A_SERVING_THREAD, 0, "{}", thread.name);
+        let uids: Vec<&str> = thread.field("Uid").split_whitespace().collect();
+        assert!(uids.iter().all(|uid| *uid == person.uid.to_string()), "{uids:?}");
+    }
+    let unconfined = all.iter().find(|thread| thread.name == "unconfined").expect("the thread that unmounts");
+    // CAP_SETUID, CAP_SETGID, CAP_SETPCAP and CAP_SYS_MODULE.
+    assert_eq!(unconfined.capabilities() & (1 << 6 | 1 << 7 | 1 << 8 | 1 << 16), 0);
+}
+
+#[test]
+fn mounts_of_repositories_and_images_are_confined_and_can_be_unmounted() {
+    for person in TestUser::all() {
+        let env = TestEnv::new(person, fixture::FULL);
+        let mounted = env.mount(&[]);
+        mounted.does(|| fs::read_dir(mounted.path("")).expect("the root").count());
+        let status = mounted.status();
+        assert_eq!(status["confined"]["seccomp"], true, "{status:#}");
+        is_confined_mount(status["pid"].as_u64().expect("a process"), person);
+        assert!(env.logs().contains("confined: system calls"), "{}", env.logs());
+    }
+}
+
+#[test]
+fn the_environment_switches_the_confinement_of_a_mount_off() {
+    let env = TestEnv::new(TestUser::ordinary(), fixture::RMD);
+    let mut mount = env.esker(&["mount", &env.url()]);
+    mount.arg(env.mountpoint()).arg("--public-key").arg(env.path("key.pub")).arg("--cache").arg(env.cache());
+    printed(mount.env("ESKER_CONFINE", "off"));
+    let mounted = env.mounted();
+    let status = mounted.status();
+    assert_eq!(status["confined"]["seccomp"], false);
+    assert_eq!(status["confined"]["reason"], "ESKER_CONFINE=off");
+    let all = threads(status["pid"].as_u64().expect("a process"));
+    assert!(all.iter().all(|thread| thread.field("Seccomp") == "0"));
+}
+
+/// A server that does not outlive the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(command: &mut Command) -> Server {
+    let child = command.env_clear().env("HOME", "/").stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut server = Server(child.expect("a server"));
+    let mut line = String::new();
+    let output = server.0.stdout.take().expect("its output");
+    BufReader::new(output).read_line(&mut line).expect("a line");
+    let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it is not ready: {line:?}"));
+    assert_eq!(ready["event"], "ready");
+    server
+}
+
+#[track_caller]
+fn is_confined_server(pid: u32) {
+    for thread in threads(pid.into()) {
+        thread.is_confined();
+        assert_eq!(thread.capabilities(), 0, "{}", thread.name);
+    }
+}
+
+#[test]
+fn servers_proxies_and_brokers_are_confined_in_every_thread() {
+    let env = TestEnv::new(TestUser::ordinary(), fixture::FULL);
+    for folder in env.repository.path().ancestors().take_while(|folder| *folder != Path::new("/tmp")) {
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(folder, open).expect("a mode");
+    }
+    let esker = || Command::new(env!("CARGO_BIN_EXE_esker"));
+    let serve =
+        start(esker().arg("serve").arg(env.repository.path()).args(["--listen", "127.0.0.1:0", "--json"]));
+    is_confined_server(serve.0.id());
+    let server = format!("http://{}", env.mirror.address());
+    let proxy = start(
+        esker()
+            .args(["proxy", "--json", "--upstream", &server, "--listen", "127.0.0.1:0", "--cache"])
+            .arg(env.path("proxy-cache")),
+    );
+    is_confined_server(proxy.0.id());
+    let broker = Broker::start(&env);
+    is_confined_server(broker.pid());
+}
+
+/// Length of a measured window; ten of them are the shortest soak.
+const WINDOW: Duration = Duration::from_secs(3);
+
+/// Context switches of all threads of a process.
+fn switches(pid: u64) -> Vec<(String, u64)> {
+    let count = |thread: &Thread, name: &str| thread.field(name).parse::<u64>().expect("a number");
+    let both = |thread: Thread| {
+        let sum = count(&thread, "voluntary_ctxt_switches") + count(&thread, "nonvoluntary_ctxt_switches");
+        (thread.name, sum)
+    };
+    threads(pid).into_iter().map(both).collect()
+}
+
+/// A mount at rest wakes no thread before its time to live ends, which is minutes here.
+#[test]
+fn soak_a_resting_mount_wakes_no_thread() {
+    let mut soak = Soak::begin("resting_mount");
+    let env = TestEnv::new(TestUser::ordinary(), fixture::FULL);
+    let mounted = env.mount(&["--ttl", "3600", "--push", "off"]);
+    mounted.does(|| fs::read_dir(mounted.path("")).expect("the root").count());
+    let pid = mounted.status()["pid"].as_u64().expect("a process");
+    // The watch of requests looks once more after the last request.
+    std::thread::sleep(WINDOW);
+    let before = switches(pid);
+    while soak.goes_on_until(10) {
+        // The measured window: nothing else may happen in it.
+        std::thread::sleep(WINDOW);
+        let after = switches(pid);
+        assert!(before == after, "threads woke at rest: {before:?} became {after:?}");
+    }
+    soak.finish(&[("threads", &before.len()), ("wake-ups", &0)]);
+}

@@ -1,0 +1,115 @@
+//! Builds the seccomp filter of a role and installs it in the calling thread.
+
+use std::collections::BTreeMap;
+
+use libc::c_long;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter,
+};
+
+use crate::role::{Network, Role};
+
+/// Namespaces that no daemon makes.
+const NAMESPACES: c_long = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWCGROUP) as c_long;
+
+/// Requests to terminals and sockets.
+const REQUESTS: [u64; 8] = [
+    libc::TCGETS as u64,
+    libc::TCGETS2 as u64,
+    libc::TIOCGWINSZ as u64,
+    libc::FIONREAD as u64,
+    libc::FIONBIO as u64,
+    libc::FIOCLEX as u64,
+    // FS_IOC_GETFLAGS and FICLONE: attributes of a cache's folder, and copies that share blocks.
+    0x8008_6601,
+    0x4004_9409,
+];
+/// FUSE_DEV_IOC_CLONE.
+const DEVICE_REQUESTS: [u64; 1] = [0x8004_e500];
+
+/// Options of prctl: names of threads and of memory, the slack of timers, and questions.
+const PRCTL: [i32; 8] = [
+    libc::PR_SET_NAME,
+    libc::PR_GET_NAME,
+    libc::PR_SET_TIMERSLACK,
+    libc::PR_GET_DUMPABLE,
+    libc::PR_GET_NO_NEW_PRIVS,
+    libc::PR_GET_SECCOMP,
+    libc::PR_CAPBSET_READ,
+    0x5356_4d41,
+];
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// The filters of a role: all of them apply, and the strictest answer counts.
+pub(crate) fn programs(role: Role) -> Result<[BpfProgram; 2], BackendError> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    let listed = SeccompFilter::new(
+        rules(role)?,
+        SeccompAction::Errno(libc::EPERM as u32),
+        SeccompAction::Allow,
+        arch,
+    )?;
+    // A filter can't read the flags of clone3, which are in memory. Callers fall back to clone.
+    let absent: Rules = [(libc::SYS_clone3 as i64, Vec::new())].into();
+    let absent =
+        SeccompFilter::new(absent, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)?;
+    // Installed first: the second one refuses to install further ones.
+    Ok([absent.try_into()?, listed.try_into()?])
+}
+
+/// Installs the filters for this thread and the threads that it starts.
+pub(crate) fn install(role: Role) -> Result<(), seccompiler::Error> {
+    for program in programs(role)? {
+        apply_filter(&program)?;
+    }
+    Ok(())
+}
+
+fn rules(role: Role) -> Result<Rules, BackendError> {
+    let mut rules = Rules::new();
+    for (_, number) in role.groups().iter().flat_map(|group| group.all()) {
+        rules.insert(*number, Vec::new());
+    }
+    rules.insert(libc::SYS_clone3, Vec::new());
+    let not_executable = || only(2, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0);
+    rules.insert(libc::SYS_mmap, vec![not_executable()?]);
+    rules.insert(libc::SYS_mprotect, vec![not_executable()?]);
+    rules.insert(libc::SYS_clone, vec![only(0, SeccompCmpOp::MaskedEq(NAMESPACES as u64), 0)?]);
+    // Signals to this process alone.
+    let own = u64::from(std::process::id());
+    for call in [libc::SYS_kill, libc::SYS_tgkill] {
+        rules.insert(call, vec![only(0, SeccompCmpOp::Eq, own)?]);
+    }
+    // Limits are read, not set.
+    let no_pointer = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
+    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![no_pointer])?]);
+    rules.insert(libc::SYS_prctl, each(0, PRCTL.map(|option| option as u64))?);
+    let mut requests = each(1, REQUESTS)?;
+    if role.has_device() {
+        requests.extend(each(1, DEVICE_REQUESTS)?);
+    }
+    rules.insert(libc::SYS_ioctl, requests);
+    if role.network() == Network::Internet {
+        let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| family as u64);
+        rules.insert(libc::SYS_socket, each(0, families)?);
+    }
+    Ok(rules)
+}
+
+/// Returns a rule for the lower half of one argument.
+fn only(argument: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompRule, BackendError> {
+    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value)?])
+}
+
+/// Returns rules that allow some values of an argument.
+fn each(argument: u8, values: impl IntoIterator<Item = u64>) -> Result<Vec<SeccompRule>, BackendError> {
+    values.into_iter().map(|value| only(argument, SeccompCmpOp::Eq, value)).collect()
+}

@@ -1,0 +1,103 @@
+//! Restricts paths and ports with Landlock, as far as the kernel has it.
+
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError,
+};
+
+use crate::role::{Network, Reading, Role};
+
+/// Version of Landlock whose rights are known here; older kernels enforce those that they have.
+const KNOWN: ABI = ABI::V5;
+
+/// Paths that every daemon may read: settings, names of servers, certificates, and facts about itself and the machine.
+pub(crate) const READ_BY_ALL: [&str; 12] = [
+    "/etc",
+    "/usr/share",
+    "/usr/local/share",
+    "/usr/lib/ssl",
+    "/var/lib/ca-certificates",
+    "/run/systemd/resolve",
+    "/run/NetworkManager",
+    "/run/resolvconf",
+    "/proc",
+    "/sys/devices/system/cpu",
+    "/sys/fs/cgroup",
+    "/dev/urandom",
+];
+/// The device to read from and to write to for all.
+const NULL: &str = "/dev/null";
+/// The device of mounts.
+pub(crate) const FUSE: &str = "/dev/fuse";
+
+/// Opened paths of a policy: to open one may block on a disk that doesn't answer.
+#[derive(Debug)]
+pub(crate) struct OpenedPaths {
+    read: Vec<PathFd>,
+    write: Vec<PathFd>,
+}
+
+impl OpenedPaths {
+    /// Opens the paths. One that is absent grants nothing.
+    pub(crate) fn open(role: Role, read: &[PathBuf], write: &[PathBuf]) -> Self {
+        let of_all = if role == Role::Replayer { &[][..] } else { &READ_BY_ALL[..] };
+        let read = of_all.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path));
+        Self {
+            read: read.filter_map(|path| PathFd::new(path).ok()).collect(),
+            write: write.iter().filter_map(|path| PathFd::new(path).ok()).collect(),
+        }
+    }
+
+    /// Restricts this thread and those that it starts. Returns the version of Landlock; `None` if the kernel has none.
+    pub(crate) fn restrict(self, role: Role) -> Result<Option<i32>, RulesetError> {
+        let reading = AccessFs::ReadFile | AccessFs::ReadDir;
+        let devices = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev;
+        let writing = AccessFs::from_write(KNOWN) & !devices;
+        let mut handled = AccessFs::from_write(KNOWN) | AccessFs::Execute;
+        if role.reading() == Reading::Named {
+            handled |= reading;
+        }
+        let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(handled)?;
+        // A role without sockets needs no rule for them; the others connect, and listen at the sockets that they have.
+        let rules = match role.network() {
+            Network::None => rules.handle_access(AccessNet::from_all(KNOWN))?,
+            Network::Internet => rules.handle_access(AccessNet::BindTcp)?,
+        };
+        let mut rules = rules.create()?;
+        for path in self.read {
+            rules = add(rules, path, reading & handled)?;
+        }
+        for path in self.write {
+            rules = add(rules, path, (reading | writing) & handled)?;
+        }
+        let null = AccessFs::ReadFile | AccessFs::WriteFile;
+        let device = null | AccessFs::IoctlDev;
+        let devices = [(NULL, null), (FUSE, device)];
+        for (path, access) in devices.into_iter().take(if role.has_device() { 2 } else { 1 }) {
+            if let Ok(path) = PathFd::new(path) {
+                rules = add(rules, path, access & handled)?;
+            }
+        }
+        let status = rules.restrict_self()?;
+        Ok(match status.landlock {
+            LandlockStatus::Available { effective_abi, .. } => Some(effective_abi as i32),
+            _ => None,
+        })
+    }
+}
+
+/// Adds a rule for a path, unless it would grant nothing.
+fn add(
+    rules: RulesetCreated,
+    path: PathFd,
+    access: BitFlags<AccessFs>,
+) -> Result<RulesetCreated, RulesetError> {
+    // Rights to a folder's entries are no rights to a file.
+    let is_folder = rustix::fs::fstat(&path).is_ok_and(|facts| {
+        rustix::fs::FileType::from_raw_mode(facts.st_mode) == rustix::fs::FileType::Directory
+    });
+    let access = if is_folder { access } else { access & AccessFs::from_file(KNOWN) };
+    if access.is_empty() { Ok(rules) } else { rules.add_rule(PathBeneath::new(path, access)) }
+}

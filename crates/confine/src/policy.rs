@@ -1,0 +1,124 @@
+//! What a process may do, and what the kernel enforces of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use serde::{Deserialize, Serialize};
+
+use crate::filter;
+use crate::paths::OpenedPaths;
+use crate::role::Role;
+
+/// Restrictions of a process: its role, and the paths that it was started with.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    role: Role,
+    read: Vec<PathBuf>,
+    write: Vec<PathBuf>,
+}
+
+/// Restrictions that the kernel enforces.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Confinement {
+    /// True if system calls are filtered.
+    pub seccomp: bool,
+    /// Version of Landlock that restricts paths; none if the kernel has none.
+    pub landlock: Option<i32>,
+    /// Reason why the process is not confined, or not fully.
+    pub reason: Option<String>,
+}
+
+/// A policy whose paths are open.
+#[derive(Debug)]
+pub struct Prepared {
+    role: Role,
+    paths: OpenedPaths,
+}
+
+/// State of this process, once it is decided.
+static OF_PROCESS: OnceLock<Confinement> = OnceLock::new();
+
+impl Policy {
+    /// Makes the policy of a role without any paths but those of all roles.
+    pub fn new(role: Role) -> Self {
+        Self { role, read: Vec::new(), write: Vec::new() }
+    }
+
+    /// Lets the process read a file, or everything below a folder. A path that doesn't exist grants nothing.
+    pub fn read(mut self, path: impl AsRef<Path>) -> Self {
+        self.read.push(path.as_ref().to_owned());
+        self
+    }
+
+    /// Lets the process read and change a file, or everything below a folder.
+    pub fn write(mut self, path: impl AsRef<Path>) -> Self {
+        self.write.push(path.as_ref().to_owned());
+        self
+    }
+
+    /// Opens the paths, which may block on a disk that doesn't answer.
+    pub fn prepare(self) -> Prepared {
+        Prepared { role: self.role, paths: OpenedPaths::open(self.role, &self.read, &self.write) }
+    }
+}
+
+/// Returns what this kernel can enforce. Restricts only a thread that ends at once.
+pub fn probe() -> Confinement {
+    let tried = std::thread::spawn(|| Policy::new(Role::Replayer).prepare().apply());
+    tried.join().unwrap_or_default()
+}
+
+impl Prepared {
+    /// Restricts this thread and the threads that it starts, for good, as far as the kernel can. Sets `no_new_privs`. The
+    /// outcome is also that of [`Confinement::get`].
+    pub fn enforce(self) -> Confinement {
+        self.apply().of_this_process()
+    }
+
+    fn apply(self) -> Confinement {
+        let mut reasons = Vec::new();
+        // The filter comes second, because it refuses the calls of Landlock.
+        let landlock = self.paths.restrict(self.role).unwrap_or_else(|error| {
+            reasons.push(format!("paths can't be restricted: {error}"));
+            None
+        });
+        if landlock.is_none() && reasons.is_empty() {
+            reasons.push("the kernel has no Landlock".to_owned());
+        }
+        let filtered = filter::install(self.role);
+        if let Err(error) = &filtered {
+            reasons.push(format!("system calls can't be filtered: {error}"));
+        }
+        let reason = (!reasons.is_empty()).then(|| reasons.join("; "));
+        Confinement { seccomp: filtered.is_ok(), landlock, reason }
+    }
+}
+
+impl Confinement {
+    /// Records that this process is not confined, and returns that state.
+    pub fn off(reason: impl Into<String>) -> Self {
+        Self { reason: Some(reason.into()), ..Self::default() }.of_this_process()
+    }
+
+    /// Returns the state of this process; `None` if it is not to be confined.
+    pub fn get() -> Option<Self> {
+        OF_PROCESS.get().cloned()
+    }
+
+    fn of_this_process(self) -> Self {
+        OF_PROCESS.get_or_init(|| self).clone()
+    }
+}
+
+impl std::fmt::Display for Confinement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.seccomp, self.landlock) {
+            (true, Some(version)) => write!(f, "system calls (seccomp) and paths (Landlock {version})"),
+            (true, None) => f.write_str("system calls (seccomp)"),
+            (false, Some(version)) => write!(f, "paths (Landlock {version})"),
+            (false, None) => return f.write_str(self.reason.as_deref().unwrap_or("no reason is known")),
+        }?;
+        self.reason.iter().try_for_each(|reason| write!(f, "; {reason}"))
+    }
+}

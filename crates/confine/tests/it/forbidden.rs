@@ -1,0 +1,157 @@
+//! What no confined process can do.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+
+use esker_confine::Role;
+
+use crate::sys::call;
+use crate::trial::{Scene, enter, has_landlock};
+
+/// Calls that no role may make, with arguments that do nothing.
+const NEVER: [(&str, libc::c_long); 38] = [
+    ("acct", libc::SYS_acct),
+    ("add_key", libc::SYS_add_key),
+    ("bpf", libc::SYS_bpf),
+    ("capset", libc::SYS_capset),
+    ("chroot", libc::SYS_chroot),
+    ("delete_module", libc::SYS_delete_module),
+    ("execve", libc::SYS_execve),
+    ("execveat", libc::SYS_execveat),
+    ("finit_module", libc::SYS_finit_module),
+    ("fsopen", libc::SYS_fsopen),
+    ("init_module", libc::SYS_init_module),
+    ("io_uring_setup", libc::SYS_io_uring_setup),
+    ("kexec_load", libc::SYS_kexec_load),
+    ("keyctl", libc::SYS_keyctl),
+    ("mknodat", libc::SYS_mknodat),
+    ("mount", libc::SYS_mount),
+    ("move_mount", libc::SYS_move_mount),
+    ("name_to_handle_at", libc::SYS_name_to_handle_at),
+    ("open_by_handle_at", libc::SYS_open_by_handle_at),
+    ("open_tree", libc::SYS_open_tree),
+    ("perf_event_open", libc::SYS_perf_event_open),
+    ("pidfd_getfd", libc::SYS_pidfd_getfd),
+    ("pidfd_open", libc::SYS_pidfd_open),
+    ("pivot_root", libc::SYS_pivot_root),
+    ("process_vm_readv", libc::SYS_process_vm_readv),
+    ("process_vm_writev", libc::SYS_process_vm_writev),
+    ("ptrace", libc::SYS_ptrace),
+    ("quotactl", libc::SYS_quotactl),
+    ("reboot", libc::SYS_reboot),
+    ("seccomp", libc::SYS_seccomp),
+    ("setns", libc::SYS_setns),
+    ("setresgid", libc::SYS_setresgid),
+    ("setresuid", libc::SYS_setresuid),
+    ("settimeofday", libc::SYS_settimeofday),
+    ("swapon", libc::SYS_swapon),
+    ("umount2", libc::SYS_umount2),
+    ("unshare", libc::SYS_unshare),
+    ("userfaultfd", libc::SYS_userfaultfd),
+];
+
+fn is_refused<T>(what: &str, outcome: std::io::Result<T>) {
+    match outcome {
+        Ok(_) => panic!("{what} is allowed"),
+        Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{what}: {error}"),
+    }
+}
+
+#[test]
+fn child_that_tries_calls() {
+    let Some((role, _)) = enter() else { return };
+    for (name, number) in NEVER {
+        is_refused(name, call(number, [-1; 6]));
+    }
+    let namespace = [libc::c_long::from(libc::CLONE_NEWUSER), 0, 0, 0, 0, 0];
+    is_refused("clone with a user namespace", call(libc::SYS_clone, namespace));
+    let clone3 = call(libc::SYS_clone3, [0; 6]).unwrap_err();
+    assert_eq!(clone3.raw_os_error(), Some(libc::ENOSYS));
+    let executable = libc::c_long::from(libc::PROT_READ | libc::PROT_EXEC);
+    is_refused("executable memory", call(libc::SYS_mprotect, [0, 4096, executable, 0, 0, 0]));
+    let private = libc::c_long::from(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    is_refused("mapping executable memory", call(libc::SYS_mmap, [0, 4096, executable, private, -1, 0]));
+    // Signal 0 asks whether a process may be signalled.
+    let parent = libc::c_long::from(rustix::process::getppid().unwrap().as_raw_nonzero().get());
+    is_refused("signals to another process", call(libc::SYS_kill, [parent, 0, 0, 0, 0, 0]));
+    is_refused("signals to all", call(libc::SYS_kill, [-1, 0, 0, 0, 0, 0]));
+    // TIOCSTI types into a terminal; the group of a packet socket sees all packets.
+    is_refused("TIOCSTI", call(libc::SYS_ioctl, [0, 0x5412, 0, 0, 0, 0]));
+    let family = |family: i32| [libc::c_long::from(family), libc::c_long::from(libc::SOCK_DGRAM), 0, 0, 0, 0];
+    is_refused("packet sockets", call(libc::SYS_socket, family(libc::AF_PACKET)));
+    is_refused("netlink sockets", call(libc::SYS_socket, family(libc::AF_NETLINK)));
+    if role == Role::Replayer {
+        is_refused("any socket", call(libc::SYS_socket, family(libc::AF_INET)));
+        is_refused("renaming", fs::rename("/a", "/b"));
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    is_refused(
+        "becoming another user",
+        call(libc::SYS_setresuid, if is_root { [1, 1, 1, 0, 0, 0] } else { [0; 6] }),
+    );
+    assert!(Command::new("/bin/true").status().is_err(), "a program was started");
+    println!("tried calls");
+}
+
+#[test]
+fn forbidden_calls_fail_in_every_role() {
+    for role in Role::ALL {
+        let text = Scene::new().confined(role, "forbidden::child_that_tries_calls");
+        assert!(text.contains("tried calls"), "{text}");
+    }
+}
+
+fn is_denied<T>(what: &str, outcome: std::io::Result<T>) {
+    match outcome {
+        Ok(_) => panic!("{what} is allowed"),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{what}: {error}"),
+    }
+}
+
+#[test]
+fn child_that_tries_paths() {
+    let Some((role, folder)) = enter() else { return };
+    let (read, other) = (folder.join("read"), folder.join("other"));
+    for place in [&read, &other] {
+        is_denied("making a file", File::create(place.join("new")));
+        is_denied("changing a file", fs::OpenOptions::new().write(true).open(place.join("file")));
+        is_denied("removing a file", fs::remove_file(place.join("file")));
+        is_denied("making a folder", fs::create_dir(place.join("folder")));
+        is_denied("a hard link", fs::hard_link(folder.join("read/file"), place.join("link")));
+        is_denied("a symlink", std::os::unix::fs::symlink("/", place.join("symlink")));
+    }
+    is_denied("changing settings", fs::OpenOptions::new().append(true).open("/etc/hosts"));
+    is_denied("cron", File::create("/etc/cron.d/esker"));
+    is_denied("changing a process", fs::OpenOptions::new().write(true).open("/proc/self/oom_score_adj"));
+    if role != Role::Mount {
+        is_denied("reading elsewhere", File::open(other.join("file")));
+        is_denied("listing elsewhere", fs::read_dir(&other));
+        is_denied("reading programs", File::open("/bin/sh"));
+    }
+    if role == Role::Replayer {
+        is_denied("reading settings", File::open("/etc/hosts"));
+        assert!(TcpStream::connect("127.0.0.1:9").is_err());
+    }
+    // The seventh version of Landlock's interface refuses ports since the fourth.
+    is_denied("listening at a port", TcpListener::bind("127.0.0.1:0"));
+    println!("tried paths");
+}
+
+#[test]
+fn forbidden_paths_fail_in_every_role() {
+    if !has_landlock() {
+        println!("this kernel has no Landlock");
+        return;
+    }
+    for role in Role::ALL {
+        let scene = Scene::new();
+        let text = scene.confined(role, "forbidden::child_that_tries_paths");
+        assert!(text.contains("tried paths"), "{text}");
+        for name in ["read", "other"] {
+            let entries = fs::read_dir(scene.folder.path().join(name)).unwrap().count();
+            assert_eq!(entries, 1, "{role:?} changed {name}");
+        }
+    }
+}
