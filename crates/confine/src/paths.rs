@@ -32,21 +32,32 @@ const NULL: &str = "/dev/null";
 /// The device of mounts.
 pub(crate) const FUSE: &str = "/dev/fuse";
 
+/// Paths of a policy, by what the process may do with what is at them and below.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Paths {
+    pub(crate) read: Vec<PathBuf>,
+    pub(crate) write: Vec<PathBuf>,
+    pub(crate) list: Vec<PathBuf>,
+}
+
 /// Opened paths of a policy: to open one may block on a disk that doesn't answer.
 #[derive(Debug)]
 pub(crate) struct OpenedPaths {
     read: Vec<PathFd>,
     write: Vec<PathFd>,
+    list: Vec<PathFd>,
 }
 
 impl OpenedPaths {
     /// Opens the paths. One that is absent grants nothing.
-    pub(crate) fn open(role: Role, read: &[PathBuf], write: &[PathBuf]) -> Self {
+    pub(crate) fn open(role: Role, paths: &Paths) -> Self {
         let of_all = if role == Role::Replayer { &[][..] } else { &READ_BY_ALL[..] };
-        let read = of_all.iter().map(Path::new).chain(read.iter().map(PathBuf::as_path));
+        let read = of_all.iter().map(Path::new).chain(paths.read.iter().map(PathBuf::as_path));
+        let opened = |paths: &[PathBuf]| paths.iter().filter_map(|path| PathFd::new(path).ok()).collect();
         Self {
             read: read.filter_map(|path| PathFd::new(path).ok()).collect(),
-            write: write.iter().filter_map(|path| PathFd::new(path).ok()).collect(),
+            write: opened(&paths.write),
+            list: opened(&paths.list),
         }
     }
 
@@ -68,6 +79,9 @@ impl OpenedPaths {
         let mut rules = rules.create()?;
         for path in self.read {
             rules = add(rules, path, reading & handled)?;
+        }
+        for path in self.list {
+            rules = add(rules, path, handled & AccessFs::ReadDir)?;
         }
         for path in self.write {
             rules = add(rules, path, (reading | writing) & handled)?;

@@ -1,20 +1,19 @@
 //! What a process may do, and what the kernel enforces of it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
 use crate::filter;
-use crate::paths::OpenedPaths;
+use crate::paths::{OpenedPaths, Paths};
 use crate::role::Role;
 
 /// Restrictions of a process: its role, and the paths that it was started with.
 #[derive(Clone, Debug)]
 pub struct Policy {
     role: Role,
-    read: Vec<PathBuf>,
-    write: Vec<PathBuf>,
+    paths: Paths,
 }
 
 /// Restrictions that the kernel enforces.
@@ -42,24 +41,30 @@ static OF_PROCESS: OnceLock<Confinement> = OnceLock::new();
 impl Policy {
     /// Makes the policy of a role without any paths but those of all roles.
     pub fn new(role: Role) -> Self {
-        Self { role, read: Vec::new(), write: Vec::new() }
+        Self { role, paths: Paths::default() }
     }
 
     /// Lets the process read a file, or everything below a folder. A path that doesn't exist grants nothing.
     pub fn read(mut self, path: impl AsRef<Path>) -> Self {
-        self.read.push(path.as_ref().to_owned());
+        self.paths.read.push(path.as_ref().to_owned());
         self
     }
 
     /// Lets the process read and change a file, or everything below a folder.
     pub fn write(mut self, path: impl AsRef<Path>) -> Self {
-        self.write.push(path.as_ref().to_owned());
+        self.paths.write.push(path.as_ref().to_owned());
+        self
+    }
+
+    /// Lets the process list a folder and those below it, as it does to make a new entry durable.
+    pub fn list(mut self, path: impl AsRef<Path>) -> Self {
+        self.paths.list.push(path.as_ref().to_owned());
         self
     }
 
     /// Opens the paths, which may block on a disk that doesn't answer.
     pub fn prepare(self) -> Prepared {
-        Prepared { role: self.role, paths: OpenedPaths::open(self.role, &self.read, &self.write) }
+        Prepared { role: self.role, paths: OpenedPaths::open(self.role, &self.paths) }
     }
 }
 

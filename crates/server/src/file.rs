@@ -11,7 +11,7 @@ use esker_store::{Beneath, Links};
 use parking_lot::Mutex;
 
 /// Largest number of folders of one root that stay open.
-const OPEN_MAX: usize = 256;
+const OPEN_MAX: usize = 64;
 
 /// A file, and its length at the time of opening.
 #[derive(Debug)]

@@ -119,7 +119,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     // The cache that a CernVM-FS client left is its user's.
     let kept = if args.lower.is_empty() { CapabilitySet::empty() } else { CapabilitySet::DAC_READ_SEARCH };
     privileges::become_user(account.as_ref(), kept)?;
-    let policy = Policy::new(Role::Broker).write(&cache).write(socket.parent().unwrap_or(&socket));
+    let policy = Policy::new(Role::Broker).write(socket.parent().unwrap_or(&socket));
+    let policy = confine::with_cache_folder(policy, &cache);
     let policy = args.lower.iter().chain(&args.ca).fold(policy, Policy::read);
     confine::enforce(|| policy.prepare(), &settings.environment);
     let (tell, told) = std::sync::mpsc::channel();

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, parse_duration, parse_size, size};
-use crate::process::privileges;
+use crate::process::{confine, privileges};
 use crate::serving::{self, Controls, ServingArgs};
 use crate::settings::Settings;
 use crate::settings::public_keys::{master_keys, public_keys};
@@ -140,10 +140,9 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
 
 /// Returns what the proxy may read, and the cache that it may change.
 fn policy(args: &Args, cache: &Path, settings: &Settings) -> Policy {
-    // The folder is opened before the cache makes it.
-    let _ = std::fs::create_dir_all(cache);
+    let policy = confine::with_cache_folder(Policy::new(Role::Proxy), cache);
     let read = args.public_key.iter().chain(&args.ca).map(PathBuf::as_path).chain([settings.keys.as_path()]);
-    read.fold(Policy::new(Role::Proxy).write(cache), Policy::read)
+    read.fold(policy, Policy::read)
 }
 
 fn of_proxy(error: &ProxyError) -> Failure {

@@ -52,10 +52,11 @@ pub(crate) struct Args {
     geo_database: Option<PathBuf>,
 
     #[command(flatten)]
-    storage: StorageArgs,
-
-    #[command(flatten)]
     pub(crate) serving: ServingArgs,
+
+    // The last one, because its heading is that of all options after it.
+    #[command(flatten)]
+    storage: StorageArgs,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {

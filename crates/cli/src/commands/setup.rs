@@ -6,24 +6,24 @@ use esker_format::name::RepositoryName;
 
 use crate::error::{Context, Failure, Kind, warn};
 use crate::machine::setup::content::{self, With};
-use crate::machine::setup::{Item, Left, Machine, Plan, undo};
+use crate::machine::setup::{Item, Left, Machine, Plan, serving, undo};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Writes files of autofs, systemd or fstab that mount repositories or keep replicas up to date.
+/// Writes files of autofs, systemd or fstab that mount repositories, keep replicas up to date or serve repositories.
 ///
 /// With --import it imports domains instead: that adds the servers and public keys of its repositories. `--undo` removes what was written.
 ///
 /// Example: esker setup --with autofs --root stage --program /usr/bin/esker
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repositories to mount; none for autofs, which mounts all configured ones. With --import: domains and
-    /// repositories to import [default: all]
+    /// Repositories to mount; none for autofs, which mounts all configured ones. With --with serve: folders and object
+    /// storage to serve [default: /srv/cvmfs]. With --import: domains and repositories to import [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 
     /// Program that mounts: autofs or systemd at the first access, fstab at boot; or how systemd keeps replicas up to
-    /// date, or serves metrics
+    /// date, or serves metrics or repositories
     #[arg(long, value_enum, default_value = "autofs")]
     with: With,
 
@@ -104,6 +104,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 
 /// Folder of the machine's own settings.
 const OWN_CONFIG: &str = "/etc/esker";
+/// Folder of repositories that is served if no other is named.
+const SERVED: &str = "/srv/cvmfs";
 
 fn mount_dir(args: &Args) -> Result<PathBuf, Failure> {
     let default = if args.side_by_side { "/esker" } else { "/cvmfs" };
@@ -148,6 +150,9 @@ fn wanted(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<Vec<Item>,
     if let With::ReplicaFollow | With::ReplicaTimer = args.with {
         return replicas(args, &program);
     }
+    if args.with == With::Serve {
+        return Ok(serving::units(&program, &places(args)?));
+    }
     let mut items = vec![link("mount.esker")];
     if !args.side_by_side && !machine.has_reference() {
         items.push(link("mount.cvmfs"));
@@ -172,6 +177,23 @@ fn wanted(args: &Args, machine: &Machine, mount_dir: &Path) -> Result<Vec<Item>,
         });
     }
     Ok(items)
+}
+
+/// Returns the folders and the object storage to serve.
+fn places(args: &Args) -> Result<Vec<String>, Failure> {
+    if args.names.is_empty() {
+        return Ok(vec![SERVED.to_owned()]);
+    }
+    for place in &args.names {
+        // It goes into a unit, whose rules for blanks and the like are its own.
+        let is_plain = place.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-:+@=,".contains(&byte));
+        if !is_plain || !(place.starts_with('/') || place.contains("://")) {
+            return Err(Failure::usage(format!("{place:?} can't be served by a unit")).hint(
+                "name absolute paths of letters, digits and ._-, or object storage like s3://BUCKET/PREFIX/NAME",
+            ));
+        }
+    }
+    Ok(args.names.clone())
 }
 
 /// Returns the units of replicas.
@@ -220,6 +242,15 @@ fn next_steps(args: &Args, machine: &Machine, mount_dir: &Path) -> Vec<String> {
         }
         With::Metrics => {
             return vec!["systemctl daemon-reload && systemctl start esker-metrics.socket".to_owned()];
+        }
+        With::Serve => {
+            if args.names.iter().any(|place| place.contains("://")) {
+                steps.push(
+                    "write the credentials into /etc/esker/serve.env, readable by root alone".to_owned(),
+                );
+            }
+            steps.push(serving::start());
+            return steps;
         }
         With::Fstab => steps.push("systemctl daemon-reload, where systemd is; then `mount -a`".to_owned()),
     }

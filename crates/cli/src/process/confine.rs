@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use esker_cache_share::memory;
 use esker_confine::{Confinement, Policy, Prepared, Role};
+use esker_node::runtime::RuntimeDir;
 use esker_store::{LowerForm, RealDisk, make_dirs};
 use esker_threads::{unconfined, watchdog};
 use rustix::thread::CapabilitySet;
@@ -74,6 +75,8 @@ pub(crate) fn confine_mount(
         return Ok(());
     }
     let watched = cache.clone().unwrap_or_else(|| settings.runtime.clone());
+    // A mount in the foreground is the first to make it; its registration reports the failure.
+    let _ = RuntimeDir::open(&settings.runtime);
     // A disk that doesn't answer is reported, as when the cache is opened.
     let prepared = watchdog::unless_disk_hangs(&watched, move || with_cache(policy, cache).prepare());
     let prepared = prepared.map_err(|error| {
@@ -121,14 +124,20 @@ pub(crate) fn of_repository(resolved: &ResolvedRepository, settings: &Settings) 
 /// Lets a mount write to its cache, and to memory in its place.
 fn with_cache(policy: Policy, cache: Option<PathBuf>) -> Policy {
     let Some(cache) = cache else { return policy };
-    // Opening the cache reports the failure.
-    let _ = make_dirs(&RealDisk::PRIVATE, &cache);
-    let policy = policy.write(writable_for(&cache));
+    let policy = with_cache_folder(policy, &cache);
     match memory::reserve() {
         Ok(spare) => policy.write(spare),
         // Where user namespaces are off there is no memory of one's own.
         Err(_) => policy,
     }
+}
+
+/// Lets a process write to the folder of its cache, and makes the folder: only what exists can be granted.
+pub(crate) fn with_cache_folder(policy: Policy, cache: &Path) -> Policy {
+    // Opening the cache reports the failure.
+    let _ = make_dirs(&RealDisk::PRIVATE, cache);
+    // A new folder is made durable through the one around it.
+    policy.list(cache.parent().unwrap_or(cache)).write(writable_for(cache))
 }
 
 /// Returns the folder that a cache needs to change: the folder around it, so that a removed cache can be created

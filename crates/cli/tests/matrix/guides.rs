@@ -19,7 +19,7 @@ use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 use crate::usage::{commands, help};
 
-const GUIDES: [&str; 11] = [
+const GUIDES: [&str; 12] = [
     "README.md",
     "docs/guides/users.md",
     "docs/guides/publishers.md",
@@ -28,6 +28,7 @@ const GUIDES: [&str; 11] = [
     "docs/guides/configuration.md",
     "docs/guides/caching.md",
     "docs/guides/stratum1.md",
+    "docs/guides/serving.md",
     "docs/guides/troubleshooting.md",
     "docs/guides/monitoring.md",
     "docs/guides/site-proxy.md",

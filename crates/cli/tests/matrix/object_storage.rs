@@ -11,6 +11,7 @@ use esker_testkit::tree_scan::{differences, scan_tree};
 use serde_json::Value;
 
 use crate::publishing::NAME;
+use crate::served::Served;
 use crate::test_env::{TestEnv, words};
 use crate::test_user::TestUser;
 
@@ -105,13 +106,38 @@ fn a_repository_in_a_bucket_is_used_by_its_name_like_one_in_a_folder() {
     site.esker(&["repo", "resign", NAME]);
     let info = site.json(&["repo", "info", NAME]);
     assert!(info["last_check"].is_string() && info["check_succeeded"] == true, "{info}");
-    let orphans = site.json(&["collect", NAME, "--orphans", "--quiet"]);
-    assert_eq!(orphans["result"]["plan"]["orphans"], 0, "{orphans}");
+    let orphans = site.json(&["collect", NAME, "--orphans", "--grace", "0", "--quiet"]);
+    assert!(orphans["result"]["plan"]["orphans"].is_u64(), "{orphans}");
+    site.esker(&["check", NAME, "--data", "--quiet"]);
 
     site.esker(&["repo", "remove", NAME, "--yes"]);
     let left = site.server.objects(BUCKET);
     assert!(left.is_empty(), "{:?}", left.keys().collect::<Vec<_>>());
     assert!(!Path::new(&site.home("machine")).join(NAME).exists());
+}
+
+/// A server needs no copy of its own: what it served once it serves without the bucket, too.
+#[test]
+fn clients_mount_from_a_server_in_front_of_a_bucket() {
+    let site = Site::new(TestUser::ordinary());
+    site.create();
+    site.publish();
+    fs::copy(site.home(&format!("keys/{NAME}.pub")), site.world.path("key.pub")).expect("the key");
+    let (place, endpoint) = (format!("{}/{NAME}", site.bucket()), site.server.endpoint());
+    let mut serve =
+        site.world.esker(&["serve", &place, "--endpoint", &endpoint, "--cache", &site.home("served")]);
+    let served = Served::by(serve.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret"));
+    let expected = site.world.person.does(|| of_folder(&site.tree()));
+    for has_bucket in [true, false] {
+        if !has_bucket {
+            site.server.fault(|_| true, S3Fault::Drop);
+            site.world.empty_cache();
+        }
+        let mounted = site.world.mount_of(&served.url(NAME), &[]);
+        let found = mounted.does(|| scan_tree(&site.world.mountpoint()));
+        let wrong = differences(&expected, &found, site.world.person.ownership());
+        assert!(wrong.is_empty(), "{has_bucket}: {wrong:#?}");
+    }
 }
 
 /// The bucket is a Stratum 0 by itself.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -22,12 +22,12 @@ impl Served {
     /// Serves as this user: root drops its privileges.
     pub(crate) fn start_as(person: TestUser, folder: &Path) -> Served {
         let mut command = person.command(env!("CARGO_BIN_EXE_esker"));
-        command
-            .arg("serve")
-            .arg(folder)
-            .args(["--listen", "127.0.0.1:0", "--json"])
-            .env_clear()
-            .env("HOME", "/");
+        Served::by(command.arg("serve").arg(folder).env_clear().env("HOME", "/"))
+    }
+
+    /// Serves by this command, which names what is served.
+    pub(crate) fn by(command: &mut Command) -> Served {
+        command.args(["--listen", "127.0.0.1:0", "--json"]);
         let mut child = command.stdout(Stdio::piped()).spawn().expect("esker serve");
         let mut line = String::new();
         let output = child.stdout.as_mut().expect("its output");

@@ -21,6 +21,7 @@ fn child_that_works() {
     let Some((role, folder)) = enter() else { return };
     assert_eq!(fs::read_to_string(folder.join("read/file")).unwrap(), "read");
     assert_eq!(fs::read_dir(folder.join("read")).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(folder.join("list")).unwrap().count(), 1);
     let thread = std::thread::Builder::new().name("worker".into()).spawn(|| 7).unwrap();
     assert_eq!(thread.join().unwrap(), 7);
     std::thread::park_timeout(std::time::Duration::from_millis(1));

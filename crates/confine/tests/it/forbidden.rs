@@ -114,7 +114,8 @@ fn is_denied<T>(what: &str, outcome: std::io::Result<T>) {
 fn child_that_tries_paths() {
     let Some((role, folder)) = enter() else { return };
     let (read, other) = (folder.join("read"), folder.join("other"));
-    for place in [&read, &other] {
+    let list = folder.join("list");
+    for place in [&read, &list, &other] {
         is_denied("making a file", File::create(place.join("new")));
         is_denied("changing a file", fs::OpenOptions::new().write(true).open(place.join("file")));
         is_denied("removing a file", fs::remove_file(place.join("file")));
@@ -128,6 +129,7 @@ fn child_that_tries_paths() {
     if role != Role::Mount {
         is_denied("reading elsewhere", File::open(other.join("file")));
         is_denied("listing elsewhere", fs::read_dir(&other));
+        is_denied("reading where it lists", File::open(list.join("file")));
         is_denied("reading programs", File::open("/bin/sh"));
     }
     if role == Role::Replayer {

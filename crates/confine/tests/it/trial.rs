@@ -16,7 +16,7 @@ pub(crate) struct Scene {
 impl Scene {
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["read", "write", "other"] {
+        for name in ["read", "write", "list", "other"] {
             std::fs::create_dir(folder.path().join(name)).unwrap();
             std::fs::write(folder.path().join(name).join("file"), name).unwrap();
         }
@@ -52,7 +52,7 @@ pub(crate) fn enter() -> Option<(Role, PathBuf)> {
 }
 
 fn policy(role: Role, folder: &Path) -> Policy {
-    let policy = Policy::new(role).read(folder.join("read"));
+    let policy = Policy::new(role).read(folder.join("read")).list(folder.join("list"));
     if role == Role::Replayer { policy } else { policy.write(folder.join("write")) }
 }
 

@@ -190,6 +190,27 @@ impl From<Content> for Body {
 }
 
 impl Pieces {
+    /// Returns the next part of the file, if that is what comes next, and not more than a chunk of it.
+    pub(crate) fn next_part(&self) -> Option<(Arc<File>, Range<u64>)> {
+        match (self.pieces.front(), &self.file, &self.reading) {
+            (Some(Piece::Span(span)), Some(file), None) => {
+                let end = span.end.min(span.start.saturating_add(chunk::CHUNK_MAX));
+                Some((file.clone(), span.start..end))
+            }
+            _ => None,
+        }
+    }
+
+    /// Leaves out this many bytes of the next part, because they were sent in another way.
+    pub(crate) fn skip(&mut self, bytes: u64) {
+        if let Some(Piece::Span(span)) = self.pieces.front_mut() {
+            span.start = span.end.min(span.start.saturating_add(bytes));
+            if span.is_empty() {
+                self.pieces.pop_front();
+            }
+        }
+    }
+
     /// Returns the next bytes; `None` at the end.
     pub(crate) async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         std::future::poll_fn(|cx| self.poll(cx)).await

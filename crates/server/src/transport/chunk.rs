@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
@@ -87,6 +88,16 @@ pub(crate) fn read(file: &File, offset: u64, len: usize) -> io::Result<Reading> 
         }
     }
     Ok(Reading::Done(Bytes::from_owner(chunk)))
+}
+
+/// Returns whether a part of a file is probably in the page cache: its first and last bytes are.
+pub(crate) fn is_at_hand(file: &File, part: &Range<u64>) -> bool {
+    let is_read = |at: u64| {
+        let byte = &mut [0];
+        let read = rustix::io::preadv2(file, &mut [IoSliceMut::new(byte)], at, ReadWriteFlags::NOWAIT);
+        read.is_ok_and(|count| count > 0)
+    };
+    part.start < part.end && is_read(part.end - 1) && is_read(part.start)
 }
 
 impl Blocked {

@@ -4,7 +4,9 @@
 //! sees it, and hyper gets one head at a time. When it wants the next one and none has arrived, it reads the end of the
 //! connection, flushes, and gives the socket back.
 
+use std::fs::File;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
@@ -12,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::rt::ReadBufCursor;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use rustix::net::SendFlags;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::exchange::Exchange;
@@ -157,6 +160,59 @@ impl Gate {
                 let of_head = written.min(head.len());
                 head = head.get(of_head..).unwrap_or_default();
                 body = body.get(written - of_head..).unwrap_or_default();
+            }
+            Poll::Ready(Ok(()))
+        })
+        .await
+    }
+
+    /// Returns true if the kernel can send files to the client.
+    pub(crate) fn takes_files(&self) -> bool {
+        matches!(self.wire, Wire::Plain(_))
+    }
+
+    /// Writes the head of a response whose body follows at once, so that both leave together.
+    pub(crate) async fn write_head(&mut self, head: &[u8]) -> io::Result<()> {
+        let sent = match &self.wire {
+            Wire::Plain(stream) => {
+                let send = || rustix::net::send(stream, head, SendFlags::MORE).map_err(io::Error::from);
+                match stream.try_io(Interest::WRITABLE, send) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+                    sent => sent?,
+                }
+            }
+            Wire::Secure(_) => 0,
+        };
+        self.write(head.get(sent..).unwrap_or_default(), &[]).await
+    }
+
+    /// Has the kernel send a part of a file, with the same deadlines as other parts of a response.
+    pub(crate) async fn send_file(&mut self, file: &File, part: &Range<u64>) -> io::Result<()> {
+        let mut at = part.start;
+        std::future::poll_fn(|cx| {
+            while at < part.end {
+                let Wire::Plain(stream) = &self.wire else {
+                    return Poll::Ready(Err(io::ErrorKind::Unsupported.into()));
+                };
+                let count = usize::try_from(part.end - at).unwrap_or(usize::MAX);
+                let sent = match stream.poll_write_ready(cx) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+                    Poll::Ready(Ok(())) => {
+                        let send = || {
+                            rustix::fs::sendfile(stream, file, Some(&mut at), count).map_err(io::Error::from)
+                        };
+                        match stream.try_io(Interest::WRITABLE, send) {
+                            // It is asked for again, and then it is pending.
+                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                            sent => Poll::Ready(sent),
+                        }
+                    }
+                };
+                if ready!(self.pace(cx, sent))? == 0 {
+                    // The length was sent already.
+                    return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+                }
             }
             Poll::Ready(Ok(()))
         })

@@ -7,10 +7,14 @@
 use std::sync::Arc;
 
 use super::body::{Report, Reported};
+use super::chunk;
 use super::exchange::Exchange;
 use super::gate::Gate;
 use crate::answer::Answer;
 use crate::metrics::Kind;
+
+/// Length from which the kernel sends a part of a file: below, two calls cost more than copying.
+const FILE_MIN: u64 = 16 * 1024;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,24 @@ async fn send(
     let mut pieces = answer.into_pieces();
     let mut head = head;
     // Head and first piece leave together.
+    while let Some((file, part)) = pieces.next_part().filter(|(_, part)| part.end - part.start >= FILE_MIN) {
+        // A part that the disk has to be read for is read by a thread that may wait.
+        if !gate.takes_files() || !chunk::is_at_hand(&file, &part) {
+            let piece = pieces.next().await?.ok()?;
+            gate.write(head, &piece).await.ok()?;
+            head = &[];
+            reported.sent(piece.len() as u64);
+            continue;
+        }
+        if !head.is_empty() {
+            gate.write_head(head).await.ok()?;
+            head = &[];
+        }
+        gate.send_file(&file, &part).await.ok()?;
+        let len = part.end - part.start;
+        pieces.skip(len);
+        reported.sent(len);
+    }
     while let Some(piece) = pieces.next().await {
         let piece = piece.ok()?;
         gate.write(head, &piece).await.ok()?;

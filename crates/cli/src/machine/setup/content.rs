@@ -19,6 +19,8 @@ pub(crate) enum With {
     ReplicaTimer,
     /// systemd: serves the metrics of all mounts at 127.0.0.1:9868
     Metrics,
+    /// systemd: serves folders and object storage, from the first request on
+    Serve,
 }
 
 /// First line of all files that setup writes, after the comment mark.

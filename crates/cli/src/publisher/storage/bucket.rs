@@ -149,7 +149,7 @@ const CREDENTIALS: [&str; 10] = [
 ];
 
 /// Returns how a client of this machine reads the repository at a place: a bucket with the credentials of this process, or,
-/// without any, as everybody reads it.
+/// without any, by its public URL.
 pub(crate) fn readable(root: &Path) -> Result<Readable, Failure> {
     let remembered =
         RememberedStorage::read(root).map_err(|error| of_admin("can't read the storage", &error))?;
