@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use esker_cache_share::memory;
+use esker_config::SyslogTarget;
 use esker_confine::{Confinement, Policy, Prepared, Role};
 use esker_node::runtime::RuntimeDir;
 use esker_store::{LowerForm, RealDisk, make_dirs};
@@ -114,11 +115,13 @@ pub(crate) fn of_repository(resolved: &ResolvedRepository, settings: &Settings) 
             _ => policy,
         };
     }
-    let socket = resolved.configured.talk.as_ref().map(|talk| talk.socket.clone());
-    match socket.as_deref().and_then(Path::parent) {
-        Some(folder) => policy.write(folder),
-        None => policy,
-    }
+    let socket = resolved.configured.talk.as_ref().map(|talk| talk.socket.as_path());
+    // A log that grows too long is renamed, which needs its folder.
+    let log = resolved.configured.syslog.as_ref().and_then(|syslog| match &syslog.to {
+        SyslogTarget::File(file) => Some(file.as_path()),
+        SyslogTarget::Socket(_) => None,
+    });
+    socket.into_iter().chain(log).filter_map(Path::parent).fold(policy, Policy::write)
 }
 
 /// Lets a mount write to its cache, and to memory in its place.

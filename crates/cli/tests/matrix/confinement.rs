@@ -79,7 +79,10 @@ fn mounts_of_repositories_and_images_are_confined_and_can_be_unmounted() {
         let status = mounted.status();
         assert_eq!(status["confined"]["seccomp"], true, "{status:#}");
         is_confined_mount(status["pid"].as_u64().expect("a process"), person);
-        assert!(env.logs().contains("confined: system calls"), "{}", env.logs());
+        // The log of a mount of root is not in the test's folder.
+        if person.uid != 0 {
+            assert!(env.logs().contains("confined: system calls"), "{}", env.logs());
+        }
     }
 }
 
