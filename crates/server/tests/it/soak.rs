@@ -101,7 +101,7 @@ fn be_the_server(folder: &Path) {
     let server = Server::bind("127.0.0.1:0".parse().expect("an address"), repositories, limits);
     let server = server.expect("a server");
     let stopper = server.stopper();
-    println!("\nserving {}", server.address());
+    writeln!(std::io::stdout(), "\nserving {}", server.address()).expect("a pipe");
     std::thread::spawn(move || {
         // The end of the input is the end of the test.
         let _ = std::io::stdin().read(&mut [0]);
