@@ -38,7 +38,7 @@ pub(crate) use self::table::time;
 /// It needs neither ptrace nor root. Files in the kernel's cache send no request; see `--every-name`. The report goes to
 /// standard error, so that it stays apart from the command's output; with `--pid` it goes to standard output.
 ///
-/// Example: esker run http://server/cvmfs/sw.example.org --public-key sw.example.org.pub -- esker trace -- ls /cvmfs/sw.example.org
+/// Example: esker trace -- python3 -c 'import json'
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// File to write the report to; `-` is standard output

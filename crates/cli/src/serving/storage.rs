@@ -10,6 +10,7 @@ use esker_store::{Bucket, Environment, StorageSettings, StorageUrl};
 
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{parse_duration, parse_size};
+use crate::process::confine;
 use crate::process::privileges::{self, Account};
 
 /// Repetitions of a failed request: a client that waits goes on to another server.
@@ -129,15 +130,13 @@ impl StorageArgs {
     /// which the provider's environment keeps credentials.
     pub(crate) fn permit(&self, policy: Policy) -> Policy {
         let Some(cache) = &self.cache else { return policy };
-        // Paths are opened before the cache makes its folder.
-        let _ = std::fs::create_dir_all(cache);
         let environment = Environment::of_process();
         let profiles = environment.get("HOME").map(|home| Path::new(home).join(".aws"));
         let credentials = CREDENTIAL_FILES.iter().filter_map(|name| environment.get(name)).map(PathBuf::from);
         // Tokens are renewed by replacing the file, so its folder is what stays.
         let folders = credentials.filter_map(|file| file.parent().map(Path::to_owned));
         let read = self.storage_ca.iter().cloned().chain(profiles).chain(folders);
-        read.fold(policy.write(cache), Policy::read)
+        read.fold(confine::with_cache_folder(policy, cache), Policy::read)
     }
 
     fn settings(&self) -> StorageSettings {
