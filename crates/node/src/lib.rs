@@ -24,6 +24,7 @@ pub mod push;
 pub mod registry;
 pub mod replay;
 pub mod repository;
+mod repository_status;
 pub mod revisions;
 pub mod runtime;
 pub mod status;

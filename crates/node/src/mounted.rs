@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use esker_cache_share::Through;
 use esker_cache_share::memory::is_memory;
 use esker_config::{TalkOptions, Telemetry};
 use esker_confine::Confinement;
@@ -15,7 +14,7 @@ use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
 use esker_fuse::{Mount, MountError, MountOptions, Session, SessionOptions, Unmount};
 use esker_prefetch::{RecordingTree, ReplayerCommand, SequenceStore};
-use esker_store::{Datagrams, ObjectStore, StoreStatus};
+use esker_store::{Datagrams, ObjectStore};
 use esker_threads::watchdog;
 use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
@@ -29,6 +28,7 @@ use crate::push::{self, Push};
 use crate::registry::{Entry, Registration};
 use crate::replay;
 use crate::repository::Repository;
+use crate::repository_status::of_repository;
 use crate::revisions::{Looks, Shown};
 use crate::status::{self, MountStatus, Presentation, seconds};
 use crate::supervisor::{Inherited, Supervision};
@@ -580,48 +580,5 @@ impl Served {
             process: usage::of_this_process(),
             ..MountStatus::default()
         }
-    }
-}
-
-/// Adds the status of a repository and its view.
-fn of_repository(
-    status: MountStatus,
-    repository: &Repository,
-    view: &View,
-    store: StoreStatus,
-) -> MountStatus {
-    let view = view.status();
-    let head = repository.heads.current();
-    let mut errors: Vec<_> = view.failures.into_iter().map(status::Failure::from).collect();
-    errors.extend(store.cache.disk_failure.clone().map(status::Failure::of_cache));
-    errors.sort_by_key(|error| error.time);
-    MountStatus {
-        revision: view.revision,
-        fixed: view.pinned,
-        tag: view.tag,
-        root_hash: view.root_hash.to_string(),
-        published: view.published,
-        whitelist_expires: head.and_then(|head| u64::try_from(head.whitelist_expires().0).ok()),
-        since: seconds(view.since),
-        checked: seconds(view.checked),
-        offline: view
-            .offline
-            .map(|offline| status::Offline { since: seconds(offline.since), reason: offline.reason }),
-        errors,
-        view: view.counters,
-        fetched: store.traffic,
-        network: store.network,
-        work: store.work,
-        cache: status::Cache {
-            directory: repository.store.cache().to_owned(),
-            writer: repository.store.is_writer(),
-            broker: match repository.store.through() {
-                Some(Through::Broker(socket)) => Some(socket),
-                _ => None,
-            },
-            broker_refused: repository.store.refusal(),
-            state: store.cache,
-        },
-        ..status
     }
 }

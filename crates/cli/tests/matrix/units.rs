@@ -116,7 +116,8 @@ fn systemd_mounts_a_repository_at_first_use() {
         "directory",
         "active",
         "fuse.esker rmd.test",
-        "1",
+        // A daemon and its supervisor.
+        "2",
         "inactive",
         "0",
         "active",

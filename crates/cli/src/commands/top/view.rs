@@ -180,7 +180,7 @@ mod tests {
             "esker top  2 mounts  100 requests/s  2.0 KiB/s  1 waiting",
             "100   90 %    2.0 KiB     1     3      2 serving  /cvmfs/a.test",
             "hanging  /cvmfs/b.test: no answer for 3 s",
-            "1 + 1           70 µs http://s",
+            "1 + 1        70 µs http://s",
             "1.5 ms        4 cat?            read       /cvmfs/a.test/a",
             "5.0 ms     2× read       network  py              /cvmfs/a.test/x",
             "q quit  s sort: requests",
