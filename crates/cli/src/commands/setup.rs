@@ -10,7 +10,7 @@ use crate::machine::setup::{Item, Left, Machine, Plan, serving, undo};
 use crate::output::Output;
 use crate::settings::Settings;
 
-/// Writes files of autofs, systemd or fstab that mount repositories, keep replicas up to date or serve repositories.
+/// Writes files of autofs, systemd or fstab that mount, replicate or serve repositories.
 ///
 /// With --import it imports domains instead: that adds the servers and public keys of its repositories. `--undo` removes what was written.
 ///
