@@ -178,8 +178,9 @@ fn soak_a_resting_mount_wakes_no_thread() {
     let mounted = env.mount(&["--ttl", "3600", "--push", "off"]);
     mounted.does(|| fs::read_dir(mounted.path("")).expect("the root").count());
     let pid = mounted.status()["pid"].as_u64().expect("a process");
-    // The watch of requests looks once more after the last request, and the recorder of reads ends 10 s after them.
-    pass(4 * WINDOW);
+    // After the last request the watch of requests looks once more, the recorder of reads ends (10 s), and connections to
+    // the server are closed (15 s).
+    pass(7 * WINDOW);
     let before = switches(pid);
     while soak.goes_on_until(10) {
         // The measured window: nothing else may happen in it.
