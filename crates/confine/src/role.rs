@@ -37,7 +37,8 @@ pub(crate) enum Reading {
     Named,
 }
 
-static MOUNT: &[&Group] = &[
+/// All groups. A mount needs each of them.
+pub(crate) static ALL_GROUPS: &[&Group] = &[
     &MEMORY,
     &THREADS,
     &TIME,
@@ -73,7 +74,7 @@ impl Role {
     /// Returns the groups of calls without conditions.
     pub(crate) fn groups(self) -> &'static [&'static Group] {
         match self {
-            Role::Mount => MOUNT,
+            Role::Mount => ALL_GROUPS,
             Role::Replayer => REPLAYER,
             Role::Serve | Role::Proxy | Role::Broker => SERVER,
         }

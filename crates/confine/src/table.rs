@@ -2,27 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::calls::{
-    CHANGE_PATHS, CHILDREN, EVENTS, FACTS, Group, MEMORY, OPEN_FILES, READ_PATHS, SESSION, SIGNALS, SOCKETS,
-    THREADS, TIME, plain_name,
-};
+use crate::calls::plain_name;
 use crate::paths::READ_BY_ALL;
-use crate::role::{Network, Reading, Role};
-
-const GROUPS: [&Group; 12] = [
-    &MEMORY,
-    &THREADS,
-    &TIME,
-    &SIGNALS,
-    &FACTS,
-    &EVENTS,
-    &OPEN_FILES,
-    &READ_PATHS,
-    &CHANGE_PATHS,
-    &SOCKETS,
-    &SESSION,
-    &CHILDREN,
-];
+use crate::role::{ALL_GROUPS, Network, Reading, Role};
 
 /// Returns the two tables in Markdown: what each process may do, and the system calls of each group.
 pub fn table() -> String {
@@ -49,7 +31,7 @@ pub fn table() -> String {
         "\nPaths of all: {}.\n\n| Group | For | System calls |\n|---|---|---|",
         all.join(", ")
     );
-    for group in GROUPS {
+    for group in ALL_GROUPS {
         let mut names: Vec<&str> = group.calls.iter().map(|(name, _)| plain_name(name)).collect();
         names.sort_unstable();
         let _ = writeln!(text, "| {} | {} | {} |", group.name, group.purpose, names.join(" "));
