@@ -22,7 +22,7 @@ pub(crate) struct Again<'a> {
     pub(crate) supervised: bool,
 }
 
-/// Subcommand of the supervisor. It is told apart before the command line is parsed: the process is to stay small.
+/// Subcommand of the supervisor. The program recognizes it before it parses the command line, so that the process stays small.
 pub(crate) const SUPERVISE: &str = "supervise-mount";
 
 /// Runs as a supervisor; `arguments` are the descriptor for the report, the daemon's name, and its arguments.

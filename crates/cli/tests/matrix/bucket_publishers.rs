@@ -200,7 +200,7 @@ fn files_of(mount: &Path) -> BTreeMap<String, String> {
 }
 
 /// Publishers of disjoint and of the same directories commit without a lock while some of them are killed: the tree is
-/// that of the accepted commits in their order, and losers are told the path.
+/// that of the accepted commits in their order, and the errors of losing publishers name the path.
 #[test]
 fn soak_twenty_publishers_of_one_bucket() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);

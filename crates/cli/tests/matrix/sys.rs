@@ -47,7 +47,7 @@ pub(crate) fn read_mapped(file: &File) -> Vec<u8> {
     if len == 0 {
         return Vec::new();
     }
-    // SAFETY: a fresh private mapping of a file that nobody writes; the copy stays in its bounds.
+    // SAFETY: a fresh private mapping of a file that no process writes; the copy stays in its bounds.
     unsafe {
         let at =
             mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::PRIVATE, file, 0).expect("mapping");

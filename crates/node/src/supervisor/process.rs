@@ -187,7 +187,7 @@ impl Supervisor {
             let _ = stdin.write_all(&self.input);
         }
         let daemon = Daemon { child, socket, started: Instant::now(), serving: None, retire_until: None };
-        // A daemon that ended is noticed by whoever waits for its messages.
+        // The thread that waits for messages of a daemon notices its end.
         let _ = self.hand_over(&daemon.socket);
         Ok(daemon)
     }
