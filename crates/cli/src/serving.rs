@@ -131,6 +131,18 @@ impl Opened {
     }
 }
 
+/// Returns the absolute path of the cache folder, made for the user of the server.
+pub(crate) fn cache_folder(cache: &Path, account: Option<&Account>) -> Result<PathBuf, Failure> {
+    let cache =
+        std::path::absolute(cache).context(Kind::Usage, format!("--cache {} is no path", cache.display()))?;
+    if let Some(account) = account {
+        std::fs::create_dir_all(&cache)
+            .and_then(|()| privileges::give_folder(&cache, account))
+            .context(Kind::Failed, format!("can't give {} to user {}", cache.display(), account.name))?;
+    }
+    Ok(cache)
+}
+
 /// Tells the service manager that the server is ready; one that is gone is no failure.
 pub(crate) fn tell_ready(server: &str) {
     confine::tell();

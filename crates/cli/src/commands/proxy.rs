@@ -12,9 +12,9 @@ use esker_server::proxy::{
 use esker_store::Authorities;
 use serde_json::json;
 
-use crate::error::{Context, Failure, Kind, chain};
+use crate::error::{Failure, Kind, chain};
 use crate::output::{Output, parse_duration, parse_size, size};
-use crate::process::{confine, privileges};
+use crate::process::confine;
 use crate::serving::{self, Controls, ServingArgs};
 use crate::settings::Settings;
 use crate::settings::public_keys::{master_keys, public_keys};
@@ -84,14 +84,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     }
     let keys = find_keys(&args.public_key, settings)?;
     let mut opened = args.serving.open(args.listen)?;
-    let cache = std::path::absolute(&args.cache)
-        .context(Kind::Usage, format!("--cache {} is no path", args.cache.display()))?;
-    if let Some(account) = &opened.account {
-        let failed = format!("can't give {} to user {}", cache.display(), account.name);
-        std::fs::create_dir_all(&cache)
-            .and_then(|()| privileges::give_folder(&cache, account))
-            .context(Kind::Failed, failed)?;
-    }
+    let cache = serving::cache_folder(&args.cache, opened.account.as_ref())?;
     let policy = policy(&args, &cache, settings);
     let signals = opened.drop_privileges(policy, &settings.environment)?;
     let options = ProxyOptions {

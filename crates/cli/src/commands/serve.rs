@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use esker_confine::{Policy, Role};
 use esker_format::name::RepositoryName;
+use esker_server::proxy::StorageOptions;
 use esker_server::{GeoDatabase, Options, Repositories, RootError, ServeError, Server, TlsFiles};
 use serde_json::json;
 
@@ -73,7 +74,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
             .hint("name a database such as GeoLite2-City.mmdb with --geo-database FILE")
     })?;
     let storages = args.storage.options(&buckets, opened.account.as_ref())?;
-    let signals = opened.drop_privileges(policy(args, &folders), &settings.environment)?;
+    let policy = policy(args, &folders, storages.as_ref());
+    let signals = opened.drop_privileges(policy, &settings.environment)?;
     let repositories = Repositories::following(&folders, args.follow.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
@@ -138,14 +140,17 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
 }
 
 /// Returns what the server may read: the folders, and the files that it opens again.
-fn policy(args: &Args, folders: &[PathBuf]) -> Policy {
+fn policy(args: &Args, folders: &[PathBuf], storages: Option<&StorageOptions>) -> Policy {
     let certificates = args.tls_cert.iter().chain(&args.tls_key).filter_map(|file| file.parent());
     let folders = folders.iter().chain(&args.follow).map(PathBuf::as_path);
     let policy = folders.chain(certificates).fold(Policy::new(Role::Serve), |policy, path| {
         // The folder of a file without one is the working directory.
         policy.read(if path.as_os_str().is_empty() { Path::new(".") } else { path })
     });
-    args.storage.permit(policy)
+    match storages {
+        Some(storages) => args.storage.permit(policy, storages),
+        None => policy,
+    }
 }
 
 /// Prints the address once connections are accepted.

@@ -8,10 +8,11 @@ use esker_format::name::RepositoryName;
 use esker_server::proxy::{CacheError, RepositoryStorage, StorageOptions};
 use esker_store::{Bucket, Environment, StorageSettings, StorageUrl};
 
-use crate::error::{Context, Failure, Kind, chain};
+use crate::error::{Failure, Kind, chain};
 use crate::output::{parse_duration, parse_size};
 use crate::process::confine;
-use crate::process::privileges::{self, Account};
+use crate::process::privileges::Account;
+use crate::serving::cache_folder;
 
 /// Repetitions of a failed request: a client that waits goes on to another server.
 const RETRIES: u32 = 2;
@@ -122,21 +123,20 @@ impl StorageArgs {
             Ok(RepositoryStorage { name, bucket: bucket.clone(), settings })
         };
         let repositories = buckets.iter().map(named).collect::<Result<Vec<_>, Failure>>()?;
-        let cache = prepared(cache, account)?;
+        let cache = cache_folder(cache, account)?;
         Ok(Some(StorageOptions { repositories, cache, cache_size: self.cache_size, head_age: self.head_age }))
     }
 
     /// Adds the paths of these repositories to what a confined server may use: its cache, certificates, and the files in
     /// which the provider's environment keeps credentials.
-    pub(crate) fn permit(&self, policy: Policy) -> Policy {
-        let Some(cache) = &self.cache else { return policy };
+    pub(crate) fn permit(&self, policy: Policy, storages: &StorageOptions) -> Policy {
         let environment = Environment::of_process();
         let profiles = environment.get("HOME").map(|home| Path::new(home).join(".aws"));
         let credentials = CREDENTIAL_FILES.iter().filter_map(|name| environment.get(name)).map(PathBuf::from);
         // Tokens are renewed by replacing the file, so its folder is what stays.
         let folders = credentials.filter_map(|file| file.parent().map(Path::to_owned));
         let read = self.storage_ca.iter().cloned().chain(profiles).chain(folders);
-        read.fold(confine::with_cache_folder(policy, cache), Policy::read)
+        read.fold(confine::with_cache_folder(policy, &storages.cache), Policy::read)
     }
 
     fn settings(&self) -> StorageSettings {
@@ -163,18 +163,6 @@ fn name_of(bucket: &Bucket) -> Result<RepositoryName, Failure> {
         Failure::usage(format!("{bucket}: {error}"))
             .hint("the last part of the address is the name of the repository: s3://BUCKET/PREFIX/NAME")
     })
-}
-
-/// Returns the absolute path of the cache folder, made for the user of the server.
-fn prepared(cache: &Path, account: Option<&Account>) -> Result<PathBuf, Failure> {
-    let cache =
-        std::path::absolute(cache).context(Kind::Usage, format!("--cache {} is no path", cache.display()))?;
-    if let Some(account) = account {
-        std::fs::create_dir_all(&cache)
-            .and_then(|()| privileges::give_folder(&cache, account))
-            .context(Kind::Failed, format!("can't give {} to user {}", cache.display(), account.name))?;
-    }
-    Ok(cache)
 }
 
 /// Adds the remedy to a failure of the cache.

@@ -124,8 +124,8 @@ fn clients_mount_from_a_server_in_front_of_a_bucket() {
     site.publish();
     fs::copy(site.home(&format!("keys/{NAME}.pub")), site.world.path("key.pub")).expect("the key");
     let (place, endpoint) = (format!("{}/{NAME}", site.bucket()), site.server.endpoint());
-    let mut serve =
-        site.world.esker(&["serve", &place, "--endpoint", &endpoint, "--cache", &site.home("served")]);
+    let mut serve = site.world.esker(&["serve", &place, "--endpoint", &endpoint, "--cache", "served"]);
+    serve.current_dir(site.home(""));
     let served = Served::by(serve.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret"));
     let expected = site.world.person.does(|| of_folder(&site.tree()));
     for has_bucket in [true, false] {
