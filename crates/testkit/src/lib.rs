@@ -11,6 +11,7 @@
 //! * [`soak`]: tests that repeat until a time limit;
 //! * [`tree_scan`]: reads a directory tree and compares it with a listing;
 //! * [`revision_builder`]: revisions that no publisher makes, for cases that the fixtures lack;
+//! * [`programs`]: makes programs that a test starts;
 //! * [`container`]: container images made by a test;
 //! * [`raw_tar`]: tar headers of any bytes;
 //! * [`catalog`]: catalogs from nothing, row by row;
@@ -38,6 +39,7 @@ pub mod log_lines;
 pub mod mirror;
 pub mod name_server;
 pub mod object;
+pub mod programs;
 pub mod promises;
 pub mod raw_tar;
 pub mod revision_builder;

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use esker_testkit::fixture;
+use esker_testkit::{fixture, programs};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process_group};
 
@@ -34,7 +34,7 @@ impl Stage {
         let copies = stage.world.path("scripts");
         fs::create_dir(&copies).expect("a folder");
         for name in ["demo.sh", "demo-inside.sh", "demo-table.awk"] {
-            fs::copy(scripts.join(name), copies.join(name)).expect("copying a script");
+            programs::copy(&scripts.join(name), &copies.join(name));
         }
         fs::set_permissions(&copies, fs::Permissions::from_mode(0o755)).expect("a mode");
         person.does(|| {
@@ -259,8 +259,7 @@ fn make_reports_its_duration_and_needs_rustc() {
     let makefile = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Makefile");
     fs::copy(makefile, path("Makefile")).expect("the Makefile");
     let script = |name: &str, text: &str| {
-        fs::write(path(name), format!("#!/bin/sh\n{text}\n")).expect("a script");
-        fs::set_permissions(path(name), fs::Permissions::from_mode(0o755)).expect("a mode");
+        programs::write(Command::new("sh"), &path(name), &format!("#!/bin/sh\n{text}\n"));
     };
     for name in ["release", "strip", "static", "demo"] {
         script(&format!("scripts/{name}.sh"), &format!("echo {name} \"$@\""));

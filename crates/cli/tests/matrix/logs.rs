@@ -1,10 +1,10 @@
 //! Formats and levels of the log.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use esker_testkit::fixture;
 use esker_testkit::mirror::Fault;
+use esker_testkit::programs;
 use serde_json::Value;
 
 use crate::test_env::{TestEnv, complaint, printed, words};
@@ -95,11 +95,8 @@ fn lines_of_a_mount_that_is_gone_are_in_the_journal() {
 case "$*" in *"SYSLOG_IDENTIFIER=esker ESKER_REPOSITORY=gone.test"*) ;; *) exit 1 ;; esac
 echo '{"__REALTIME_TIMESTAMP":"3600000000","PRIORITY":"4","_PID":"7","MESSAGE":"proxy is out","ESKER_PROXY":"p"}'
 "#;
-    world.person.does(|| {
-        fs::create_dir(&tools).expect("a folder");
-        fs::write(&program, script).expect("a program");
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a mode");
-    });
+    world.person.does(|| fs::create_dir(&tools)).expect("a folder");
+    programs::write(world.person.command("sh"), &program, script);
     let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap_or_default());
     let text = printed(world.esker(&["logs", "gone.test"]).env("PATH", &path));
     assert_eq!(text, "1970-01-01 01:00:00 UTC warning: proxy is out\n");

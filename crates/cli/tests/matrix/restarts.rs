@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use esker_testkit::mirror::Mirror;
+use esker_testkit::programs;
 use esker_testkit::soak::{Random, Soak};
 use esker_testkit::waiting::Pace;
 use rustix::fs::{Advice, fadvise, statvfs};
@@ -120,8 +121,7 @@ impl Crowd {
     fn gather(world: &TestEnv) -> Self {
         let program = world.path("crowd");
         if !program.exists() {
-            fs::copy(std::env::current_exe().expect("this program"), &program).expect("copying this program");
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a mode");
+            programs::copy(&std::env::current_exe().expect("this program"), &program);
         }
         let start = |_| {
             let mut command = world.person.command(&program);

@@ -147,7 +147,9 @@ fn the_configuration_repository_is_mounted_first() {
         mount -t esker "$NAME" "/cvmfs/$NAME"
         findmnt -no SOURCE "/cvmfs/$NAME"
         findmnt -no FSTYPE /cvmfs/config.test
-        umount "/cvmfs/$NAME" /cvmfs/config.test
+        # Unlike umount(8), this waits until the daemons no longer use their cache.
+        "$ESKER" umount "/cvmfs/$NAME"
+        "$ESKER" umount /cvmfs/config.test
         # Where it can't be had, that is said, and nothing is left of it.
         rmdir /cvmfs/config.test
         rm -rf /run/srv /var/lib/esker

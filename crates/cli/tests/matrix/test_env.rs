@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use esker_testkit::fixture::{Fixture, Repository};
 use esker_testkit::mirror::Mirror;
+use esker_testkit::programs;
 use esker_testkit::waiting::Pace;
 use serde_json::Value;
 
@@ -59,8 +60,7 @@ impl TestEnv {
             built
         } else {
             let copy = folder.path().join("esker");
-            fs::copy(&built, &copy).expect("copying the binary");
-            everyone(&copy, 0o755);
+            programs::copy(&built, &copy);
             copy
         };
         for name in ["home", "run", "mnt"] {

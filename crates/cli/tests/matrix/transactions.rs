@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use esker_admin::{KeyFolder, Resign};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_testkit::skip;
+use esker_testkit::{programs, skip};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -424,12 +424,8 @@ fn hooks_run_and_stop_what_they_come_before() {
     let log = publisher.workshop.home("log");
     let person = publisher.workshop.world.person;
     let write = |name: &str, text: &str| {
-        use std::os::unix::fs::PermissionsExt as _;
-        person.does(|| {
-            fs::create_dir_all(&folder).expect("a folder");
-            fs::write(folder.join(name), format!("#!/bin/sh\n{text}\n")).expect("a hook");
-            fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).expect("a mode");
-        });
+        person.does(|| fs::create_dir_all(&folder)).expect("a folder");
+        programs::write(person.command("sh"), &folder.join(name), &format!("#!/bin/sh\n{text}\n"));
     };
     for name in [
         "transaction-before",

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount, mount};
-use esker_testkit::{skip, skips};
+use esker_testkit::{programs, skip, skips};
 use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
 use crate::child::{self, Task};
@@ -25,11 +25,7 @@ fn for_everyone() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("permissions");
     let program = folder.path().join("it");
-    // Copied by another process: a descriptor open for writing could reach a child that another test starts,
-    // and as long as it lives the copy can't be run.
-    let copied = Command::new("cp").arg(std::env::current_exe().expect("this binary")).arg(&program).status();
-    assert!(copied.expect("cp").success());
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("permissions");
+    programs::copy(&std::env::current_exe().expect("this binary"), &program);
     (folder, program)
 }
 

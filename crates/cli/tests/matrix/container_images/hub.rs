@@ -2,14 +2,14 @@
 //! every host, and records which one was meant.
 
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use esker_testkit::container::{ContainerImage, Packing};
+use esker_testkit::programs;
 use serde_json::json;
 
 use super::Builder;
@@ -197,8 +197,7 @@ fn credentials_are_read_from_the_usual_files() {
                  echo '{{\"Username\":\"{user}\",\"Secret\":\"{secret}\"}}'\n"
             );
             let program = bin.join(format!("docker-credential-{name}"));
-            fs::write(&program, script).expect("a program");
-            fs::set_permissions(&program, Permissions::from_mode(0o755)).expect("a mode");
+            programs::write(builder.world.person.command("sh"), &program, &script);
         }
         let proxy = with_tokens("library/alpine", move |asked| {
             let is_refreshed = asked.method == "POST"
