@@ -3,6 +3,7 @@ mod collected;
 mod first_reads;
 mod flame;
 mod follow;
+mod hand_over;
 mod json;
 mod profile;
 mod program;

@@ -52,6 +52,13 @@ fn paths(report: &Value, wanted: &str) -> BTreeSet<String> {
     of.map(|file| file["path_in_mount"].as_str().expect("a path").to_owned()).collect()
 }
 
+/// Returns the trace of a world's mount: root traces the mounts of other tests, too.
+fn mount_of<'r>(report: &'r Value, world: &TestEnv) -> &'r Value {
+    let mountpoint = world.mountpoint();
+    let mut mounts = report["mounts"].as_array().expect("mounts").iter();
+    mounts.find(|mount| mount["mountpoint"] == mountpoint.to_str().expect("text")).expect("the mount")
+}
+
 fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
@@ -75,11 +82,7 @@ fn a_trace_names_the_files_that_a_program_read_and_those_that_are_missing() {
         assert_eq!(paths(&cold, "read"), set(&["/bin/tool", "/lib/one"]), "{cold:#}");
         assert_eq!(paths(&cold, "missing"), set(&["/lib/absent", "/none"]), "{cold:#}");
         assert_eq!(paths(&cold, "failed"), set(&[]), "{cold:#}");
-        // Root traces the mounts of other tests, too.
-        let mountpoint = world.mountpoint();
-        let mut mounts = cold["mounts"].as_array().expect("mounts").iter();
-        let mount = mounts.find(|mount| mount["mountpoint"] == mountpoint.to_str().expect("text"));
-        let mount = mount.expect("the mount");
+        let mount = mount_of(&cold, &world);
         assert_eq!((&mount["complete"], &mount["dropped"]), (&true.into(), &0.into()), "{cold:#}");
         let commands: BTreeSet<&str> = cold["processes"]
             .as_array()
@@ -128,7 +131,9 @@ fn cold_warm_and_hot_starts_name_the_same_files() {
         for report in [&cold, &warm, &hot] {
             assert!(named(report).contains("/sw/pkg-2.0/bin/hello"), "{report:#}");
             assert!(paths(report, "missing").contains("/sw/absent"), "{report:#}");
-            assert_eq!(report["blocked"]["by_cause_us"].as_object().map(serde_json::Map::len), Some(4));
+            assert_eq!(report["blocked"]["by_cause_us"].as_object().map(serde_json::Map::len), Some(5));
+            let mount = mount_of(report, &world);
+            assert!(mount["hand_over_ns"].as_u64() > Some(0), "{mount:#}");
         }
     }
 }

@@ -11,32 +11,39 @@ pub(super) struct Wait {
     tid: u32,
     begin: u64,
     end: u64,
-    /// Parts of the interval by cause: network, disk, decompression; the rest has other causes. Nanoseconds.
-    parts: [u64; 3],
+    /// Parts of the interval by cause: network, disk, decompression, hand-over; the rest has other causes. Nanoseconds.
+    parts: [u64; 4],
 }
 
 impl Wait {
-    pub(super) fn of(call: &TracedCall) -> Self {
+    /// Returns the interval of a request that the kernel needs `hand_over` to hand over, there and back.
+    pub(super) fn of(call: &TracedCall, hand_over: Duration) -> Self {
         let waits = call.waits;
-        let parts = [waits.network, waits.disk, waits.processing];
-        Self { tid: call.tid, begin: call.began_ns, end: call.began_ns.saturating_add(call.took_ns), parts }
+        let hand_over = u64::try_from(hand_over.as_nanos()).unwrap_or(u64::MAX);
+        let half = hand_over / 2;
+        Self {
+            tid: call.tid,
+            begin: call.began_ns.saturating_sub(half),
+            end: call.began_ns.saturating_add(call.took_ns).saturating_add(half),
+            parts: [waits.network, waits.disk, waits.processing, hand_over],
+        }
     }
 
-    /// Returns the shares of the causes network, disk, decompression and other; their sum is 1.
-    fn shares(&self) -> [f64; 4] {
+    /// Returns the shares of [`CAUSES`]; their sum is 1.
+    fn shares(&self) -> [f64; 5] {
         let parts = self.parts.map(|part| part as f64);
         let named: f64 = parts.iter().sum();
         let whole = ((self.end - self.begin) as f64).max(named);
         if whole == 0.0 {
-            return [0.0, 0.0, 0.0, 1.0];
+            return [0.0, 0.0, 0.0, 0.0, 1.0];
         }
-        let [network, disk, processing] = parts.map(|part| part / whole);
-        [network, disk, processing, 1.0 - network - disk - processing]
+        let [network, disk, processing, hand_over] = parts.map(|part| part / whole);
+        [network, disk, processing, hand_over, 1.0 - network - disk - processing - hand_over]
     }
 }
 
 /// Names of the causes, in the order of [`Blocked::by_cause`].
-pub(super) const CAUSES: [&str; 4] = ["network", "disk", "decompression", "other"];
+pub(super) const CAUSES: [&str; 5] = ["network", "disk", "decompression", "hand-over", "other"];
 
 /// Time for which a program waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -46,7 +53,7 @@ pub(super) struct Blocked {
     /// Waits of all threads together.
     pub(super) sum: Duration,
     /// Parts of `wall` by cause. While several requests wait, each has an equal part of the time.
-    pub(super) by_cause: [Duration; 4],
+    pub(super) by_cause: [Duration; 5],
 }
 
 impl Blocked {
@@ -73,16 +80,16 @@ fn nanos(count: f64) -> Duration {
 }
 
 /// Returns the length of the union of intervals in nanoseconds, by cause.
-fn sweep<'w>(waits: impl Iterator<Item = &'w Wait>) -> [f64; 4] {
-    let mut edges: Vec<(u64, bool, [f64; 4])> = Vec::new();
+fn sweep<'w>(waits: impl Iterator<Item = &'w Wait>) -> [f64; 5] {
+    let mut edges: Vec<(u64, bool, [f64; 5])> = Vec::new();
     for wait in waits.filter(|wait| wait.end > wait.begin) {
         let shares = wait.shares();
         edges.push((wait.begin, true, shares));
         edges.push((wait.end, false, shares));
     }
     edges.sort_unstable_by_key(|(at, begins, _)| (*at, *begins));
-    let mut total = [0.0; 4];
-    let (mut active, mut shares, mut last) = (0_u64, [0.0; 4], 0);
+    let mut total = [0.0; 5];
+    let (mut active, mut shares, mut last) = (0_u64, [0.0; 5], 0);
     for (at, begins, of_wait) in edges {
         if active > 0 {
             let length = (at - last) as f64 / active as f64;
@@ -98,7 +105,7 @@ fn sweep<'w>(waits: impl Iterator<Item = &'w Wait>) -> [f64; 4] {
         }
         if active == 0 {
             // Rounding errors must not grow.
-            shares = [0.0; 4];
+            shares = [0.0; 5];
         }
     }
     total
@@ -108,8 +115,16 @@ fn sweep<'w>(waits: impl Iterator<Item = &'w Wait>) -> [f64; 4] {
 mod tests {
     use super::*;
 
-    fn wait(tid: u32, begin: u64, end: u64, parts: [u64; 3]) -> Wait {
-        Wait { tid, begin, end, parts }
+    fn wait(tid: u32, begin: u64, end: u64, [network, disk, processing]: [u64; 3]) -> Wait {
+        Wait { tid, begin, end, parts: [network, disk, processing, 0] }
+    }
+
+    #[test]
+    fn a_hand_over_extends_the_wait_at_both_ends() {
+        let call = super::super::tests::call("/a", esker_node::trace::Operation::Read);
+        let blocked = Blocked::of(&[Wait::of(&call, Duration::from_nanos(300))]);
+        assert_eq!(blocked.wall, Duration::from_nanos(800));
+        assert_eq!(blocked.by_cause.map(|part| part.as_nanos()), [0, 0, 0, 300, 500]);
     }
 
     #[test]
@@ -133,8 +148,7 @@ mod tests {
 
     #[test]
     fn causes_that_overlap_in_a_request_are_reduced_to_its_length() {
-        let [network, disk, processing, other] = wait(1, 0, 10, [20, 20, 0]).shares();
-        assert_eq!((network, disk, processing, other), (0.5, 0.5, 0.0, 0.0));
-        assert_eq!(wait(1, 5, 5, [0, 0, 0]).shares(), [0.0, 0.0, 0.0, 1.0]);
+        assert_eq!(wait(1, 0, 10, [20, 20, 0]).shares(), [0.5, 0.5, 0.0, 0.0, 0.0]);
+        assert_eq!(wait(1, 5, 5, [0, 0, 0]).shares(), [0.0, 0.0, 0.0, 0.0, 1.0]);
     }
 }

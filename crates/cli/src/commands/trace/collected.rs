@@ -1,6 +1,7 @@
 //! Sums of traced requests by file, and the intervals in which threads waited.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use esker_node::trace::{Operation, Source, TraceEnd, TraceStart, TracedCall};
 
@@ -35,6 +36,8 @@ pub(super) struct Collected {
 #[derive(Debug, Default)]
 pub(super) struct MountTrace {
     pub(super) start: TraceStart,
+    /// Time in which the kernel hands a request over and its reply back, if it could be measured.
+    pub(super) hand_over: Option<Duration>,
     pub(super) requests: u64,
     pub(super) dropped: u64,
     /// True if the daemon reported the end.
@@ -155,11 +158,20 @@ impl Collected {
         Self { mounts: mounts.collect(), refused, ..Self::default() }
     }
 
+    /// Sets the time of a hand-over for each mount, in the order of their starts.
+    pub(super) fn set_hand_over(&mut self, times: impl IntoIterator<Item = Option<Duration>>) {
+        for (mount, time) in self.mounts.iter_mut().zip(times) {
+            mount.hand_over = time;
+        }
+    }
+
     /// Adds a request to the mount of this number.
     pub(super) fn add(&mut self, number: usize, call: &TracedCall) {
         self.requests += 1;
+        let mut hand_over = Duration::ZERO;
         if let Some(mount) = self.mounts.get_mut(number) {
             mount.requests += 1;
+            hand_over = mount.hand_over.unwrap_or_default();
         }
         let key = (number, call.path.clone());
         if self.waits.len() >= WAITS_MAX || (self.files.len() >= FILES_MAX && !self.files.contains_key(&key))
@@ -168,7 +180,7 @@ impl Collected {
             return;
         }
         self.files.entry(key).or_default().add(call);
-        self.waits.push(Wait::of(call));
+        self.waits.push(Wait::of(call, hand_over));
         self.first_reads.add(number, call);
         if !self.processes.contains_key(&call.pid) && self.processes.len() < FILES_MAX {
             self.processes.insert(call.pid, call.command.clone());

@@ -8,7 +8,7 @@ use esker_node::trace::client::{Stop, Subscription};
 use esker_node::trace::{TraceEnd, TraceLine, TraceRequest, TracedCall};
 
 use super::collected::Collected;
-use super::targets::{last_line_deadline, subscribe};
+use super::targets::{Subscribed, last_line_deadline, subscribe};
 use crate::error::Failure;
 use crate::settings::Settings;
 
@@ -36,7 +36,8 @@ enum Message {
 impl Following {
     /// Subscribes to the mounts and starts to read.
     pub(super) fn begin(settings: &Settings, request: &TraceRequest) -> Result<Self, Failure> {
-        let (subscribed, refused) = subscribe(settings, request)?;
+        let Subscribed { subscriptions, refused } = subscribe(settings, request)?;
+        let (subscribed, hand_overs): (Vec<_>, Vec<_>) = subscriptions.into_iter().unzip();
         let failed = |error: std::io::Error| Failure::failed(format!("can't follow the traces: {error}"));
         let (sender, receiver) = sync_channel(LINES_MAX);
         let starts = subscribed.iter().map(|one| one.start.clone()).collect();
@@ -48,7 +49,8 @@ impl Following {
             let lines = sender.clone();
             esker_threads::spawn("trace", move || read(number, subscription, &lines)).map_err(failed)?;
         }
-        let collected = Collected::new(starts, refused);
+        let mut collected = Collected::new(starts, refused);
+        collected.set_hand_over(hand_overs);
         let collector = esker_threads::spawn("trace-collect", move || collect(collected, &receiver, &cuts));
         Ok(Self { stops, collector: collector.map_err(failed)?, ending: sender })
     }

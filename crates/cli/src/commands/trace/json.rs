@@ -29,7 +29,7 @@ pub(super) fn write(report: &Report) -> Result<Vec<u8>, Failure> {
     let by_cause: Map<String, Value> = CAUSES
         .iter()
         .zip(blocked.by_cause)
-        .map(|(cause, time)| ((*cause).to_owned(), micros(time).into()))
+        .map(|(cause, time)| (cause.replace('-', "_"), micros(time).into()))
         .collect();
     let trace = Trace {
         command: &report.watched.name,
@@ -58,6 +58,7 @@ pub(super) fn write(report: &Report) -> Result<Vec<u8>, Failure> {
                     "image": mount.start.image,
                     "shown_with": mount.start.shown_with,
                     "requests": mount.requests,
+                    "hand_over_ns": mount.hand_over.map(|time| time.as_nanos() as u64),
                     "dropped": mount.dropped,
                     "complete": mount.complete,
                 })
@@ -126,10 +127,10 @@ mod tests {
         };
         assert_eq!(names(&json), "blocked command files mounts notes pid processes requests wall_us");
         assert_eq!(names(&json["blocked"]), "by_cause_us share sum_us wall_us");
-        assert_eq!(names(&json["blocked"]["by_cause_us"]), "decompression disk network other");
+        assert_eq!(names(&json["blocked"]["by_cause_us"]), "decompression disk hand_over network other");
         assert_eq!(
             names(&json["mounts"][0]),
-            "complete dropped image mountpoint repository requests revision shown_with"
+            "complete dropped hand_over_ns image mountpoint repository requests revision shown_with"
         );
         assert_eq!(
             names(&json["files"][0]),

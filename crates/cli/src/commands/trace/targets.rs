@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use esker_node::control::{self, Request};
 use esker_node::registry::{self, users};
 use esker_node::trace::TraceRequest;
 use esker_node::trace::client::Subscription;
 
+use super::hand_over;
 use crate::error::{Context, Failure, Kind};
 use crate::settings::Settings;
 
@@ -14,8 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Time limit if the kernel has to drop its names first, which waits for lookups in progress.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Subscriptions, and the reasons why other mounts are not traced.
-pub(super) type Subscribed = (Vec<Subscription>, Vec<String>);
+/// Traces that were begun.
+pub(super) struct Subscribed {
+    /// Subscriptions, each with the time of a hand-over, if it could be measured.
+    pub(super) subscriptions: Vec<(Subscription, Option<Duration>)>,
+    /// Reasons why other mounts are not traced.
+    pub(super) refused: Vec<String>,
+}
 
 /// Subscribes to all mounts of this user; for root, to those of other users, too.
 pub(super) fn subscribe(settings: &Settings, request: &TraceRequest) -> Result<Subscribed, Failure> {
@@ -23,34 +30,43 @@ pub(super) fn subscribe(settings: &Settings, request: &TraceRequest) -> Result<S
     let theirs = if settings.root { users::of_users(&users::Places::default()) } else { Vec::new() };
     let patience = if request.every_name { LONG_PATIENCE } else { PATIENCE };
     // At the same time, so that daemons that hang cost their patience only once.
-    let all: Vec<(String, std::io::Result<Subscription>)> = std::thread::scope(|scope| {
+    let all: Vec<(String, std::io::Result<_>)> = std::thread::scope(|scope| {
         let own = own.iter().filter(|one| one.alive).map(|one| {
-            let asked = scope.spawn(move || Subscription::begin(&one.socket, request, patience));
+            let asked = scope.spawn(move || {
+                let status = || control::ask(&one.socket, &Request::Status, patience).ok();
+                // Before the trace begins: it has no requests of this process.
+                let hand_over = hand_over::measure(&one.entry.mountpoint, status);
+                Ok((Subscription::begin(&one.socket, request, patience)?, hand_over))
+            });
             (one.entry.mountpoint.display().to_string(), asked)
         });
         let theirs = theirs.iter().filter(|one| one.alive).map(|one| {
-            let asked = scope.spawn(move || Subscription::on(one.connect()?, request, patience));
+            let asked = scope.spawn(move || {
+                let status = || one.ask(Instant::now() + patience).ok();
+                let hand_over = hand_over::measure(&one.entry.mountpoint, status);
+                Ok((Subscription::on(one.connect()?, request, patience)?, hand_over))
+            });
             (format!("{} of user {}", one.entry.mountpoint.display(), one.user), asked)
         });
         let asked: Vec<_> = own.chain(theirs).collect();
         let panicked = |_| Err(std::io::Error::other("the thread panicked"));
         asked.into_iter().map(|(place, asked)| (place, asked.join().unwrap_or_else(panicked))).collect()
     });
-    let mut subscribed = Vec::new();
+    let mut subscriptions = Vec::new();
     let mut refused = Vec::new();
     for (place, outcome) in all {
         match outcome {
-            Ok(subscription) => subscribed.push(subscription),
+            Ok(subscription) => subscriptions.push(subscription),
             Err(error) => refused.push(format!("{place} is not traced: {error}")),
         }
     }
-    if subscribed.is_empty() && refused.is_empty() {
+    if subscriptions.is_empty() && refused.is_empty() {
         return Err(Failure::failed("there is no mount to trace").hint(
             "mount a repository first, or trace inside of `esker run`: esker run NAME -- esker trace -- COMMAND\n\
              mounts of root are traced by root",
         ));
     }
-    Ok((subscribed, refused))
+    Ok(Subscribed { subscriptions, refused })
 }
 
 /// Returns the time until which lines of ended traces are awaited.
