@@ -54,6 +54,16 @@ impl Soak {
         more
     }
 
+    /// Counts further rounds, for a soak whose round consists of several that are demanded.
+    pub fn count(&mut self, rounds: u64) {
+        self.rounds += rounds;
+    }
+
+    /// Returns the demanded number of rounds; 0 if none is demanded.
+    pub fn demanded(&self) -> u64 {
+        self.demanded
+    }
+
     /// Returns the duration.
     pub fn lasting(&self) -> Duration {
         self.lasting

@@ -30,8 +30,9 @@ use crate::test_user::TestUser;
 
 /// Number of programs that use a mount.
 const PROGRAMS: usize = 64;
-/// Number of restarts of a mount under the same programs.
+/// Number of restarts of a mount under the same programs, and that of a long soak.
 const RESTARTS: u64 = 6;
+const MANY_RESTARTS: u64 = 100;
 /// Longest time between two restarts, in milliseconds.
 const BETWEEN: usize = 500;
 
@@ -166,9 +167,9 @@ fn daemon(mounted: &Mounted<'_>) -> u32 {
 
 /// Kills the daemon and replaces it by `esker upgrade` in turns, while programs use the mount; returns how many rounds
 /// these made.
-fn restart(world: &TestEnv, mounted: &Mounted<'_>, random: &mut Random) -> u64 {
+fn restart(world: &TestEnv, mounted: &Mounted<'_>, number: u64, random: &mut Random) -> u64 {
     let crowd = Crowd::gather(world);
-    for round in 0..RESTARTS {
+    for round in 0..number {
         // The moment of the restart is what is tried here; nothing is sent.
         let (_sender, nothing) = channel::<()>();
         let _ = nothing.recv_timeout(Duration::from_millis(random.below(BETWEEN) as u64));
@@ -185,19 +186,23 @@ fn restart(world: &TestEnv, mounted: &Mounted<'_>, random: &mut Random) -> u64 {
     crowd.disperse()
 }
 
-/// Root and an ordinary user, each with a repository and an image, in turns.
+/// Root and an ordinary user, each with a repository and an image, in turns. Each restart is a round of the soak; if
+/// 200 are demanded, as `make soak` does, each mount is restarted a hundred times in a row.
 #[test]
 fn soak_restarts() {
     let mut soak = Soak::begin("soak_restarts");
     let mut random = Random(soak.seed());
     let people = TestUser::all();
     let places: Vec<_> = people.iter().map(|person| publish(*person)).collect();
+    let in_a_row = (soak.demanded() / 2).clamp(RESTARTS, MANY_RESTARTS);
+    let least = 2 * people.len() as u64 * in_a_row;
     let (mut restarts, mut used) = (0, 0);
     for kind in [0, 1].into_iter().cycle() {
         for (workshop, mirror) in &places {
-            if !soak.goes_on_until(2 * people.len() as u64) {
+            if !soak.goes_on_until(least) {
                 return soak.finish(&[
                     ("restarts", &restarts),
+                    ("in a row of one mount", &in_a_row),
                     ("programs", &PROGRAMS),
                     ("their rounds", &used),
                 ]);
@@ -206,8 +211,9 @@ fn soak_restarts() {
             let source = if kind == 0 { mirror.url(NAME) } else { image_with(world, 0, fill) };
             let mounted = world.mount_of(&source, &[]);
             let supervisor = supervisor_of(&mounted);
-            used += restart(world, &mounted, &mut random);
-            restarts += RESTARTS;
+            used += restart(world, &mounted, in_a_row, &mut random);
+            restarts += in_a_row;
+            soak.count(in_a_row - 1);
             drop(mounted);
             wait_until_gone(supervisor);
         }
