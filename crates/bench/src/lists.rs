@@ -103,6 +103,15 @@ pub fn read(root: &Path, files: &[&Path]) -> Result<Amount> {
     Ok(amount)
 }
 
+/// Opens each file below `root`, and returns the open files.
+pub fn open(root: &Path, files: &[&Path]) -> Result<Vec<File>> {
+    let open = |file: &&Path| {
+        let path = root.join(file);
+        File::open(&path).with_context(|| format!("can't open {}", path.display()))
+    };
+    files.iter().map(open).collect()
+}
+
 /// Runs a command with strace and lists the regular files below `root` that it opened or executed.
 pub fn record(root: &Path, command: &[String]) -> Result<Vec<PathBuf>> {
     let root = root.canonicalize().with_context(|| format!("can't find {}", root.display()))?;

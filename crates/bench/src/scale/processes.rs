@@ -1,6 +1,6 @@
-//! Many processes on one mount: all read the same files, or each its own.
+//! Many processes on one mount: all have the same files open, or each its own.
 
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -27,7 +27,7 @@ pub struct ProcessPlan {
     pub esker: String,
     /// Number of processes that run at the same time.
     pub processes: usize,
-    /// Files that each process reads.
+    /// Files that each process opens and reads.
     pub files: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct OfProcesses {
     pub processes: usize,
     /// Files of each process.
     pub files: usize,
-    /// Seconds until the last process ended.
+    /// Seconds until the last process had read its files.
     pub seconds: f64,
     /// Objects that the daemon fetched.
     pub objects: u64,
@@ -62,7 +62,7 @@ pub struct OfProcesses {
     pub processor: f64,
     /// Largest resident size of the daemon in bytes.
     pub memory: u64,
-    /// Open descriptors of the daemon while the files are in its cache.
+    /// Open descriptors of the daemon while all processes have their files open.
     pub descriptors: usize,
 }
 
@@ -105,15 +105,22 @@ fn round(plan: &ProcessPlan, package: Package, served: &Served) -> Result<OfProc
             write_list(&list, &found[number * files..(number + 1) * files])?;
         }
         let mut command = Command::new(&reader);
-        command.arg(mounted.mountpoint()).arg("0/1").arg(&list).stdin(Stdio::null()).stdout(Stdio::null());
+        command.arg("--keep-open").arg(mounted.mountpoint()).arg("0/1").arg(&list);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         running.push(Ending(command.spawn().with_context(|| format!("can't start {}", reader.display()))?));
     }
     for child in &mut running {
-        ensure!(child.0.wait()?.success(), "a reader failed");
+        let lines = child.0.stdout.take().context("a reader without output")?;
+        // The failure of a reader without a line is reported below.
+        BufReader::new(lines).read_line(&mut String::new())?;
     }
     let seconds = start.elapsed().as_secs_f64();
     let after = traffic(plan, mounted.mountpoint())?;
     let (processor, memory, descriptors) = of_process(mounted.pid())?;
+    for child in &mut running {
+        drop(child.0.stdin.take());
+        ensure!(child.0.wait()?.success(), "a reader failed");
+    }
     Ok(OfProcesses {
         package,
         processes,
