@@ -116,6 +116,14 @@ fn new_hard_links_within_a_directory_are_a_group() {
 }
 
 #[test]
+fn an_equal_copy_in_place_of_a_linked_file_is_no_link() {
+    needs_overlay!();
+    let changed =
+        after("echo 1 >a; touch -d @1000000000 .", "ln a b; cp -a a c; rm a; mv c a; touch -d @1000000000 .");
+    assert_eq!(changed, ["added /b"]);
+}
+
+#[test]
 fn markers_make_and_end_nested_catalogs() {
     needs_overlay!();
     let tree = "mkdir -p a/b c; touch a/.cvmfscatalog a/b/f c/g";
