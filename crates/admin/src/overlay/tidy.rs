@@ -92,7 +92,8 @@ pub(super) fn follow_rules(
     let is_hidden = |entry: &Option<Entry>| entry.as_ref().is_some_and(|it| it.flags.has(Flags::HIDDEN));
     let shows = marker.is_some() && !is_hidden(&marker);
     let wanted = rules.wants(directory);
-    if (shows || wanted) && is_hidden(&automatic) {
+    // Without the marker of the catalog it means nothing.
+    if (shows || wanted || marker.is_none()) && is_hidden(&automatic) {
         changes.remove(directory, AUTO_MARKER);
         changes.touch(directory);
     }

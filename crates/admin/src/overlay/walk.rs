@@ -128,7 +128,7 @@ impl Walk<'_> {
             let is_left_out = !is_whiteout && entry::is_left_out(entry.facts.mode, self.settings);
             walked.special_left_out += u64::from(is_left_out);
             if is_whiteout || is_left_out {
-                if old.contains_key(&entry.name) {
+                if old.get(&entry.name).is_some_and(|before| !self.is_left_to_balance(before)) {
                     walked.plan.changes.remove(directory, &entry.name);
                 }
                 continue;
@@ -140,6 +140,14 @@ impl Walk<'_> {
         self.files(step, &folder, (&found, &grafts), &old, walked)?;
         let directories = found.iter().filter(|found| found.entry.facts.is_directory());
         Ok(directories.map(|found| step_into(step, found, &old)).collect())
+    }
+
+    /// Returns true if a published marker is hidden and the balance, which is on, decides about it.
+    ///
+    /// A whiteout doesn't remove such a marker: if the same folder is compared again after its publish, the whiteout stands
+    /// for the publisher's own marker, and the balance may have made this one in its place.
+    fn is_left_to_balance(&self, before: &Entry) -> bool {
+        self.settings.balance.is_some() && before.flags.has(Flags::HIDDEN) && is_marker(&before.name)
     }
 
     /// Removes the published entries that don't show because their directory was removed and made again, and the bundle

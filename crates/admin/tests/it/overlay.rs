@@ -103,7 +103,8 @@ impl Scene {
     }
 
     /// Lists the merged tree. Its files have as many links as names in their directory. A name of several that the kernel
-    /// only copied up counts as a name of the lower file, although it has an inode of its own.
+    /// only copied up counts as a name of the lower file, although it has an inode of its own. A lower file of one name
+    /// keeps its inode number when it is copied up, so a copy put in its place has another one.
     pub(super) fn listing(&self) -> Vec<Entry> {
         let (merged, source) = (self.merged(), self.workshop().source());
         let mut entries = of_folder(&merged);
@@ -117,7 +118,7 @@ impl Scene {
             let is_unchanged = lower.get(&entry.path) == Some(&without_links(entry));
             let parent = path.parent().unwrap().to_owned();
             match fs::symlink_metadata(source.join(below)) {
-                Ok(under) if is_unchanged && (meta.nlink() == 1 || meta.ino() == under.ino()) => {
+                Ok(under) if is_unchanged && under.nlink() > 1 && meta.nlink() == 1 => {
                     (parent, meta.dev(), under.ino())
                 }
                 _ => (parent, meta.dev(), meta.ino()),

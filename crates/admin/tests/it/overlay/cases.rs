@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use esker_admin::AdminError;
+use esker_admin::{AdminError, Balance, SettingsChange};
 use esker_testkit::skip;
 
 use super::{Marks, Scene, may_mount, sh};
-use crate::workshop::Workshop;
+use crate::workshop::{Workshop, now};
 
 /// Publishes a tree, runs a script in the merged one, and publishes that.
 #[track_caller]
@@ -116,12 +116,77 @@ fn new_hard_links_within_a_directory_are_a_group() {
 }
 
 #[test]
+fn an_equal_copy_in_place_of_a_linked_file_is_no_link() {
+    needs_overlay!();
+    let changed =
+        after("echo 1 >a; touch -d @1000000000 .", "ln a b; cp -a a c; rm a; mv c a; touch -d @1000000000 .");
+    assert_eq!(changed, ["added /b"]);
+}
+
+#[test]
 fn markers_make_and_end_nested_catalogs() {
     needs_overlay!();
     let tree = "mkdir -p a/b c; touch a/.cvmfscatalog a/b/f c/g";
     after(tree, "rm a/.cvmfscatalog; touch c/.cvmfscatalog");
     after(tree, "rm -r a; mkdir a; touch a/n");
     after(tree, "rm -r a; mkdir a; touch a/.cvmfscatalog a/n");
+}
+
+/// Makes nine files in `/n1`, of which a balance of eight makes a catalog.
+const NINE_FILES: &str = "mkdir n1; for file in 1 2 3 4 5 6 7 8 9; do : >n1/$file; done";
+
+fn workshop_with_balance() -> Workshop {
+    Workshop::with(|new| new.settings.balance = Some(Balance { max: 8, min: 3 }))
+}
+
+fn catalogs(scene: &Scene) -> Vec<String> {
+    scene.workshop().check().catalogs.into_keys().collect()
+}
+
+#[test]
+fn a_removed_marker_is_replaced_by_a_hidden_one_where_the_balance_needs_it() {
+    needs_overlay!();
+    let workshop = workshop_with_balance();
+    sh(&workshop.source(), &format!("{NINE_FILES}; : >n1/.cvmfscatalog"));
+    let mut scene = Scene::over(workshop, Marks::Trusted);
+    sh(&scene.merged(), "rm n1/.cvmfscatalog");
+    assert_eq!(scene.changed_paths(), ["changed /n1", "removed /n1/.cvmfscatalog"]);
+    scene.publish();
+    assert_eq!(catalogs(&scene), ["", "/n1"]);
+}
+
+#[test]
+fn a_removed_marker_is_replaced_by_a_hidden_one_where_a_rule_asks_for_it() {
+    needs_overlay!();
+    let workshop = Workshop::new();
+    sh(&workshop.source(), "mkdir n1; : >n1/.cvmfscatalog; echo /n1 >.cvmfsdirtab");
+    let mut scene = Scene::over(workshop, Marks::Trusted);
+    sh(&scene.merged(), "rm n1/.cvmfscatalog");
+    scene.publish();
+    assert_eq!(catalogs(&scene), ["", "/n1"]);
+}
+
+/// A mount doesn't list hidden markers, but a command can remove them by name.
+#[test]
+fn a_command_removes_markers_of_the_balance_only_while_it_is_off() {
+    needs_overlay!();
+    let workshop = workshop_with_balance();
+    sh(&workshop.source(), NINE_FILES);
+    let mut scene = Scene::over(workshop, Marks::Trusted);
+    scene.leave();
+    assert_eq!(catalogs(&scene), ["", "/n1"]);
+    let source = scene.workshop().source();
+    let source = source.display();
+    let script =
+        format!("mkdir n1; mknod n1/.cvmfscatalog c 0 0; touch -r {source}/n1 n1; touch -r {source} .");
+    sh(&scene.upper.folder, &script);
+    assert_eq!(scene.changed_paths(), [""; 0]);
+    let off = SettingsChange { values: vec![("catalog_balance".to_owned(), Some("off".to_owned()))] };
+    off.run(&scene.workshop().root(), || Ok(scene.workshop().open()), now()).unwrap();
+    assert_eq!(scene.changed_paths(), ["removed /n1/.cvmfsautocatalog", "removed /n1/.cvmfscatalog"]);
+    assert!(scene.try_publish().unwrap().published);
+    scene.workshop().assert_equal();
+    assert_eq!(catalogs(&scene), [""]);
 }
 
 #[test]
