@@ -88,7 +88,7 @@ pub fn read(root: &Path, files: &[&Path]) -> Result<Amount> {
     let mut amount = Amount::default();
     for file in files {
         let path = root.join(file);
-        let mut open = File::open(&path).with_context(|| format!("can't open {}", path.display()))?;
+        let mut open = open_at(&path)?;
         let size = open.metadata()?.len();
         let before = amount.bytes;
         loop {
@@ -105,11 +105,11 @@ pub fn read(root: &Path, files: &[&Path]) -> Result<Amount> {
 
 /// Opens each file below `root`, and returns the open files.
 pub fn open(root: &Path, files: &[&Path]) -> Result<Vec<File>> {
-    let open = |file: &&Path| {
-        let path = root.join(file);
-        File::open(&path).with_context(|| format!("can't open {}", path.display()))
-    };
-    files.iter().map(open).collect()
+    files.iter().map(|file| open_at(&root.join(file))).collect()
+}
+
+fn open_at(path: &Path) -> Result<File> {
+    File::open(path).with_context(|| format!("can't open {}", path.display()))
 }
 
 /// Runs a command with strace and lists the regular files below `root` that it opened or executed.

@@ -42,10 +42,9 @@ impl Stage {
                 fs::create_dir_all(stage.home(folder)).expect("a folder");
             }
             fs::write(stage.home("tree/data"), vec![7; 100_000]).expect("a file");
-            let program = stage.home("tree/bin/program");
-            fs::write(&program, "#!/bin/sh\nwc -c <data\npwd\n").expect("a program");
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("a mode");
         });
+        let program = stage.home("tree/bin/program");
+        programs::write(person.command("sh"), &program, "#!/bin/sh\nwc -c <data\npwd\n");
         stage
     }
 

@@ -4,30 +4,27 @@
 //! kernel caches no reply to statfs(2), so each such call is one request, whose time in the daemon is in its counters.
 
 use std::path::Path;
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use esker_node::control::Response;
+use esker_threads::watchdog;
 
 /// Number of calls. One takes some 20 µs.
 const CALLS: u32 = 64;
-/// Time limit for all of them.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time limit for all of them, and for each status: a daemon that hangs delays the trace of the others.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Returns the mean time of one request outside of the daemon, or `None` if it can't be measured: if the daemon, which
 /// `ask` asks for its status, gives none, or if this user may not use the mount.
 pub(super) fn measure(mountpoint: &Path, ask: impl Fn() -> Option<Response>) -> Option<Duration> {
     let before = in_daemon(&ask()?)?;
-    let (sender, receiver) = channel();
     let place = mountpoint.to_owned();
-    // A daemon that hangs may never reply.
-    let calls = esker_threads::spawn("trace-statfs", move || {
+    let calls = move || {
         let began = Instant::now();
         let outcome = (0..CALLS).try_for_each(|_| rustix::fs::statvfs(&place).map(|_| ()));
-        let _ = sender.send(outcome.map(|()| began.elapsed()));
-    });
-    calls.ok()?;
-    let wall = receiver.recv_timeout(PATIENCE).ok()?.ok()?;
+        outcome.map(|()| began.elapsed())
+    };
+    let wall = watchdog::within(PATIENCE, calls)?.ok()?;
     let (requests, latency) = in_daemon(&ask()?)?;
     of_sums(wall, requests.checked_sub(before.0)?, latency.checked_sub(before.1)?)
 }

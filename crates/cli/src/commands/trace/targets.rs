@@ -33,7 +33,7 @@ pub(super) fn subscribe(settings: &Settings, request: &TraceRequest) -> Result<S
     let all: Vec<(String, std::io::Result<_>)> = std::thread::scope(|scope| {
         let own = own.iter().filter(|one| one.alive).map(|one| {
             let asked = scope.spawn(move || {
-                let status = || control::ask(&one.socket, &Request::Status, patience).ok();
+                let status = || control::ask(&one.socket, &Request::Status, hand_over::PATIENCE).ok();
                 // Before the trace begins: it has no requests of this process.
                 let hand_over = hand_over::measure(&one.entry.mountpoint, status);
                 Ok((Subscription::begin(&one.socket, request, patience)?, hand_over))
@@ -42,7 +42,7 @@ pub(super) fn subscribe(settings: &Settings, request: &TraceRequest) -> Result<S
         });
         let theirs = theirs.iter().filter(|one| one.alive).map(|one| {
             let asked = scope.spawn(move || {
-                let status = || one.ask(Instant::now() + patience).ok();
+                let status = || one.ask(Instant::now() + hand_over::PATIENCE).ok();
                 let hand_over = hand_over::measure(&one.entry.mountpoint, status);
                 Ok((Subscription::on(one.connect()?, request, patience)?, hand_over))
             });
