@@ -17,6 +17,7 @@ mod passphrases;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use esker_format::certificate::Certificate;
@@ -47,6 +48,8 @@ pub struct KeyFolder {
     signer: Option<String>,
     /// Command that signs in place of the master key.
     master_signer: Option<String>,
+    /// Prepares a command that signs, before it starts.
+    prepare: fn(&mut Command),
     passphrases: Option<Passphrases>,
 }
 
@@ -66,6 +69,7 @@ impl KeyFolder {
             name: name.clone(),
             signer: None,
             master_signer: None,
+            prepare: |_| (),
             passphrases: None,
         }
     }
@@ -80,6 +84,12 @@ impl KeyFolder {
     #[must_use]
     pub fn with_master_signer(self, command: Option<String>) -> Self {
         Self { master_signer: command.or(self.master_signer), ..self }
+    }
+
+    /// The same with a function that prepares the commands that sign, before they start.
+    #[must_use]
+    pub fn with_prepared_signers(self, prepare: fn(&mut Command)) -> Self {
+        Self { prepare, ..self }
     }
 
     /// The same with a source of passphrases for encrypted keys.
@@ -165,7 +175,7 @@ impl KeyFolder {
         key: &str,
         file: &str,
     ) -> Result<Option<CommandSigner>, AdminError> {
-        let signer = |command: &str| CommandSigner::new(command, self.name.as_str());
+        let signer = |command: &str| CommandSigner::new(command, self.name.as_str(), self.prepare);
         if let Some(command) = given {
             return Ok(Some(signer(command)));
         }
@@ -186,7 +196,7 @@ impl KeyFolder {
 
     /// Returns the signer that runs a command.
     pub(crate) fn signer_of(&self, command: &str) -> Arc<dyn Signer> {
-        Arc::new(CommandSigner::new(command, self.name.as_str()))
+        Arc::new(CommandSigner::new(command, self.name.as_str(), self.prepare))
     }
 
     /// Returns the path of the master key, which may be missing.

@@ -28,7 +28,7 @@ use esker_admin::{
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
-use esker_run::take_signals;
+use esker_run::{give_signals_back, take_signals};
 
 use crate::error::{Context, Failure, Kind, warn};
 use crate::progress::ProgressMeter;
@@ -157,12 +157,14 @@ impl PublisherArgs {
     /// Returns the keys of a repository.
     pub(crate) fn keys(&self, name: &RepositoryName, settings: &Settings) -> Result<KeyFolder, Failure> {
         let folder = KeyFolder::new(settings.publisher_keys(self.keys.as_deref())?, name);
-        Ok(folder.with_signer(self.signer.clone()).with_passphrases(passphrase::source(settings)))
+        let folder = folder.with_signer(self.signer.clone()).with_prepared_signers(give_signals_back);
+        Ok(folder.with_passphrases(passphrase::source(settings)))
     }
 
     /// Returns the keys of a repository in another folder.
     pub(crate) fn keys_in(&self, folder: &Path, name: &RepositoryName, settings: &Settings) -> KeyFolder {
-        KeyFolder::new(folder, name).with_passphrases(passphrase::source(settings))
+        let folder = KeyFolder::new(folder, name).with_prepared_signers(give_signals_back);
+        folder.with_passphrases(passphrase::source(settings))
     }
 
     /// Returns the repository in a folder.

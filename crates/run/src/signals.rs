@@ -2,8 +2,13 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::OnceLock;
 
 use crate::sys::{self, SignalMask};
+
+/// Signals that this process blocked before it first took any.
+static BEFORE: OnceLock<SignalMask> = OnceLock::new();
 
 /// A signal that this process received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,19 +22,29 @@ pub struct Received {
 
 /// Calls `handle`, on a thread of its own, for each of `signals` from now on, in place of their default action; SIGHUP
 /// stays ignored if it was, as under `nohup`. Call it before any other thread starts: a thread that doesn't block the
-/// signals would end the process.
+/// signals would end the process. Commands started later inherit the blocked signals, unless
+/// [`give_signals_back`] is called for them.
 pub fn take_signals(signals: &[i32], handle: impl Fn(Received) + Send + 'static) -> io::Result<()> {
     let outlives_terminal = |signal: &i32| *signal == libc::SIGHUP && sys::is_ignored(*signal);
     let taken: Vec<i32> = signals.iter().copied().filter(|signal| !outlives_terminal(signal)).collect();
     take_and_remember(&taken, handle).map(drop)
 }
 
-/// Like [`take_signals`], and returns the signals that were blocked before.
+/// Makes a command start with the signals blocked that this process blocked before [`take_signals`], so that Ctrl-C
+/// ends it.
+pub fn give_signals_back(command: &mut Command) {
+    if let Some(before) = BEFORE.get() {
+        before.give_to(command);
+    }
+}
+
+/// Like [`take_signals`], also for a SIGHUP that was ignored.
 pub(crate) fn take_and_remember(
     signals: &[i32],
     handle: impl Fn(Received) + Send + 'static,
 ) -> io::Result<SignalMask> {
     let (fd, before) = sys::signal_descriptor(signals)?;
+    let before = *BEFORE.get_or_init(|| before);
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         while let Ok((signal, code, _)) = sys::next_signal(fd.as_fd()) {
             // kill, sigqueue and tgkill set SI_USER, SI_QUEUE, SI_TKILL; the kernel's codes are positive.

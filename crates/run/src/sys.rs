@@ -16,6 +16,27 @@ use rustix::process::Pid;
 #[derive(Clone, Copy)]
 pub(crate) struct SignalMask(libc::sigset_t);
 
+impl SignalMask {
+    /// Makes a command start with these signals blocked and no others; otherwise it inherits what this process blocks.
+    pub(crate) fn give_to(self, command: &mut Command) {
+        // SAFETY: the closure only calls sigprocmask, which may be called between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                if libc::sigprocmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+    }
+}
+
+impl std::fmt::Debug for SignalMask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignalMask").finish_non_exhaustive()
+    }
+}
+
 /// Blocks `signals` in this thread (and threads it starts); returns a descriptor to read them from, and the
 /// former mask.
 pub(crate) fn signal_descriptor(signals: &[i32]) -> io::Result<(OwnedFd, SignalMask)> {
@@ -123,12 +144,11 @@ pub(crate) fn raise_default(signal: i32) {
 
 /// Passes `fd` to the child of `command` under the same number, with the signal mask `mask`.
 pub(crate) fn inherit(command: &mut Command, fd: RawFd, mask: SignalMask) {
-    // SAFETY: the closure only calls fcntl and sigprocmask, which may be called between fork and exec.
+    mask.give_to(command);
+    // SAFETY: the closure only calls fcntl, which may be called between fork and exec.
     unsafe {
         command.pre_exec(move || {
-            if libc::fcntl(fd, libc::F_SETFD, 0) < 0
-                || libc::sigprocmask(libc::SIG_SETMASK, &mask.0, std::ptr::null_mut()) < 0
-            {
+            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
                 return Err(io::Error::last_os_error());
             }
             Ok(())

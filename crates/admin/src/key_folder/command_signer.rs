@@ -18,22 +18,25 @@ const SIGNATURE_MAX: u64 = 2048;
 pub(super) struct CommandSigner {
     command: String,
     repository: String,
+    prepare: fn(&mut Command),
 }
 
 impl CommandSigner {
-    pub(super) fn new(command: &str, repository: &str) -> Self {
-        Self { command: command.to_owned(), repository: repository.to_owned() }
+    pub(super) fn new(command: &str, repository: &str, prepare: fn(&mut Command)) -> Self {
+        Self { command: command.to_owned(), repository: repository.to_owned(), prepare }
     }
 
     fn run(&self, purpose: Purpose, hash: &ContentHash) -> io::Result<Vec<u8>> {
-        let mut child = Command::new("/bin/sh")
+        let mut command = Command::new("/bin/sh");
+        command
             .args(["-c", &self.command])
             .env("ESKER_SIGN", purpose.name())
             .env("ESKER_SIGN_HASH", hash.to_string())
             .env("ESKER_REPOSITORY", &self.repository)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+            .stdout(Stdio::piped());
+        (self.prepare)(&mut command);
+        let mut child = command.spawn()?;
         let exchanged = exchange(&mut child, &purpose.input(hash));
         let status = child.wait()?;
         if !status.success() {
@@ -78,7 +81,8 @@ mod tests {
     use esker_format::hash::HashAlgorithm;
 
     fn sign(command: &str, purpose: Purpose) -> Result<Vec<u8>, KeyError> {
-        CommandSigner::new(command, "a.test").sign(purpose, &ContentHash::of(HashAlgorithm::Sha1, b"x"))
+        CommandSigner::new(command, "a.test", |_| ())
+            .sign(purpose, &ContentHash::of(HashAlgorithm::Sha1, b"x"))
     }
 
     #[test]

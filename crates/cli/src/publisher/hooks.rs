@@ -4,6 +4,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use esker_run::give_signals_back;
+
 use crate::error::{Failure, warn};
 
 /// Folder of hooks, below the folder of the repository.
@@ -52,7 +54,9 @@ fn run(repository: &Path, hook: &str, name: &str) -> Result<(), (PathBuf, String
     if !std::fs::metadata(&path).is_ok_and(is_executable) {
         return Ok(());
     }
-    match Command::new(&path).arg(name).status() {
+    let mut command = Command::new(&path);
+    give_signals_back(command.arg(name));
+    match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err((path, format!("failed ({status})"))),
         Err(error) => Err((path, format!("can't be executed: {error}"))),

@@ -461,6 +461,26 @@ fn hooks_run_and_stop_what_they_come_before() {
     assert!(text.contains("transaction-before"), "{text}");
 }
 
+/// Hooks and signers block no signal that esker takes, so that Ctrl-C ends them.
+#[test]
+fn hooks_and_signers_get_signals() {
+    let publisher = Publisher::new(TestUser::ordinary());
+    let workshop = &publisher.workshop;
+    let hook = Path::new(&workshop.home("storage")).join(NAME).join(".esker/hooks/publish-before");
+    let log = workshop.home("log");
+    let tell = format!("grep ^SigBlk: /proc/self/status >>{log}");
+    let person = workshop.world.person;
+    person.does(|| fs::create_dir_all(hook.parent().expect("a folder"))).expect("a folder");
+    programs::write(person.command("sh"), &hook, &format!("#!/bin/sh\n{tell}\n"));
+    person.does(|| fs::write(Path::new(&workshop.tree()).join("new"), "")).expect("a file");
+    let signer = format!("{tell}; echo refused >&2; exit 1");
+    let output = workshop.esker(&["publish", NAME, &workshop.tree(), "--signer", &signer]);
+    assert!(!output.status.success() && words(&output).contains("refused"), "{}", words(&output));
+    let told = fs::read_to_string(&log).expect("a log");
+    let blocked: Vec<_> = told.lines().map(|line| line.trim_start_matches("SigBlk:").trim()).collect();
+    assert_eq!(blocked, ["0000000000000000"; 2]);
+}
+
 /// A transaction on a branch is published there, at once or after it was kept, also if the tag that it began at moved.
 #[test]
 fn a_transaction_on_a_branch_leaves_the_head() {

@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 
 use base64ct::{Base64, Encoding};
 use esker_oci::{HUB, Reference, registry_of_key};
+use esker_run::give_signals_back;
 use serde::Deserialize;
 
 use crate::error::warn;
@@ -230,6 +231,7 @@ fn ask(helper: &str, registry: &str) -> Option<Login> {
 fn answer(program: &str, server: &str) -> io::Result<Option<Answer>> {
     let mut command = Command::new(program);
     command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    give_signals_back(&mut command);
     let mut child = command.spawn()?;
     if let Some(mut input) = child.stdin.take() {
         match input.write_all(server.as_bytes()) {
