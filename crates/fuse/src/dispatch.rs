@@ -15,6 +15,7 @@ use crate::inflight::{Request, TreeOp, User};
 use crate::nodes::NodeId;
 use crate::shared_memory::Slot;
 use crate::sys::read_plain;
+use crate::trace::CallKind;
 use crate::trusted;
 use crate::wire;
 use crate::workers::Spinner;
@@ -100,8 +101,9 @@ impl Connection {
                 let _ = channel.error(header.unique, libc::EIO);
             }
         }
-        self.counters.busy(header.opcode, since.elapsed(), is_answered != Some(false));
+        // Before the latency: a reader finds the waits of each request that has one.
         self.counters.waits(header.opcode, waits::tally().since(waits_before));
+        self.counters.busy(header.opcode, since.elapsed(), is_answered != Some(false));
     }
 
     /// Returns false if another thread will reply.
@@ -138,7 +140,7 @@ impl Connection {
                 channel.plain(unique, &opened(open::KEEP_CACHE | cache))
             }
             opcode::RELEASE | opcode::RELEASEDIR | opcode::DESTROY => channel.bytes(unique, &[]),
-            opcode::IOCTL => self.refuse_at_once(channel, header, libc::ENOTTY),
+            opcode::IOCTL => self.refuse_ioctl(channel, header, since),
             opcode::SETATTR
             | opcode::SYMLINK
             | opcode::MKNOD
@@ -168,6 +170,18 @@ impl Connection {
     fn refuse_at_once(&self, channel: &Channel, header: &InHeader, errno: i32) -> io::Result<()> {
         self.counters.error(header.opcode);
         channel.error(header.unique, errno)
+    }
+
+    /// Refuses an ioctl and reports it to tracers, because some programs send one for each file that they open.
+    fn refuse_ioctl(&self, channel: &Channel, header: &InHeader, since: Instant) -> io::Result<()> {
+        // Without a tracer its node is of no use.
+        let node = if self.tracers.are_any() { self.table.node(NodeId(header.nodeid)) } else { None };
+        let trace = node.and_then(|node| Some((node, self.tracers.begin(header.pid, since)?)));
+        let sent = self.refuse_at_once(channel, header, libc::ENOTTY);
+        if let Some((node, trace)) = trace {
+            trace.end_refused(CallKind::Ioctl, node, header.pid, libc::ENOTTY);
+        }
+        sent
     }
 
     fn note_send(&self, sent: io::Result<()>) {

@@ -29,6 +29,8 @@ pub enum CallKind {
     LinkTarget,
     /// GETXATTR or LISTXATTR.
     Xattr,
+    /// IOCTL, which is always refused.
+    Ioctl,
 }
 
 /// A request that was replied to.
@@ -106,10 +108,16 @@ impl Tracers {
         self.any.store(!all.is_empty(), Ordering::Relaxed);
     }
 
+    /// Returns true if requests may be traced.
+    #[inline]
+    pub(crate) fn are_any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
     /// Begins the trace of a request, if a tracer wants it.
     #[inline]
     pub(crate) fn begin(&self, caller: u32, received: Instant) -> Option<Box<Trace>> {
-        if !self.any.load(Ordering::Relaxed) {
+        if !self.are_any() {
             return None;
         }
         self.begin_for(caller, received)
@@ -203,7 +211,30 @@ impl Trace {
             origin: facts.origins.iter().find_map(|origin| origin()),
             waits: waits.within(ended.saturating_duration_since(self.began)),
         };
-        self.tracers.iter().for_each(|tracer| tracer.ended(&call));
+        self.report(&call);
+    }
+
+    /// Reports a request that was refused without asking the tree.
+    pub(crate) fn end_refused(&self, kind: CallKind, node: Node, caller: u32, errno: i32) {
+        self.report(&Call {
+            kind,
+            node,
+            name: None,
+            found: None,
+            caller,
+            began: self.began,
+            ended: Instant::now(),
+            errno,
+            offset: 0,
+            bytes: 0,
+            from_file: false,
+            origin: None,
+            waits: WaitTimes::default(),
+        });
+    }
+
+    fn report(&self, call: &Call) {
+        self.tracers.iter().for_each(|tracer| tracer.ended(call));
     }
 }
 

@@ -250,6 +250,9 @@ fn one_scrape_has_the_mounts_of_root_and_users() {
     assert_eq!(lines, [&*root, &*user, &*user], "{said}");
 }
 
+/// Requests that no caller waits for.
+const UNAWAITED: [&str; 4] = ["FORGET", "BATCH_FORGET", "RELEASE", "RELEASEDIR"];
+
 /// Sums of the requests of a mount, in seconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
@@ -260,11 +263,22 @@ struct Sums {
 }
 
 impl Sums {
+    /// Returns the sums once each request's latency is counted, which happens after its reply.
+    fn when_counted(mounted: &Mounted<'_>) -> Self {
+        let is_counted = |one: &Value| {
+            let classes = one["latencies"].as_array().expect("classes").iter();
+            let counted: u64 = classes.map(|class| class.as_u64().expect("a number")).sum();
+            UNAWAITED.iter().any(|name| one["name"] == *name) || one["requests"] == counted
+        };
+        Self::of(&mounted.wait_until("counting of all requests", |status| {
+            status["requests"].as_array().expect("requests").iter().all(is_counted)
+        }))
+    }
+
     fn of(status: &Value) -> Self {
         let mut sums = Self::default();
         for one in status["requests"].as_array().expect("requests") {
-            // No caller waits for these.
-            if ["FORGET", "BATCH_FORGET", "RELEASE", "RELEASEDIR"].iter().any(|name| one["name"] == *name) {
+            if UNAWAITED.iter().any(|name| one["name"] == *name) {
                 continue;
             }
             let seconds = |value: &Value| value.as_u64().expect("microseconds") as f64 / 1e6;
@@ -309,7 +323,7 @@ fn the_counters_explain_how_long_a_program_waits_for_the_mount() {
     let rule = mirror.fault(|path| path.contains("/data/"), Fault::Delay(ROUND_TRIP));
     let world = TestEnv::at(TestUser::ordinary(), repository, mirror);
     let start = |mounted: &Mounted<'_>| {
-        let before = Sums::of(&mounted.status());
+        let before = Sums::when_counted(mounted);
         let wall = mounted.does(|| {
             let mut wall = Duration::ZERO;
             for number in 0..STARTED_FILES {
@@ -322,7 +336,7 @@ fn the_counters_explain_how_long_a_program_waits_for_the_mount() {
             }
             wall.as_secs_f64()
         });
-        (wall, Sums::of(&mounted.status()).since(before))
+        (wall, Sums::when_counted(mounted).since(before))
     };
     let mounted = world.mount(&["--no-prefetch"]);
     let (cold_wall, cold) = start(&mounted);
@@ -332,8 +346,9 @@ fn the_counters_explain_how_long_a_program_waits_for_the_mount() {
     let (warm_wall, warm) = start(&world.mount(&["--no-prefetch"]));
     for (what, wall, sums) in [("cold", cold_wall, cold), ("warm", warm_wall, warm), ("hot", hot_wall, hot)] {
         let text = format!("{what}: {wall:.4} s, {sums:?}");
-        // The program makes one call after the other. A sum of microseconds is rounded once for each operation.
-        assert!(sums.latency <= wall + 1e-4, "latencies and wall time: {text}");
+        // The program makes one call after the other. A sum of microseconds is rounded once for each operation. A latency
+        // isn't compared with the wall time: it is longer if the worker loses its core between the reply and its clock.
+        assert!(sums.blocked <= wall + 1e-4, "waits and wall time: {text}");
         assert!(sums.blocked <= sums.latency + 1e-4, "waits are a part of latencies: {text}");
     }
     let least = STARTED_FILES as f64 * ROUND_TRIP.as_secs_f64();

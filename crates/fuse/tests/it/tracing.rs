@@ -1,6 +1,7 @@
 //! Tracers of requests.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::IsTerminal as _;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -58,6 +59,9 @@ on_all_kernels! {
         let read = kept.find("the read", |call| call.kind == CallKind::Read);
         assert_eq!((Some(read.node.key), read.bytes, read.errno), (found.found, 7, 0));
         assert_eq!(kept.find("the missing name", named(b"absent")).errno, libc::ENOENT);
+        assert!(!File::open(mounted.path("file")).expect("opening").is_terminal());
+        let refused = kept.find("the ioctl", |call| call.kind == CallKind::Ioctl);
+        assert_eq!((Some(refused.node.key), refused.errno, refused.caller), (found.found, libc::ENOTTY, me));
         mounted.session.remove_tracer(&tracer);
         let before = kept.calls.lock().expect("no panic").len();
         fs::metadata(mounted.path("later")).expect_err("it is not there");

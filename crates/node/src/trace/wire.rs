@@ -125,6 +125,8 @@ pub enum Operation {
     Readlink,
     /// Extended attributes were read.
     Xattr,
+    /// An ioctl was refused.
+    Ioctl,
 }
 
 impl From<CallKind> for Operation {
@@ -136,6 +138,7 @@ impl From<CallKind> for Operation {
             CallKind::Read => Self::Read,
             CallKind::LinkTarget => Self::Readlink,
             CallKind::Xattr => Self::Xattr,
+            CallKind::Ioctl => Self::Ioctl,
         }
     }
 }
@@ -150,6 +153,7 @@ impl Operation {
             Self::Read => "read",
             Self::Readlink => "readlink",
             Self::Xattr => "xattr",
+            Self::Ioctl => "ioctl",
         }
     }
 }

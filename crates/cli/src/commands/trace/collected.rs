@@ -134,6 +134,8 @@ impl FileUse {
             libc::ENOENT if call.operation == Operation::Lookup => self.missing += 1,
             // A missing attribute is no failure.
             libc::ENODATA | libc::ENOSYS | libc::ERANGE => {}
+            // A program asks if a file is a terminal.
+            libc::ENOTTY if call.operation == Operation::Ioctl => {}
             errno => {
                 self.errors += 1;
                 self.errno = errno;
