@@ -5,6 +5,7 @@ mod flame;
 mod follow;
 mod hand_over;
 mod json;
+mod main_thread;
 mod profile;
 mod program;
 mod report;

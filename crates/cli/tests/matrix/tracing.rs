@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use esker_testkit::fixture;
+use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::daemons::{signal, wait_until_gone};
 use crate::test_env::{Mounted, TestEnv, complaint, printed, words};
 use crate::test_user::TestUser;
 
@@ -134,6 +138,8 @@ fn cold_warm_and_hot_starts_name_the_same_files() {
             assert_eq!(report["blocked"]["by_cause_us"].as_object().map(serde_json::Map::len), Some(5));
             let mount = mount_of(report, &world);
             assert!(mount["hand_over_ns"].as_u64() > Some(0), "{mount:#}");
+            let main = &report["main_thread"];
+            assert!(main["ran_us"].as_u64() > Some(0) && main["waited_for_core_us"].is_u64(), "{main:#}");
         }
     }
 }
@@ -273,4 +279,19 @@ fn top_shows_a_daemon_that_hangs() {
     let text = String::from_utf8_lossy(&output.stdout);
     let last: Value = serde_json::from_str(text.lines().last().unwrap_or_default()).expect("JSON");
     assert_eq!(last["mounts"][0]["state"], "hanging", "{}", words(&output));
+}
+
+/// Ctrl-C goes to both, as the terminal does it; here only the trace gets the signal, and passes it on.
+#[test]
+fn a_signal_to_a_trace_ends_its_command() {
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
+    let _mounted = world.mount(&[]);
+    let script = "echo $$; exec sleep 1000";
+    let mut trace = world.esker(&["trace", "--", "sh", "-c", script]);
+    let mut trace = trace.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("esker");
+    let mut line = String::new();
+    BufReader::new(trace.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+    signal(trace.id(), Signal::TERM);
+    wait_until_gone(line.trim().parse().expect("a process id"));
+    assert_eq!(trace.wait().expect("its end").signal(), Some(libc::SIGTERM));
 }

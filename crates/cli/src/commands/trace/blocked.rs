@@ -8,7 +8,7 @@ use esker_node::trace::TracedCall;
 /// Interval in which a thread waited for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wait {
-    tid: u32,
+    pub(super) tid: u32,
     begin: u64,
     end: u64,
     /// Parts of the interval by cause: network, disk, decompression, hand-over; the rest has other causes. Nanoseconds.

@@ -14,6 +14,7 @@ struct Trace<'r> {
     pid: u32,
     wall_us: u64,
     blocked: Value,
+    main_thread: Value,
     requests: u64,
     processes: Vec<Value>,
     mounts: Vec<Value>,
@@ -40,6 +41,14 @@ pub(super) fn write(report: &Report) -> Result<Vec<u8>, Failure> {
             "sum_us": micros(blocked.sum),
             "share": blocked.share(report.watched.wall),
             "by_cause_us": by_cause,
+        }),
+        main_thread: report.main_thread().map_or(Value::Null, |division| {
+            json!({
+                "ran_us": micros(division.ran),
+                "waited_for_core_us": micros(division.ready),
+                "waited_for_mounts_us": micros(division.mounts),
+                "rest_us": micros(division.rest),
+            })
         }),
         requests: collected.requests,
         processes: collected
@@ -110,6 +119,7 @@ mod tests {
     use esker_node::trace::{Operation, TraceStart};
 
     use super::super::collected::Collected;
+    use super::super::main_thread::Scheduled;
     use super::super::program::Watched;
     use super::super::tests::call;
     use super::*;
@@ -119,13 +129,18 @@ mod tests {
     fn the_json_of_a_trace_keeps_its_field_names() {
         let mut collected = Collected::new(vec![TraceStart::default()], Vec::new());
         collected.add(0, &call("/a", Operation::Read));
-        let watched = Watched::of_test("true", Duration::from_secs(1));
+        let mut watched = Watched::of_test("true", Duration::from_secs(1));
+        watched.scheduled = Scheduled::parse("1000 1000 1");
         let text = write(&Report { watched, collected, top: 0 }).expect("JSON");
         let json: Value = serde_json::from_slice(&text).expect("JSON");
         let names = |value: &Value| {
             value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(names(&json), "blocked command files mounts notes pid processes requests wall_us");
+        assert_eq!(
+            names(&json),
+            "blocked command files main_thread mounts notes pid processes requests wall_us"
+        );
+        assert_eq!(names(&json["main_thread"]), "ran_us rest_us waited_for_core_us waited_for_mounts_us");
         assert_eq!(names(&json["blocked"]), "by_cause_us share sum_us wall_us");
         assert_eq!(names(&json["blocked"]["by_cause_us"]), "decompression disk hand_over network other");
         assert_eq!(

@@ -4,15 +4,19 @@ use std::ffi::OsString;
 use std::io::{self, PipeReader, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use esker_run::{Received, die_by, take_signals};
+use esker_run::{Received, die_by, give_signals_back, take_signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, set_child_subreaper};
+use rustix::io::retry_on_intr;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, set_child_subreaper, waitid,
+};
 
+use super::main_thread::Scheduled;
 use crate::error::{Context, Failure, Kind};
 use crate::process::limits::OpenFiles;
 
@@ -34,6 +38,8 @@ pub(super) struct Watched {
     pub(super) pid: u32,
     /// Time of the trace.
     pub(super) wall: Duration,
+    /// Times of the command's main thread; `None` for a process that ran already.
+    pub(super) scheduled: Option<Scheduled>,
     status: Option<ExitStatus>,
 }
 
@@ -51,7 +57,7 @@ impl Watched {
 
     #[cfg(test)]
     pub(super) fn of_test(name: &str, wall: Duration) -> Self {
-        Self { name: name.to_owned(), pid: 7, wall, status: None }
+        Self { name: name.to_owned(), pid: 7, wall, scheduled: None, status: None }
     }
 }
 
@@ -79,17 +85,21 @@ impl Program {
         let _ = set_child_subreaper(Some(rustix::process::getpid()));
         files.give_back();
         let began = Instant::now();
-        let mut child = Command::new(program).args(arguments).spawn().map_err(|error| {
+        let mut command_line = Command::new(program);
+        give_signals_back(command_line.args(arguments));
+        let mut child = command_line.spawn().map_err(|error| {
             let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
             Failure::failed(format!("can't start {}: {error}", program.display())).with_code(code)
         })?;
         self.child.store(i32::try_from(child.id()).unwrap_or(0), Ordering::Relaxed);
-        let status = child.wait();
+        let has_ended = wait_for_end(&child);
         let wall = began.elapsed();
+        let scheduled = if has_ended { Scheduled::of_ended(child.id()) } else { None };
+        let status = child.wait();
         self.child.store(0, Ordering::Relaxed);
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         let status = Some(status.context(Kind::Failed, "can't wait for the command")?);
-        Ok(Watched { name: words.join(" "), pid: child.id(), wall, status })
+        Ok(Watched { name: words.join(" "), pid: child.id(), wall, scheduled, status })
     }
 
     /// Waits until a process or the time ends, or a signal comes.
@@ -123,8 +133,14 @@ impl Program {
             }
         }
         let name = format!("{} (process {pid})", name.trim_end());
-        Ok(Watched { name, pid, wall: began.elapsed(), status: None })
+        Ok(Watched { name, pid, wall: began.elapsed(), scheduled: None, status: None })
     }
+}
+
+/// Waits until a child ends and leaves it to be waited for; returns false if the kernel can't.
+fn wait_for_end(child: &Child) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    retry_on_intr(|| waitid(WaitId::Pid(Pid::from_child(child)), options)).is_ok()
 }
 
 /// Passes a signal to the command. The terminal sends it to both.

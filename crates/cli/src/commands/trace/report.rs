@@ -1,6 +1,7 @@
 //! Content of a report, whatever its form.
 
 use super::collected::Collected;
+use super::main_thread::Division;
 use super::program::Watched;
 
 /// Everything that a report shows.
@@ -12,6 +13,12 @@ pub(super) struct Report {
 }
 
 impl Report {
+    /// Returns what the command's main thread did, if the kernel counted it.
+    pub(super) fn main_thread(&self) -> Option<Division> {
+        let Watched { pid, wall, scheduled, .. } = &self.watched;
+        Some(Division::of((*scheduled)?, *pid, &self.collected.waits, *wall))
+    }
+
     /// Returns facts that limit what the report says.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();

@@ -32,6 +32,14 @@ fn write_to(text: &mut String, report: &Report) -> std::fmt::Result {
         count(collected.processes.len() as u64, "process", "processes"),
         time(blocked.sum)
     )?;
+    if let Some(division) = report.main_thread() {
+        let [ran, ready, mounts, rest] =
+            [division.ran, division.ready, division.mounts, division.rest].map(time);
+        writeln!(
+            text,
+            "main thread: ran {ran}; waited {ready} for a core, {mounts} for mounts, {rest} for anything else"
+        )?;
+    }
     let mut files: Vec<(String, &FileUse)> = collected
         .files
         .iter()
@@ -196,6 +204,7 @@ mod tests {
     use esker_node::trace::{Operation, Source, TraceStart, TracedCall, WaitsNs};
 
     use super::super::collected::Collected;
+    use super::super::main_thread::Scheduled;
     use super::super::program::Watched;
     use super::super::tests::call;
     use super::*;
@@ -223,12 +232,14 @@ mod tests {
         collected.add(0, &read);
         let missing = call("/gone", Operation::Lookup);
         collected.add(0, &TracedCall { errno: libc::ENOENT, took_ns: 1_000, ..missing });
-        let watched = Watched::of_test("python3 -c pass", Duration::from_secs(1));
+        let mut watched = Watched::of_test("python3 -c pass", Duration::from_secs(1));
+        watched.scheduled = Scheduled::parse("300000000 20000000 1");
         let report = Report { watched, collected, top: 40 };
         let text = String::from_utf8(write(&report)).expect("text");
         for part in [
             "It is the file system: it waited 600 ms of 1.00 s for mounts (60 %): network 60 %",
             "2 requests of 1 process;",
+            "main thread: ran 300 ms; waited 20.0 ms for a core, 600 ms for mounts, 80.0 ms for anything else",
             "/cvmfs/a.test/lib/?[2Jx",
             "1 name does not exist",
             "/cvmfs/a.test/gone",
