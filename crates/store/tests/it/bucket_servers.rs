@@ -121,9 +121,10 @@ fn versitygw_keeps_each_published_round_when_it_is_killed() {
         skip_optional!("versitygw is not installed (scripts/s3-servers.sh versitygw)");
         return;
     };
-    keeps_its_promises(URL, &settings(&server));
-    decides_races(URL, &settings(&server));
-    let settings = settings(&server);
+    // Now and then it tells a new version of the old content, which the probe finds: its conditional puts are no help.
+    let lock = tempfile::tempdir().unwrap();
+    let settings = StorageSettings { lock: Some(lock.path().join("lock")), ..settings(&server) };
+    keeps_its_promises(URL, &settings);
     open(URL, &settings).remove_root(HEAD).unwrap();
     let objects = |round: u32| (round * PER_ROUND..(round + 1) * PER_ROUND).map(object);
     let (published, rounds) = std::sync::mpsc::channel();

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Number of bytes in one send.
@@ -12,8 +12,8 @@ const PIECE: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     speed: Mutex<Speed>,
-    /// Lock that a mirror holds while it sends a response, if it sends one at a time.
-    turn: Mutex<()>,
+    /// Order of responses, if the mirror sends one at a time.
+    turns: Turns,
     /// Bytes of bodies that were sent.
     sent: AtomicU64,
 }
@@ -26,6 +26,46 @@ struct Speed {
     busy_until: Option<Instant>,
 }
 
+/// Lock that its users get in the order in which they ask for it, which a mutex doesn't promise: a client takes a request
+/// that later ones overtake for one that the server has lost.
+#[derive(Debug, Default)]
+struct Turns {
+    numbers: Mutex<Numbers>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Numbers {
+    next: u64,
+    current: u64,
+}
+
+/// Turn of a response, which ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn<'l>(&'l Turns);
+
+impl Turns {
+    fn take(&self) -> Turn<'_> {
+        let mut numbers = self.lock();
+        let own = numbers.next;
+        numbers.next += 1;
+        let waiting = self.ended.wait_while(numbers, |numbers| numbers.current != own);
+        drop(waiting.unwrap_or_else(PoisonError::into_inner));
+        Turn(self)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Numbers> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.lock().current += 1;
+        self.0.ended.notify_all();
+    }
+}
+
 impl Link {
     pub(crate) fn narrow(&self, bytes_per_second: u64) {
         self.lock().bytes_per_second = Some(bytes_per_second);
@@ -35,10 +75,10 @@ impl Link {
         self.lock().one_at_a_time = true;
     }
 
-    /// Returns the guard that a response holds while it is sent.
-    pub(crate) fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+    /// Waits for the turn of a response, which holds it while it is sent; returns `None` if responses need no turns.
+    pub(crate) fn turn(&self) -> Option<Turn<'_>> {
         let is_needed = self.lock().one_at_a_time;
-        is_needed.then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner))
+        is_needed.then(|| self.turns.take())
     }
 
     /// Sends a body as fast as the link allows.
