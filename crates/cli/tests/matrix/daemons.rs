@@ -17,7 +17,7 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::running::processes_naming;
-use crate::test_env::{PATIENCE, TestEnv, printed, words};
+use crate::test_env::{Mounted, PATIENCE, TestEnv, printed, words};
 use crate::test_user::TestUser;
 
 /// Returns every file below a folder, those of the cache left out.
@@ -42,6 +42,13 @@ fn files_below(world: &TestEnv) -> Vec<PathBuf> {
 /// Option of a mount that ends with its daemon.
 pub(crate) const ALONE: [&str; 1] = ["--no-supervisor"];
 
+/// Returns the process id of a mount's daemon, once it serves.
+pub(crate) fn serving_daemon(mounted: &Mounted<'_>) -> u32 {
+    let status =
+        mounted.wait_until("an answer", |status| status["pid"].is_u64() && status["state"] == "serving");
+    u32::try_from(status["pid"].as_u64().expect("a process id")).expect("a process id")
+}
+
 /// Waits until a process is gone, however it ends.
 pub(crate) fn wait_until_gone(pid: u32) {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("a process id");
@@ -56,9 +63,8 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("a signal");
 }
 
-fn daemon_of(world: &TestEnv, mounted: &crate::test_env::Mounted<'_>) -> u32 {
-    let pid = mounted.status()["pid"].as_u64().expect("a process id");
-    let pid = u32::try_from(pid).expect("a process id");
+fn daemon_of(world: &TestEnv, mounted: &Mounted<'_>) -> u32 {
+    let pid = serving_daemon(mounted);
     assert!(processes_naming(&world.url()).contains(&pid));
     pid
 }

@@ -73,5 +73,6 @@ mod time_travel;
 mod tracing;
 mod transactions;
 mod units;
+mod upgrades;
 mod usage;
 mod waiting;

@@ -4,21 +4,31 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
-use esker_testkit::soak::Soak;
+use esker_testkit::soak::{Random, Soak};
 use esker_testkit::sys::Mapped;
+use rustix::process::Signal;
 
+use crate::daemons::{serving_daemon, signal, wait_until_gone};
 use crate::publishing::{NAME, Workshop};
 use crate::served::Served;
 use crate::test_env::{Mounted, words};
 use crate::test_user::TestUser;
 
-/// The least number of revisions; a soak makes more.
-const REVISIONS: u64 = 50;
-/// Processes that read, and as many that execute.
-const READERS: usize = 14;
-/// Threads that map.
-const MAPPERS: usize = 4;
+/// Time to live of the head, in milliseconds.
+const TTL_MS: usize = 500;
+
+/// Size of a trial.
+struct Size {
+    /// The least number of revisions; a soak makes more.
+    revisions: u64,
+    /// Processes that read, and as many that execute.
+    readers: usize,
+    /// Threads that map.
+    mappers: usize,
+}
 const FILES: [&str; 2] = ["data/one", "data/two"];
 /// Lines of a file: enough that it has many chunks, and many reads.
 const LINES: usize = 40_000;
@@ -118,7 +128,30 @@ fn map(path: &Path, stop: &Path) -> u64 {
 /// > V8: While revisions are published, every process sees each file whole and from one revision, never an older one after a newer one, and the last one in the end.
 #[test]
 fn soak_readers_see_whole_files_of_one_revision_during_publication() {
-    let mut soak = Soak::begin("publication");
+    let size = Size { revisions: 50, readers: 14, mappers: 4 };
+    let switches = read_during_publication(Soak::begin("publication"), &size, |_| ());
+    assert!(switches > 4, "{switches} changes of revision");
+}
+
+/// The same holds while the daemon of the mount is killed at any moment of a change of revision.
+#[test]
+fn soak_readers_see_whole_files_while_daemons_are_killed_during_publication() {
+    let soak = Soak::begin("killed_during_publication");
+    let mut random = Random(soak.seed());
+    let size = Size { revisions: 16, readers: 4, mappers: 2 };
+    read_during_publication(soak, &size, |mounted| {
+        let daemon = serving_daemon(mounted);
+        // Within the time to live the daemon finds, reads and applies a revision; the moment is what is tried here.
+        let (_sender, nothing) = channel::<()>();
+        let _ = nothing.recv_timeout(Duration::from_millis(random.below(TTL_MS) as u64));
+        signal(daemon, Signal::KILL);
+        wait_until_gone(daemon);
+    });
+}
+
+/// Publishes revisions while processes read, calls `disturb` after each, and checks what the processes saw. Returns how
+/// often the last daemon changed the revision.
+fn read_during_publication(mut soak: Soak, size: &Size, mut disturb: impl FnMut(&Mounted<'_>)) -> u64 {
     let workshop = Workshop::with(TestUser::ordinary(), |tree| write(tree, 1));
     let world = &workshop.world;
     let output = workshop.esker(&["repo", "create", NAME, "--chunks", "16K,32K,64K"]);
@@ -127,24 +160,25 @@ fn soak_readers_see_whole_files_of_one_revision_during_publication() {
     let key = workshop.home(&format!("keys/{NAME}.pub"));
     fs::copy(key, world.path("key.pub")).expect("the key");
     let server = Served::start_as(world.person, Path::new(&workshop.home("storage")));
-    let mounted = world.mount_of(&server.url(NAME), &["--ttl", "0.5"]);
+    let mounted = world.mount_of(&server.url(NAME), &["--ttl", &format!("{}", TTL_MS as f64 / 1000.0)]);
     let stop = workshop.home("stop");
     let mut processes: Vec<(&str, Child)> = Vec::new();
-    for at in 0..READERS {
+    for at in 0..size.readers {
         processes.push(("reader", start(&mounted, &workshop, READ, FILES[at % FILES.len()])));
         processes.push(("program", start(&mounted, &workshop, EXECUTE, "program")));
     }
     let (tree, path) = (workshop.tree(), mounted.path(FILES[0]));
     let revisions = std::thread::scope(|scope| {
         let mapping = || scope.spawn(|| world.person.does(|| map(&path, Path::new(&stop))));
-        let mappers: Vec<_> = (0..MAPPERS).map(|_| mapping()).collect();
+        let mappers: Vec<_> = (0..size.mappers).map(|_| mapping()).collect();
         // However this ends, no process goes on for ever.
         let stopped = Stop(Path::new(&stop));
         let mut version = 1;
-        while soak.goes_on_until(REVISIONS) {
+        while soak.goes_on_until(size.revisions) {
             version += 1;
             world.person.does(|| write(Path::new(&tree), version));
             workshop.json(&["publish", NAME, &tree]);
+            disturb(&mounted);
         }
         mounted.wait_until("the last revision", |status| status["revision"] == version);
         drop(stopped);
@@ -165,6 +199,6 @@ fn soak_readers_see_whole_files_of_one_revision_during_publication() {
     }
     assert!(most > 4, "the revisions came while files were read");
     let status = mounted.status();
-    assert!(status["view"]["switches"].as_u64() > Some(4), "{status:#}");
     assert_eq!(status["errors"], serde_json::json!([]), "{status:#}");
+    status["view"]["switches"].as_u64().expect("a number")
 }

@@ -7,9 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use esker_testkit::mirror::Mirror;
@@ -20,24 +18,36 @@ use rustix::fs::{Advice, fadvise, statvfs};
 use rustix::process::Signal;
 
 use crate::broker::Broker;
-use crate::daemons::{signal, wait_until_gone};
+use crate::daemons::{serving_daemon, signal, wait_until_gone};
 use crate::image_mounts::image_with;
 use crate::publishing::{NAME, Workshop};
 use crate::sharing::Second;
 use crate::sys::read_mapped;
-use crate::test_env::{Mounted, PATIENCE, TestEnv, words};
+use crate::test_env::{Mounted, PATIENCE, TestEnv};
 use crate::test_user::TestUser;
+use crate::upgrades::{other_build, upgrade};
 
-/// Number of programs that use a mount.
-const PROGRAMS: usize = 64;
-/// Number of restarts of a mount under the same programs, and that of a long soak.
-const RESTARTS: u64 = 6;
-const MANY_RESTARTS: u64 = 100;
+/// Size of a trial: restarts in a row, programs that use the mount meanwhile, and their pause after each round.
+#[derive(Clone, Copy)]
+struct Size {
+    restarts: u64,
+    programs: usize,
+    pause: Duration,
+}
+
+/// Size of trials in `make test`: 64 programs without pauses would slow down every other test of a small machine.
+const SMALL: Size = Size { restarts: 6, programs: 16, pause: Duration::from_millis(300) };
+/// Size of trials in `make soak`.
+const LARGE: Size = Size { restarts: 100, programs: 64, pause: Duration::ZERO };
+/// Least number of demanded rounds that makes a trial large.
+const MANY: u64 = 200;
 /// Longest time between two restarts, in milliseconds.
 const BETWEEN: usize = 500;
 
 /// Environment variable with the folder that a program of the crowd uses.
 const USED: &str = "ESKER_TEST_USED";
+/// Environment variable with the pause of such a program in milliseconds.
+const PAUSE: &str = "ESKER_TEST_PAUSE";
 
 /// Fills a folder with all that programs need.
 fn fill(top: &Path) {
@@ -97,14 +107,15 @@ fn a_program_uses_a_mount_until_its_input_ends() {
     let before = look(&top, false);
     let (large, program) = (File::open(top.join("large")).expect("opening"), top.join("run/true"));
     println!("\nready");
-    let is_over = Arc::new(AtomicBool::new(false));
-    let over = Arc::clone(&is_over);
+    let pause =
+        std::env::var(PAUSE).expect("the pause").parse().map(Duration::from_millis).expect("a number");
+    let (input, end_of_input) = channel::<()>();
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        over.store(true, Ordering::SeqCst);
+        drop(input);
     });
     let mut rounds = 0;
-    while !is_over.load(Ordering::SeqCst) {
+    while end_of_input.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
         assert_eq!(look(&top, rounds % 2 == 1), before, "round {rounds}");
         let mut middle = [0; 4];
         large.read_exact_at(&mut middle, 4 << 20).expect("reading what was opened before");
@@ -119,7 +130,7 @@ fn a_program_uses_a_mount_until_its_input_ends() {
 struct Crowd(Vec<(Child, BufReader<ChildStdout>)>);
 
 impl Crowd {
-    fn gather(world: &TestEnv) -> Self {
+    fn gather(world: &TestEnv, size: Size) -> Self {
         let program = world.path("crowd");
         if !program.exists() {
             programs::copy(&std::env::current_exe().expect("this program"), &program);
@@ -128,12 +139,13 @@ impl Crowd {
             let mut command = world.person.command(&program);
             let test = "restarts::a_program_uses_a_mount_until_its_input_ends";
             command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(USED, world.mountpoint());
+            command.env(PAUSE, size.pause.as_millis().to_string());
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir("/");
             let mut child = command.spawn().expect("a program");
             let lines = BufReader::new(child.stdout.take().expect("its output"));
             (child, lines)
         };
-        let mut crowd = Self((0..PROGRAMS).map(start).collect());
+        let mut crowd = Self((0..size.programs).map(start).collect());
         for (_, lines) in &mut crowd.0 {
             line(lines, "ready").expect("a program that is ready");
         }
@@ -159,63 +171,78 @@ fn line(lines: &mut impl BufRead, start: &str) -> Option<String> {
     lines.lines().map_while(Result::ok).find_map(|line| Some(line.strip_prefix(start)?.to_owned()))
 }
 
-fn daemon(mounted: &Mounted<'_>) -> u32 {
-    let status =
-        mounted.wait_until("an answer", |status| status["pid"].is_u64() && status["state"] == "serving");
-    u32::try_from(status["pid"].as_u64().expect("a process id")).expect("a process id")
-}
-
-/// Kills the daemon and replaces it by `esker upgrade` in turns, while programs use the mount; returns how many rounds
+/// Kills the daemon and replaces it by that of another build in turns, while programs use the mount; returns how many rounds
 /// these made.
-fn restart(world: &TestEnv, mounted: &Mounted<'_>, number: u64, random: &mut Random) -> u64 {
-    let crowd = Crowd::gather(world);
-    for round in 0..number {
+fn restart(world: &TestEnv, mounted: &Mounted<'_>, size: Size, random: &mut Random) -> u64 {
+    let other = other_build(world);
+    let crowd = Crowd::gather(world, size);
+    for round in 0..size.restarts {
         // The moment of the restart is what is tried here; nothing is sent.
         let (_sender, nothing) = channel::<()>();
         let _ = nothing.recv_timeout(Duration::from_millis(random.below(BETWEEN) as u64));
-        let before = daemon(mounted);
+        let before = serving_daemon(mounted);
         if round % 2 == 1 {
-            let output = world.esker(&["upgrade", "--json"]).arg(world.mountpoint()).output().expect("esker");
-            assert!(output.status.success(), "{}\n{}", words(&output), world.logs());
+            // To and fro between two builds.
+            let program = if round % 4 == 1 { &other } else { world.program() };
+            let (outcome, reason) = upgrade(world, program);
+            assert_eq!(outcome, "upgraded", "{reason}\n{}", world.logs());
         } else {
             signal(before, Signal::KILL);
             wait_until_gone(before);
         }
-        assert_ne!(daemon(mounted), before);
+        assert_ne!(serving_daemon(mounted), before);
     }
     crowd.disperse()
 }
 
-/// Root and an ordinary user, each with a repository and an image, in turns. Each restart is a round of the soak; if
-/// 200 are demanded, as `make soak` does, each mount is restarted a hundred times in a row.
+/// A mount of a repository, and one of an image.
 #[test]
 fn soak_restarts() {
-    let mut soak = Soak::begin("soak_restarts");
+    soak("soak_restarts", |kind, (workshop, mirror), size, random| {
+        let world = &workshop.world;
+        let source = if kind == 0 { mirror.url(NAME) } else { image_with(world, 0, fill) };
+        let mounted = world.mount_of(&source, &[]);
+        let supervisor = supervisor_of(&mounted);
+        let used = restart(world, &mounted, size, random);
+        drop(mounted);
+        wait_until_gone(supervisor);
+        used
+    });
+}
+
+/// The process that writes a shared cache, and the broker of a node.
+#[test]
+fn soak_killed_writers_and_brokers() {
+    soak("soak_killed_writers_and_brokers", |kind, (workshop, mirror), size, _| match kind {
+        0 => kill_writers(&workshop.world, &mirror.url(NAME), size),
+        _ => kill_brokers(&workshop.world, &mirror.url(NAME), size),
+    });
+}
+
+/// Tries two kinds of restarts for root and for an ordinary user in turns. Each restart is a round of the soak.
+fn soak(name: &'static str, restart: impl Fn(usize, &(Workshop, Mirror), Size, &mut Random) -> u64) {
+    let mut soak = Soak::begin(name);
     let mut random = Random(soak.seed());
     let people = TestUser::all();
     let places: Vec<_> = people.iter().map(|person| publish(*person)).collect();
-    let in_a_row = (soak.demanded() / 2).clamp(RESTARTS, MANY_RESTARTS);
-    let least = 2 * people.len() as u64 * in_a_row;
+    let size = if soak.demanded() >= MANY { LARGE } else { SMALL };
+    let least = 2 * people.len() as u64 * size.restarts;
     let (mut restarts, mut used) = (0, 0);
     for kind in [0, 1].into_iter().cycle() {
-        for (workshop, mirror) in &places {
+        for place in &places {
             if !soak.goes_on_until(least) {
                 return soak.finish(&[
                     ("restarts", &restarts),
-                    ("in a row of one mount", &in_a_row),
-                    ("programs", &PROGRAMS),
+                    ("in a row", &size.restarts),
+                    ("programs", &size.programs),
                     ("their rounds", &used),
                 ]);
             }
-            let world = &workshop.world;
-            let source = if kind == 0 { mirror.url(NAME) } else { image_with(world, 0, fill) };
-            let mounted = world.mount_of(&source, &[]);
-            let supervisor = supervisor_of(&mounted);
-            used += restart(world, &mounted, in_a_row, &mut random);
-            restarts += in_a_row;
-            soak.count(in_a_row - 1);
-            drop(mounted);
-            wait_until_gone(supervisor);
+            let rounds = restart(kind, place, size, &mut random);
+            assert!(rounds > 0, "the programs did nothing");
+            used += rounds;
+            restarts += size.restarts;
+            soak.count(size.restarts - 1);
         }
     }
 }
@@ -233,55 +260,47 @@ fn publish(person: TestUser) -> (Workshop, Mirror) {
     (workshop, mirror)
 }
 
-/// The process that writes the shared cache is killed again and again; a mount that is its client takes over, and so on.
-#[test]
-fn no_call_fails_while_writers_of_the_cache_are_killed() {
-    for person in TestUser::all() {
-        let (workshop, mirror) = publish(person);
-        let world = &workshop.world;
-        let mounted = world.mount_of(&mirror.url(NAME), &[]);
-        let beside = Second::mount_of(world, &mirror.url(NAME), "second");
-        let crowd = Crowd::gather(world);
-        for _ in 0..RESTARTS {
-            let writer = || {
-                let both = [mounted.status(), beside.status()];
-                let writes = both.iter().find(|status| status["cache"]["writer"] == true);
-                writes.and_then(|status| u32::try_from(status["pid"].as_u64()?).ok())
-            };
-            let writer = Pace::PROCESS.until_some(PATIENCE, writer).expect("a writer");
-            signal(writer, Signal::KILL);
-            wait_until_gone(writer);
-        }
-        assert!(crowd.disperse() > 0);
+/// Kills the process that writes a shared cache again and again; a mount that is its client takes over. Returns how many
+/// rounds the programs made.
+fn kill_writers(world: &TestEnv, url: &str, size: Size) -> u64 {
+    let mounted = world.mount_of(url, &[]);
+    let beside = Second::mount_of(world, url, "second");
+    let crowd = Crowd::gather(world, size);
+    for _ in 0..size.restarts {
+        let writer = || {
+            let both = [mounted.status(), beside.status()];
+            let writes = both.iter().find(|status| status["cache"]["writer"] == true);
+            writes.and_then(|status| u32::try_from(status["pid"].as_u64()?).ok())
+        };
+        let writer = Pace::PROCESS.until_some(PATIENCE, writer).expect("a writer");
+        signal(writer, Signal::KILL);
+        wait_until_gone(writer);
     }
+    crowd.disperse()
 }
 
-/// The broker is killed and started again, as a service manager does it.
-#[test]
-fn no_call_fails_while_the_broker_is_killed() {
-    for person in TestUser::all() {
-        let (workshop, mirror) = publish(person);
-        let world = &workshop.world;
-        let mut broker = Broker::start(world);
-        let options = broker.options();
-        let mounted = world.mount_of(&mirror.url(NAME), &options.each_ref().map(String::as_str));
-        assert!(mounted.status()["cache"]["broker"].is_string());
-        let crowd = Crowd::gather(world);
-        for _ in 0..RESTARTS {
-            broker.kill();
-            broker = Broker::start(world);
-            let before = daemon(&mounted);
-            signal(before, Signal::KILL);
-            wait_until_gone(before);
-            assert_ne!(daemon(&mounted), before);
-        }
-        assert!(crowd.disperse() > 0);
+/// Kills the broker and starts it again, as a service manager does it, and then the daemon of a mount. Returns how many
+/// rounds the programs made.
+fn kill_brokers(world: &TestEnv, url: &str, size: Size) -> u64 {
+    let mut broker = Broker::start(world);
+    let options = broker.options();
+    let mounted = world.mount_of(url, &options.each_ref().map(String::as_str));
+    assert!(mounted.status()["cache"]["broker"].is_string());
+    let crowd = Crowd::gather(world, size);
+    for _ in 0..size.restarts {
+        broker.kill();
+        broker = Broker::start(world);
+        let before = serving_daemon(&mounted);
+        signal(before, Signal::KILL);
+        wait_until_gone(before);
+        assert_ne!(serving_daemon(&mounted), before);
     }
+    crowd.disperse()
 }
 
 /// Returns the process id of a mount's supervisor: the parent of its daemon.
 fn supervisor_of(mounted: &Mounted<'_>) -> u32 {
-    let status = fs::read_to_string(format!("/proc/{}/status", daemon(mounted))).expect("a process");
+    let status = fs::read_to_string(format!("/proc/{}/status", serving_daemon(mounted))).expect("a process");
     let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")).expect("its parent");
     parent.trim().parse().expect("a process id")
 }
