@@ -1,4 +1,4 @@
-//! Modules and libraries that anybody made: what they tell of themselves is of their own bytes, and telling it takes
+//! Modules and libraries of any origin: what they tell of themselves is of their own bytes, and telling it takes
 //! little memory however they refer to themselves.
 
 use std::ops::Range;

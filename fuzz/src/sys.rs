@@ -15,7 +15,7 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 fn count(change: isize) {
-    // While a thread ends its counters are gone, and nobody looks at them any more.
+    // While a thread ends its counters are gone, and are not read any more.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + change);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(held.get())));

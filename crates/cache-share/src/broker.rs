@@ -43,7 +43,7 @@ const USERS_MAX: usize = 4096;
 pub enum Readers {
     /// Every user of the node.
     #[default]
-    Everybody,
+    AllUsers,
     /// These users, members of these groups, and root.
     Only {
         /// Numbers of users.
@@ -185,7 +185,7 @@ impl Rules {
         let named = self.repositories.iter().map(|(name, readers)| (name.to_ascii_lowercase(), readers));
         named
             .chain([others])
-            .filter(|(_, readers)| **readers != Readers::Everybody)
+            .filter(|(_, readers)| **readers != Readers::AllUsers)
             .map(|(name, _)| name)
             .collect()
     }
@@ -199,7 +199,7 @@ impl Rules {
             None => (OTHERS.to_owned(), &self.others),
         };
         match readers {
-            Readers::Everybody => Ok(None),
+            Readers::AllUsers => Ok(None),
             Readers::Only { uids, gids } => {
                 let may = peer.uid == 0
                     || uids.contains(&peer.uid)

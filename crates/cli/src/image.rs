@@ -73,7 +73,7 @@ pub(crate) enum Trust {
     /// The repository that contains the image.
     Repository,
     /// No authentication.
-    Nobody,
+    None,
 }
 
 /// An image whose bytes can be read.
@@ -222,7 +222,7 @@ impl ImageNamed {
             ImageLocation::File(path) => Opened { image: Arc::new(self.file(path)?), trust: Trust::File },
             ImageLocation::Url(url) => {
                 let image = remote::open(url, (self.args.digest, offset), repository, settings)?;
-                let trust = if self.args.digest.is_some() { Trust::Digest } else { Trust::Nobody };
+                let trust = if self.args.digest.is_some() { Trust::Digest } else { Trust::None };
                 Opened { image: Arc::new(image), trust }
             }
             ImageLocation::Object(place, path) => {

@@ -260,7 +260,7 @@ impl SharedMemory {
     pub(crate) fn slot(self: &Arc<Self>, worker: usize) -> Slot {
         let worker = worker % SPARES;
         let index = self.spares[worker].take().unwrap_or_else(|| self.next_free());
-        let buffer = self.buffers.take(index as usize).expect("free because nobody else was given its index");
+        let buffer = self.buffers.take(index as usize).expect("free: no other thread has its index");
         let buffer = Some(buffer);
         Slot { memory: Arc::clone(self), worker, index, buffer, len: 0 }
     }

@@ -46,7 +46,7 @@ impl ImageTree {
 
     /// Returns an identifier made from the superblock: creation time, length and positions of all tables.
     ///
-    /// Different images hardly ever share one, but it gives no security: anyone can make two images with the
+    /// Different images hardly ever share one, but it gives no security: any user can make two images with the
     /// same fingerprint.
     pub fn fingerprint(&self) -> String {
         blake3::hash(&self.core.superblock.encode()).to_hex()[..32].to_owned()

@@ -64,7 +64,7 @@ impl Beneath {
         }
         let is_secret = facts.mode() & 0o004 == 0 && !matches!(*self.links, Links::All);
         if facts.nlink() > 1 && is_secret && facts.uid() != rustix::fs::fstat(&self.dir)?.st_uid {
-            let text = "it is a hard link to a file of another user, which not everybody may read";
+            let text = "it is a hard link to a file of another user, which not all users may read";
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
         Ok((file, facts))

@@ -147,7 +147,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("lock");
         let Locking::Taken(first) = FileLock::try_take(&path).unwrap() else {
-            panic!("nobody else is there")
+            panic!("no other process has it")
         };
         // A fork leaves a second descriptor of the same open file to the child.
         let copy = first.file.try_clone().unwrap();
@@ -211,7 +211,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("cache/lock");
         std::fs::create_dir(folder.path().join("cache")).unwrap();
-        let Locking::Taken(lock) = FileLock::try_take(&path).unwrap() else { panic!("nobody else is there") };
+        let Locking::Taken(lock) = FileLock::try_take(&path).unwrap() else {
+            panic!("no other process has it")
+        };
         assert!(!lock.is_lost_at(&path));
         assert!(!lock.is_lost_at(Path::new("/proc/no-such-file")), "another file system");
         std::fs::remove_dir_all(folder.path().join("cache")).unwrap();

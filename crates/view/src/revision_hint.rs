@@ -1,6 +1,6 @@
 //! Schedules checks for a new revision after a hint that one exists.
 //!
-//! Anyone may send hints. A hint only decides the time of the next check, and a check costs the servers one request;
+//! Every peer may send hints. A hint only decides the time of the next check, and a check costs the servers one request;
 //! after a false hint all hints are ignored for a while.
 
 use std::hash::{BuildHasher, RandomState};

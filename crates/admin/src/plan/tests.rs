@@ -77,7 +77,7 @@ fn files_that_may_have_changed_are_read() {
     let settled = facts(NOW.seconds - 100);
     let entry = published(&Settings::default(), &settled, b"stored");
     let file_index = remember(folder.path(), &settled, &entry);
-    let other = published(&Settings::default(), &settled, b"published by somebody else");
+    let other = published(&Settings::default(), &settled, b"published by another publisher");
     for (now, old) in [
         (facts(NOW.seconds - 99), Some(entry.clone())),
         (Facts { inode: 100, ..settled }, Some(entry.clone())),

@@ -116,7 +116,7 @@ mod tests {
         let reads = |device| DiskReads { requests: 1, device, working_set: Some(working_set) };
         assert!(reads(working_set / 2).is_void());
         assert!(!reads(working_set).is_void());
-        assert!(!DiskReads { working_set: None, ..reads(0) }.is_void(), "nobody knows");
+        assert!(!DiskReads { working_set: None, ..reads(0) }.is_void(), "the working set is unknown");
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Node {
     fn start(&mut self) {
         let readers = Readers::Only { uids: vec![ALICE], gids: vec![] };
         let rules =
-            Rules { repositories: [("secret.test".to_owned(), readers)].into(), others: Readers::Everybody };
+            Rules { repositories: [("secret.test".to_owned(), readers)].into(), others: Readers::AllUsers };
         let socket = self.folder.path().join("run/socket");
         make_run(&socket);
         let cache = self.folder.path().join("cache");
@@ -542,7 +542,7 @@ fn only_a_plain_url_of_one_repository_is_served() {
     assert!(name(&["http://h/a.test", "http://h/b.test"]).is_err());
     let rules = Rules {
         repositories: [("Secret.test".to_owned(), Readers::Only { uids: vec![], gids: vec![7] })].into(),
-        others: Readers::Everybody,
+        others: Readers::AllUsers,
     };
     let peer = |uid, gids: &[u32]| Peer { uid, gids: gids.to_vec() };
     assert_eq!(rules.cache_for("SECRET.test", &peer(5, &[5, 7])), Ok(Some("secret.test".to_owned())));

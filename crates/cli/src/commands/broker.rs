@@ -81,7 +81,7 @@ fn parse_rule(text: &str) -> Result<(String, Readers), String> {
 fn parse_readers(text: &str) -> Result<Readers, String> {
     let (mut uids, mut gids) = (Vec::new(), Vec::new());
     match text {
-        "all" => return Ok(Readers::Everybody),
+        "all" => return Ok(Readers::AllUsers),
         "none" => {}
         some => {
             for one in some.split(',') {
@@ -186,7 +186,7 @@ mod tests {
     fn access_rules_are_parsed() {
         let only = |uids: &[u32], gids: &[u32]| Readers::Only { uids: uids.to_vec(), gids: gids.to_vec() };
         assert_eq!(parse_rule("a.test=uid:1,gid:2,uid:3"), Ok(("a.test".to_owned(), only(&[1, 3], &[2]))));
-        assert_eq!(parse_readers("all"), Ok(Readers::Everybody));
+        assert_eq!(parse_readers("all"), Ok(Readers::AllUsers));
         assert_eq!(parse_readers("none"), Ok(only(&[], &[])));
         for bad in ["", "uid", "uid:root", "uid:-1", "user:1", "uid:1,", "all,none"] {
             assert!(parse_readers(bad).is_err(), "{bad:?} was taken for a rule");

@@ -36,7 +36,7 @@ impl Trust {
             Self::File => "file",
             Self::Digest => "digest",
             Self::Repository => "repository",
-            Self::Nobody => "no",
+            Self::None => "no",
         }
     }
 }

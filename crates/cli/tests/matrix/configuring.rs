@@ -211,7 +211,7 @@ fn a_name_is_enough_where_cernvm_fs_is_configured() {
         let asked = |mirror: &Mirror| mirror.requests().len();
         let proxies = site.proxies.each_ref().map(asked);
         assert!(proxies[0] + proxies[1] > 0 && proxies[2] == 0, "{proxies:?}");
-        assert_eq!(asked(&world.mirror) + asked(&site.second), 0, "somebody went around the proxies");
+        assert_eq!(asked(&world.mirror) + asked(&site.second), 0, "a request went around the proxies");
     }
 }
 
@@ -238,21 +238,21 @@ fn auto_means_the_proxy_of_the_environment() {
     let [own, configured, fallback] = &site.proxies;
     let named = |proxy: &Mirror| format!("http://127.0.0.1:{}", proxy.port());
     site.write("/etc/cvmfs/config.d/full.test.local", "CVMFS_HTTP_PROXY=auto\nCVMFS_FALLBACK_PROXY=\n");
-    let nobody = "http://127.0.0.1:1";
+    let absent = "http://127.0.0.1:1";
     let output =
-        configured_with(&site, &[("http_proxy", &named(own)), ("https_proxy", nobody), ("no_proxy", "*")]);
+        configured_with(&site, &[("http_proxy", &named(own)), ("https_proxy", absent), ("no_proxy", "*")]);
     assert!(output.status.success() && output.stderr.is_empty(), "{}", words(&output));
     assert!(!own.requests().is_empty());
     assert!(site.world.mirror.requests().is_empty() && site.second.requests().is_empty(), "around the proxy");
     // Without it `auto` is reported and left out, and the other configured proxies are used.
     let line = format!("CVMFS_HTTP_PROXY='auto;{}'\n", named(configured));
     site.write("/etc/cvmfs/config.d/full.test.local", &line);
-    let output = configured_with(&site, &[("https_proxy", nobody), ("HTTP_PROXY", nobody)]);
+    let output = configured_with(&site, &[("https_proxy", absent), ("HTTP_PROXY", absent)]);
     assert!(output.status.success() && words(&output).contains("`auto` is left out"), "{}", words(&output));
     assert!(!configured.requests().is_empty() && fallback.requests().is_empty());
     // Where proxies are configured by name the environment's is not used.
     site.write("/etc/cvmfs/config.d/full.test.local", "CVMFS_HTTP_PROXY=DIRECT\nCVMFS_FALLBACK_PROXY=\n");
-    let output = configured_with(&site, &[("http_proxy", nobody), ("all_proxy", nobody)]);
+    let output = configured_with(&site, &[("http_proxy", absent), ("all_proxy", absent)]);
     assert!(output.status.success() && output.stderr.is_empty(), "{}", words(&output));
     assert!(!site.world.mirror.requests().is_empty());
 }

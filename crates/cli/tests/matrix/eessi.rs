@@ -152,7 +152,7 @@ fn a_stand_in_for_eessi_works_behind_a_proxy() {
     workshop.json(&["publish", NAME, &workshop.tree()]);
     for person in TestUser::all() {
         let site = Site::new(person, &workshop);
-        assert!(asked_directly(&site.server).contains(" 403 "), "anybody may ask the server");
+        assert!(asked_directly(&site.server).contains(" 403 "), "the server refuses no client");
         let output = site.run("true", &[]);
         let said = words(&output);
         assert!(!output.status.success() && said.contains("setup --import"), "{said}");
@@ -167,7 +167,7 @@ fn a_stand_in_for_eessi_works_behind_a_proxy() {
         let tool = format!("source {version}/init/bash; tool; echo $EESSI_VERSION");
         let expected = format!("tool for {} with its base\n2023.06\n", std::env::consts::ARCH);
         site.says(&tool, &[], &expected);
-        assert!(site.proxy.answered() > 0, "nobody asked the proxy");
+        assert!(site.proxy.answered() > 0, "no request went to the proxy");
         let all: String = architectures().iter().map(|architecture| format!("{architecture}\n")).collect();
         for part in ["software", "compat"] {
             site.says(&format!("ls {version}/{part}/linux"), &[], &all);

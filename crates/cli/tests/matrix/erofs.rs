@@ -70,7 +70,7 @@ fn known_names_stay_readable_after_the_daemon_ends() {
     assert_eq!(fs::read(mounted.path("data/exactly64k")).expect("it is known"), known);
     let error = open.read_to_end(&mut Vec::new()).expect_err("not all of it is known");
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
-    let error = fs::read(mounted.path("nested/f0")).expect_err("nobody tells");
+    let error = fs::read(mounted.path("nested/f0")).expect_err("no answer");
     assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN));
     drop(open);
     let output = world.esker(&["umount"]).arg(world.mountpoint()).output().expect("running esker");

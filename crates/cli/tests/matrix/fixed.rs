@@ -43,7 +43,7 @@ fn a_fixed_mount_stays_at_its_revision_and_reads_exactly() {
             assert_eq!((&status["fixed"], &status["revision"]), (&true.into(), &1.into()), "{status:#}");
             let shown_with = if person.is_root() { "overlay" } else { "fuse" };
             assert_eq!(status["shown_with"], shown_with, "only root may put overlays over the mounts of all");
-            assert_eq!(looks(), before, "nobody looks for a new revision");
+            assert_eq!(looks(), before, "the mount looks for no new revision");
             drop(mounted);
             assert_shows(&world.mount(&TTL), &world, "v2");
         }

@@ -94,7 +94,7 @@ impl Notifier {
     }
 
     fn stream(&self) -> TcpStream {
-        self.streams.recv_timeout(PATIENCE).expect("somebody who listens")
+        self.streams.recv_timeout(PATIENCE).expect("a client that listens")
     }
 }
 

@@ -238,7 +238,7 @@ fn waiting_for_an_unreachable_server_is_bounded() {
     assert_eq!(mounted.status()["image"]["authenticated"], "digest");
     reader.world.mirror.leave();
     let start = Instant::now();
-    let error = mounted.does(|| fs::read(mounted.path("sub/b"))).expect_err("nobody answers");
+    let error = mounted.does(|| fs::read(mounted.path("sub/b"))).expect_err("no answer");
     assert_eq!(error.raw_os_error(), Some(libc::EIO));
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
     reader.world.mirror.come_back();

@@ -50,7 +50,7 @@ fn a_recorded_start_is_prefetched_to_its_end() {
         let image = image(&world);
         let first = world.mount_of(&image, options);
         start(&first, 0..KNOWN_BY);
-        assert!(count(&first, "READ") < ask.reads / 2, "nobody knew what comes");
+        assert!(count(&first, "READ") < ask.reads / 2, "nothing was prefetched");
         start(&first, KNOWN_BY..FILES);
         drop(first);
 
@@ -61,7 +61,7 @@ fn a_recorded_start_is_prefetched_to_its_end() {
         start(&again, KNOWN_BY..FILES);
         // Dentries that the kernel drops are looked up once more.
         let asked = count(&again, ask.names) - before;
-        assert!(asked < ask.reads / 10, "{asked} names were asked for that somebody had asked for");
+        assert!(asked < ask.reads / 10, "{asked} names were asked for twice");
         // Unmounting proves that it has ended.
         drop(again);
 
@@ -131,7 +131,7 @@ fn a_replayer_prefetches_for_a_command_in_its_own_namespaces() {
             // Some steps are kept back, to see whether the program comes by.
             reads(options, KNOWN_BY, FILES * 9 / 10);
             let alone = reads(&[options, &["--no-prefetch"]].concat(), KNOWN_BY, 0);
-            assert!(alone < FILES / 2, "{person:?} {options:?}: {alone} without anybody");
+            assert!(alone < FILES / 2, "{person:?} {options:?}: {alone} without a replay");
         }
     }
 }
@@ -170,7 +170,7 @@ fn an_image_carries_recorded_start_up_reads() {
         assert_eq!(fs::read(&image).expect("the image"), before);
         let mounted = world.mount_of(&image, options);
         start(&mounted, 0..KNOWN_BY);
-        assert!(count(&mounted, "READ") < ask.reads / 2, "nobody knows what comes");
+        assert!(count(&mounted, "READ") < ask.reads / 2, "nothing was prefetched");
     }
 }
 
@@ -221,7 +221,7 @@ fn names_are_prefetched_for_a_program_without_history() {
             workshop.world.empty_cache();
             let alone = workshop.world.mount_of(&url, &[options, &["--no-prefetch"]].concat());
             visit(&alone, 0..ALL);
-            assert!(count(&alone, "LOOKUP") > 3 * ALL as u64, "nobody went ahead");
+            assert!(count(&alone, "LOOKUP") > 3 * ALL as u64, "nothing was prefetched");
         }
     }
 }

@@ -56,7 +56,7 @@ fn a_repository_appears_at_first_access() {
         wait $all
         grep -c " /cvmfs/$NAME fuse.esker " /proc/mounts
         for none in nothing a.b.example.org .hidden; do ! ls "/cvmfs/$none" 2>/dev/null; done
-        # What nobody uses goes, and comes back.
+        # An unused mount goes, and comes back.
         kill -USR1 $automount
         until ! grep -q " /cvmfs/$NAME fuse.esker " /proc/mounts; do kill -0 $automount; read -t 0.05 <> <(:) || :; done
         stat -c %F "/cvmfs/$NAME/." >/dev/null && echo back

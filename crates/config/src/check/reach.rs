@@ -62,7 +62,7 @@ pub(super) fn check(
         keys,
         blacklist: list.map_or_else(Blacklist::default, |text| Blacklist::parse(&text)),
     };
-    let asked = everybody(&servers);
+    let asked = proxies_and_servers(&servers);
     let (sender, receiver) = mpsc::channel();
     for (at, one) in asked.iter().enumerate() {
         let (sender, servers, trust) = (sender.clone(), one.servers.clone(), trust.clone());
@@ -89,7 +89,7 @@ pub(super) fn check(
 }
 
 /// Returns every proxy with all servers behind it, and every server behind all proxies.
-fn everybody(servers: &Servers) -> Vec<Asked> {
+fn proxies_and_servers(servers: &Servers) -> Vec<Asked> {
     let mut asked = Vec::new();
     for (parameter, proxies) in
         [("CVMFS_HTTP_PROXY", &servers.proxies), ("CVMFS_FALLBACK_PROXY", &servers.fallback)]

@@ -24,7 +24,7 @@ pub(super) enum IdMap {
     /// Only the user of this process: all that an ordinary user may map.
     Ourselves,
     /// All users, which only root may map.
-    Everybody,
+    AllUsers,
 }
 
 impl IdMap {
@@ -32,7 +32,7 @@ impl IdMap {
         let child = child.as_raw_nonzero();
         let write = |file: &str, text: &str| fs::write(format!("/proc/{child}/{file}"), text);
         let (uids, gids) = match self {
-            Self::Everybody => ("0 0 4294967295".to_owned(), "0 0 4294967295".to_owned()),
+            Self::AllUsers => ("0 0 4294967295".to_owned(), "0 0 4294967295".to_owned()),
             Self::Ourselves => {
                 // The group map may be written by an ordinary user only once setgroups is off.
                 write("setgroups", "deny")?;

@@ -146,7 +146,7 @@ fn mount_empty(path: impl Arg) -> rustix::io::Result<()> {
 /// Makes the overlay in a user namespace, and mounts it for all users.
 fn in_namespace(tree: &Path, mountpoint: &Path, source: &str) -> io::Result<()> {
     let (tree, source) = (CString::new(tree.as_os_str().as_bytes())?, CString::new(source)?);
-    let made = made_in_namespace(IdMap::Everybody, || {
+    let made = made_in_namespace(IdMap::AllUsers, || {
         // The tree becomes the working directory and the empty folder the root, so that both have names without a
         // separator of layers.
         chdir(&*tree)?;

@@ -156,8 +156,8 @@ on_all_kernels! {
         let open = File::open(mounted.path("dir/changes")).expect("open");
         assert!(mounted.tree.is_held("dir/same") && mounted.tree.is_held("dir/changes"));
         mounted.tree.notify(&["same", "changes"].map(|n| mounted.tree.name_change(&format!("dir/{n}"))));
-        assert!(until(PATIENCE, || !mounted.tree.is_held("dir/same")), "nobody holds it: it is forgotten");
-        assert!(mounted.tree.is_held("dir/changes"), "somebody holds it");
+        assert!(until(PATIENCE, || !mounted.tree.is_held("dir/same")), "forgotten, because no program holds it");
+        assert!(mounted.tree.is_held("dir/changes"), "kept, because a program holds it");
         drop(open);
         mounted.tree.notify(&[mounted.tree.name_change("dir/changes")]);
         assert!(until(PATIENCE, || !mounted.tree.is_held("dir/changes")));

@@ -63,7 +63,7 @@ fn others_are_served(mounted: &Mounted, files: usize, others: impl Fn()) {
     hang(mounted, Call::Read, files);
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| read_all(mounted, files));
-        assert!(until(PATIENCE, || mounted.session.counters().hired > 0), "nobody was hired");
+        assert!(until(PATIENCE, || mounted.session.counters().hired > 0), "no worker was hired");
         rustix::fs::statvfs(mounted.root()).expect("statfs");
         fs::metadata(mounted.path("known")).expect("known attributes");
         others();

@@ -281,14 +281,14 @@ on_all_kernels! {
             std::thread::scope(|scope| {
                 let callers: Vec<_> = (0..CALLERS).map(|_| scope.spawn(ask)).collect();
                 for caller in callers {
-                    let error = caller.join().expect("joined").expect_err("nobody answers");
+                    let error = caller.join().expect("joined").expect_err("no answer");
                     assert_eq!(error.raw_os_error(), Some(libc::EIO), "{call:?}");
                 }
             });
             let took = since.elapsed();
             let calls = mounted.tree.script().calls(call, path);
             assert!(calls > CALLERS / 2, "{call:?}: they asked one after the other: {calls}");
-            assert!(took < DEADLINE * CALLERS as u32 / 3, "{call:?}: {took:?} for {calls} who asked");
+            assert!(took < DEADLINE * CALLERS as u32 / 3, "{call:?}: {took:?} for {calls} requests");
             // An attempt of later is a new one.
             mounted.tree.script().clear(call, path);
             mounted.tree.script().resume(call);
@@ -325,7 +325,7 @@ on_all_kernels! {
         task.kill();
         let took = task.ends_within();
         assert!(took < Duration::from_secs(1), "gone after {took:?}");
-        assert!(until(PATIENCE, || mounted.session.counters().waiting == 0), "nobody is waited for any longer");
+        assert!(until(PATIENCE, || mounted.session.counters().waiting == 0), "no request waits any longer");
     }
 
     fn a_killed_page_fault_does_not_delay_the_unmount(kernel: KernelMask) {
@@ -334,7 +334,7 @@ on_all_kernels! {
         task.kill();
         let took = task.ends_within();
         assert!(took < Duration::from_secs(1), "gone after {took:?}");
-        assert!(until(PATIENCE, || mounted.session.counters().waiting == 0), "nobody is waited for any longer");
+        assert!(until(PATIENCE, || mounted.session.counters().waiting == 0), "no request waits any longer");
         mounted.tree.script().resume(Call::Read);
     }
 
@@ -354,7 +354,7 @@ on_all_kernels! {
         let failing = Action::Fail(ErrorKind::Unavailable);
         let mounted = mounted_with(kernel, deadlines, Call::Read, "dir/file", failing);
         let mut task = Task::new("hidden-read", &mounted.path("dir/file"));
-        assert!(is_root() || fs::read(format!("/proc/{}/maps", task.pid())).is_err(), "root sees everybody");
+        assert!(is_root() || fs::read(format!("/proc/{}/maps", task.pid())).is_err(), "root sees all processes");
         assert!(mounted.tree.script().until_called(Call::Read, "dir/file", 1, PATIENCE));
         assert_eq!(task.line("error "), libc::EIO.to_string());
         assert!(is_root() || mounted.tree.script().calls(Call::Read, "dir/file") >= 3, "asked again");

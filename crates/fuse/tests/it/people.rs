@@ -20,7 +20,7 @@ use crate::sys;
 
 const NOBODY: u32 = 65_534;
 
-/// A copy of this program that anyone may run, in a folder that anyone may use.
+/// A copy of this program that all users may run, in a folder that all users may enter.
 fn for_everyone() -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o1777)).expect("permissions");

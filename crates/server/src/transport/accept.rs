@@ -114,7 +114,7 @@ pub(crate) async fn slot(
         }
         transport.connections.cut_most(client, transport.limits.connections);
     };
-    slot.expect("there is a slot because nobody closes the semaphore")
+    slot.expect("there is a slot because the semaphore is never closed")
 }
 
 #[cfg(test)]

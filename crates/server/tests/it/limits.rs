@@ -83,7 +83,7 @@ fn a_full_server_answers_every_client_once() {
 fn a_full_server_disconnects_clients_without_a_request() {
     let repository = FULL.unpack();
     let server = start(&repository, Limits { connections: 1, ..patient() });
-    // More than may be connected without asking, and as many that ask half; each is there before the one who asks.
+    // More than may be connected without asking, and as many that ask half; each is there before the client that asks.
     let mut silent: Vec<_> = (0..4 * PENDING_MIN).map(|_| server.client()).collect();
     for client in silent.iter_mut().skip(2 * PENDING_MIN) {
         client.send(b"GET / HTTP/1.1\r\nHo");

@@ -69,7 +69,7 @@ fn files_are_served_with_tls_and_a_renewed_certificate_is_used() {
     assert!(
         answer.starts_with(b"HTTP/1.1 200 OK\r\n") && answer.ends_with(&repository.read(".cvmfspublished"))
     );
-    // Someone who speaks no TLS is disconnected.
+    // A client that speaks no TLS is disconnected.
     let mut plain = server.client();
     plain.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n");
     let mut alert = Vec::new();

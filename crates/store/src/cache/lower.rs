@@ -206,7 +206,7 @@ impl Tier {
         let me = rustix::process::geteuid().as_raw();
         let users = |owner| vec![0, lower.root, me, owner];
         if lower.form == LowerForm::Alien {
-            let folder = Folder::walk(&lower.folder, |_| Writers::Anybody)?;
+            let folder = Folder::walk(&lower.folder, |_| Writers::AllUsers)?;
             return Ok(Self { place, folder, layout: Layout::CernVmFs, alien: Some(Alien::new()) });
         }
         let folder = Folder::walk(&lower.folder, |owner| Writers::WithGroups(users(owner)))?;

@@ -114,7 +114,7 @@ mod tests {
             for place in [0, 1, u32::MAX - 1, u32::MAX] {
                 assert_eq!(ring.order(place)[0] as usize, responsible(urls, place), "{place:08x} of {count}");
             }
-            assert_eq!(ring.order(7).len(), count, "everybody comes once");
+            assert_eq!(ring.order(7).len(), count, "each proxy comes once");
         }
     }
 

@@ -173,7 +173,7 @@ mod tests {
         assert!(matches!(skipped(&answer(200, &[]), &plain, 7), Some(Ok(7))));
         let part = answer(206, &[("content-range", "bytes 7-99/*")]);
         assert!(matches!(skipped(&part, &plain, 7), Some(Ok(0))));
-        assert!(matches!(skipped(&part, &plain, 0), Some(Err(Cause::Broken(_)))), "nobody asked for a part");
+        assert!(matches!(skipped(&part, &plain, 0), Some(Err(Cause::Broken(_)))), "no part was requested");
     }
 
     #[test]

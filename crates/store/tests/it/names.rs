@@ -65,7 +65,7 @@ fn a_name_is_resolved_again_after_its_ttl() {
     (servers.dns.least_ttl, servers.dns.longest_ttl) = (Duration::ZERO, Duration::from_millis(10));
     let source = connect(&rig.engine, servers).unwrap();
     let store = rig.store(source.clone());
-    assert!(bytes(&store, &objects[0].wanted).is_err(), "nobody listens there");
+    assert!(bytes(&store, &objects[0].wanted).is_err(), "no server listens there");
     tell(&names, &[Ipv4Addr::LOCALHOST]);
     let read = objects.iter().position(|object| bytes(&store, &object.wanted).is_ok());
     assert!(read.is_some(), "{:?}", source.network().route);

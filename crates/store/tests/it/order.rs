@@ -108,7 +108,7 @@ fn a_silent_or_broken_geo_api_changes_and_delays_nothing() {
         assert_eq!(asked, [2, 0, 0], "{answer:?}");
         let name = net.mirrors[0].requests().into_iter().find(|request| is_question(&request.path));
         let name = name.map(|request| request.path.split('/').nth(5).unwrap_or_default().to_owned());
-        assert!(name.is_some_and(|name| name.len() == 32), "a name of its own for each who asks directly");
+        assert!(name.is_some_and(|name| name.len() == 32), "each direct client has its own name");
     }
     // Silence: everything is read before the wait for the answer times out. The query is sent
     // beside the reads and may reach its server after the last of them.

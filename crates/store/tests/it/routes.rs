@@ -65,7 +65,7 @@ fn at(mirror: &Mirror) -> String {
 }
 
 /// An address without a listener.
-fn nobody() -> String {
+fn absent_proxy() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
@@ -107,7 +107,7 @@ fn requests_go_through_a_proxy_of_the_first_group_that_answers() {
     let (mut net, mirrors) = Net::of(&objects, 3);
     let [near, far, origin] = &mirrors[..] else { panic!("three mirrors") };
     net.servers.urls = vec![origin.url("repo")];
-    net.proxies(&format!("{}|{};{}", nobody(), at(near), at(far)));
+    net.proxies(&format!("{}|{};{}", absent_proxy(), at(near), at(far)));
     net.reads(&objects[..2]);
     assert_eq!((near.requests().len(), far.requests().len(), origin.requests().len()), (2, 0, 0));
     let host = format!("127.0.0.1:{}", origin.port());
@@ -182,7 +182,7 @@ fn errors_of_a_proxy_are_distinguished_from_those_of_the_server() {
     let objects = objects(1);
     let (mut net, mirrors) = Net::of(&objects, 1);
     net.servers.urls = vec!["http://origin.invalid/repo".to_owned()];
-    net.proxies(&nobody());
+    net.proxies(&absent_proxy());
     let store = net.rig.store(net.source());
     let error = bytes(&store, &objects[0].wanted).unwrap_err();
     assert_eq!((error.blame(), error.may_pass()), (esker_store::Blame::Proxy, true), "{error}");

@@ -151,6 +151,6 @@ fn a_mirror_breaks_and_holds_connections() {
     let port = mirror.port();
     mirror.stop();
     assert_eq!(waiting.reader.read_to_end(&mut Vec::new()).unwrap_or(0), 0, "nothing follows");
-    assert!(started.elapsed() < Duration::from_secs(30), "stopping lets everybody go");
+    assert!(started.elapsed() < Duration::from_secs(30), "stopping ends all connections");
     TcpStream::connect(("127.0.0.1", port)).expect_err("a stopped mirror refuses");
 }

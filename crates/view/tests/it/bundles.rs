@@ -350,7 +350,7 @@ fn a_false_bundle_fetches_no_more_than_its_budget() {
     let first: Vec<String> = asked.iter().take(3).collect();
     assert_eq!(first, ["/.cvmfsbundle-trigger", "/lie0", "/lie1"]);
     read(&view, "/other");
-    assert_eq!(asked.recv().unwrap(), "/.cvmfsbundle-other", "who knows what is in it");
+    assert_eq!(asked.recv().unwrap(), "/.cvmfsbundle-other", "its content is unknown");
     let more = until_probed(&view, &asked);
     assert_eq!(more, [""; 0], "400 MiB are under way or unread, and nothing was read");
 }

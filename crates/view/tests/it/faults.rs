@@ -63,7 +63,7 @@ fn calls_that_wait_for_one_catalog_share_its_fetch_and_block_no_others() {
     }
     setup.gate.wait_for_waiter(nested);
     view.find(b"/perm/m0644", LastLink::Keep).unwrap();
-    assert!(answers.try_recv().is_err(), "nobody was answered yet");
+    assert!(answers.try_recv().is_err(), "no request was answered yet");
     setup.gate.open(nested);
     for _ in 0..20 {
         answers.recv().unwrap().unwrap();

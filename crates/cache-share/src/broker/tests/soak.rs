@@ -335,7 +335,7 @@ fn soak_broker_kill_nine_full_disk() {
     let report = CacheFolder::open(&cache, QUOTA).and_then(|mut folder| folder.report());
     assert_eq!(requests(), first, "pinned objects were fetched again: {kills} kills, {report:?}");
     assert!(kills > 0 && (fillings > 0) == disk.mounted);
-    assert!(!disk.mounted || failures > 0, "the disk was never full when somebody wrote");
+    assert!(!disk.mounted || failures > 0, "the disk was never full when a writer wrote");
     let (reads, fetched) = (*readers.reads.lock(), mirror.count(|path| path.contains("/data/")));
     drop(readers);
     drop(broker);

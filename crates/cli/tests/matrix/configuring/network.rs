@@ -36,7 +36,7 @@ fn network_parameters_act_on_the_requests_of_mounts() {
         let site = Site::new(person);
         site.reads("", &FILES[2..]);
         for field in ["cvmfs-info", "x-cvmfs-uid", "x-cvmfs-site"] {
-            assert_eq!(told(&site.proxies, field), BTreeSet::new(), "nobody asked for {field}");
+            assert_eq!(told(&site.proxies, field), BTreeSet::new(), "{field} was asked for");
         }
         let site = Site::new(person);
         site.reads(

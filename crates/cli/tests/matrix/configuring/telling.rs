@@ -92,7 +92,7 @@ fn fail_overs_are_written_to_the_system_log() {
         let site = Site::new(person);
         let path = site.world.path("log");
         let system = UnixDatagram::bind(&path).expect("a socket");
-        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("for everybody");
+        fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("for all users");
         system.set_read_timeout(Some(PATIENCE)).expect("a time limit");
         let gone = site.proxies.each_ref().map(|proxy| format!("127.0.0.1:{}", proxy.port()));
         let fail_over = |lines: &str| {

@@ -388,7 +388,7 @@ fn is_gone_ahead_of(images: &Images, stored: u64) {
     images.is_released();
 
     let alone = reads(known_by, &["--no-prefetch"]);
-    assert!(has_read() < stored * 8 / 10, "nobody should go ahead");
+    assert!(has_read() < stored * 8 / 10, "no node should go ahead");
     alone.end();
     images.is_released();
 }

@@ -118,14 +118,14 @@ fn reads_continue_without_a_cache_on_a_hanging_disk() {
         let asked = asked_meanwhile(&client, &mount);
         (reads.join().expect("no panic"), asked, mounts.join().expect("no panic"))
     });
-    assert!(number(&mount, "hired") > hired, "nobody waited for the disk: {:#}", mount.status());
+    assert!(number(&mount, "hired") > hired, "no worker waited for the disk: {:#}", mount.status());
     assert_eq!(read, 0, "the disk did not hang");
     let (outcome, cold) = timed(|| client.try_new(&mount));
     println!("{READERS} reads ended after {warm:?}; of a new file {outcome:?} after {cold:?}");
     println!("statfs, stat, ls, status, doctor: {asked:?}; a mount: {refused:?} after {mounted:?}");
     assert!(outcome.is_err(), "a new file was read although nothing can be kept");
     assert!(warm < SWITCHED && cold < SWITCHED && asked.iter().all(|took| *took < SWITCHED));
-    assert!(refused.is_some(), "nobody lets it in");
+    assert!(refused.is_some(), "the mount refuses it");
     drop(frozen);
     let start = Instant::now();
     while read_all(&client, &mount, 0..READERS).0 < READERS {

@@ -54,7 +54,7 @@ fn daemon(mount: &Mount<'_>) -> Pid {
 fn bounded(client: &Client, mount: &Mount<'_>) -> [Duration; 2] {
     let (_, warm) = timed(|| client.read_old(mount));
     let (outcome, cold) = timed(|| client.try_new(mount));
-    let error = outcome.expect_err("nobody fetches it");
+    let error = outcome.expect_err("no peer fetches it");
     println!("a read ended after {cold:?} with {error}");
     assert!(warm < SWITCHED && cold < SILENT + SWITCHED, "{warm:?} {cold:?}");
     let told = mount.status()["errors"].to_string();
@@ -98,7 +98,7 @@ fn frozen_writer() -> String {
         (tries.join().expect("no panic"), read)
     });
     let (refused, took) = tries;
-    let words = refused.expect("nobody lets it in");
+    let words = refused.expect("the mount refuses it");
     assert!(words.contains(&writer.as_raw_nonzero().to_string()), "the writer is not named: {words}");
     drop(frozen);
     let back = until("a read", || client.try_new(&second).is_ok());

@@ -26,7 +26,7 @@ pub(super) enum Writers {
     /// These users, and the groups of their files: the reference client makes its cache folder `0770`.
     WithGroups(Vec<u32>),
     /// Any user.
-    Anybody,
+    AllUsers,
 }
 
 impl Writers {
@@ -35,7 +35,7 @@ impl Writers {
         let (owners, forbidden) = match self {
             Writers::Only(owners) => (owners, 0o022),
             Writers::WithGroups(owners) => (owners, 0o002),
-            Writers::Anybody => return None,
+            Writers::AllUsers => return None,
         };
         if !owners.contains(&facts.st_uid) {
             return Some(format!("belongs to user {}", facts.st_uid));
@@ -167,7 +167,7 @@ mod tests {
             assert!(problem.contains("chmod go-w"), "{problem}");
             let group = Folder::walk(&inner, |owner| Writers::WithGroups(vec![0, me(), owner]));
             assert_eq!(group.is_ok(), writable == 0o775);
-            Folder::walk(&inner, |_| Writers::Anybody).unwrap();
+            Folder::walk(&inner, |_| Writers::AllUsers).unwrap();
             mode(&path, 0o755);
         }
         // In a sticky folder only the owner can exchange an entry.
