@@ -54,6 +54,8 @@ impl Drop for Second<'_> {
         let output = self.world.esker(&["umount"]).arg(&self.mountpoint).output().expect("running esker");
         if !std::thread::panicking() {
             assert!(output.status.success(), "{}", words(&output));
+            // The next second mount of this world makes it again.
+            fs::remove_dir(&self.mountpoint).expect("an empty folder");
         }
     }
 }
