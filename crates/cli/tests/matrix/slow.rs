@@ -134,6 +134,10 @@ fn reads_of_withheld_objects_delay_no_other_reader() {
             std::thread::scope(|scope| {
                 wait_for_what_is_withheld(scope, TestUser::ordinary(), &mounted.path("slow"));
                 rule.wait_for_hits(16);
+                // All of them, because a read with as many others before it as behind it would wait longest.
+                mounted.wait_until("the withheld reads", |status| {
+                    status["waiting"].as_u64().is_some_and(|waiting| waiting >= WITHHELD)
+                });
                 for at in 0..READERS / 4 {
                     let since = Instant::now();
                     let path = mounted.path(&format!("slow/small{at}"));

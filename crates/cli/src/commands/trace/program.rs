@@ -5,8 +5,7 @@ use std::io::{self, PipeReader, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use esker_run::{Received, die_by, give_signals_back, take_signals};
@@ -27,8 +26,49 @@ const SIGNALS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQ
 pub(super) struct Program {
     /// Becomes readable with a signal.
     signals: PipeReader,
-    /// The command, which gets the signals; 0 before it runs.
-    child: Arc<AtomicI32>,
+    receiver: Arc<Receiver>,
+}
+
+/// Passes signals of this process to the command.
+#[derive(Default)]
+struct Receiver(Mutex<Target>);
+
+#[derive(Default)]
+struct Target {
+    /// The command, while it runs.
+    child: Option<Pid>,
+    /// The last signal that came while no command ran.
+    pending: Option<i32>,
+}
+
+impl Receiver {
+    fn lock(&self) -> MutexGuard<'_, Target> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes a signal to the command, or keeps it. The terminal sends it to both.
+    fn receive(&self, received: Received) {
+        let mut target = self.lock();
+        let Some(pid) = target.child else {
+            target.pending = Some(received.signal);
+            return;
+        };
+        if let (Some(signal), false) = (Signal::from_named_raw(received.signal), received.from_kernel) {
+            // It may have ended.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Starts the command. A signal that comes meanwhile waits for it; one that came before ends this process.
+    fn start(&self, command: &mut Command) -> io::Result<Child> {
+        let mut target = self.lock();
+        if let Some(signal) = target.pending {
+            die_by(signal);
+        }
+        let child = command.spawn()?;
+        target.child = Some(Pid::from_child(&child));
+        Ok(child)
+    }
 }
 
 /// Outcome of the traced program.
@@ -65,15 +105,15 @@ impl Program {
     /// Takes the signals; called before other threads start.
     pub(super) fn prepare() -> Result<Self, Failure> {
         let (signals, writer) = io::pipe().context(Kind::Failed, "can't make a pipe")?;
-        let child = Arc::new(AtomicI32::new(0));
-        let theirs = child.clone();
+        let receiver = Arc::<Receiver>::default();
+        let receives = receiver.clone();
         take_signals(&SIGNALS, move |received| {
-            pass_on(received, theirs.load(Ordering::Relaxed));
+            receives.receive(received);
             // A full pipe is readable, too.
             let _ = (&writer).write(&[0]);
         })
         .context(Kind::Failed, "can't handle signals")?;
-        Ok(Self { signals, child })
+        Ok(Self { signals, receiver })
     }
 
     /// Runs the command until it ends.
@@ -87,18 +127,18 @@ impl Program {
         let began = Instant::now();
         let mut command_line = Command::new(program);
         give_signals_back(command_line.args(arguments));
-        let mut child = command_line.spawn().map_err(|error| {
+        let mut child = self.receiver.start(&mut command_line).map_err(|error| {
             let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
             Failure::failed(format!("can't start {}: {error}", program.display())).with_code(code)
         })?;
-        self.child.store(i32::try_from(child.id()).unwrap_or(0), Ordering::Relaxed);
-        let has_ended = wait_for_end(&child);
+        let cannot_wait = "can't wait for the command";
+        wait_for_end(&child).context(Kind::Failed, cannot_wait)?;
         let wall = began.elapsed();
-        let scheduled = if has_ended { Scheduled::of_ended(child.id()) } else { None };
-        let status = child.wait();
-        self.child.store(0, Ordering::Relaxed);
+        let scheduled = Scheduled::of_ended(child.id());
+        // Its number is free for another process once it is waited for.
+        self.receiver.lock().child = None;
+        let status = Some(child.wait().context(Kind::Failed, cannot_wait)?);
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
-        let status = Some(status.context(Kind::Failed, "can't wait for the command")?);
         Ok(Watched { name: words.join(" "), pid: child.id(), wall, scheduled, status })
     }
 
@@ -137,17 +177,9 @@ impl Program {
     }
 }
 
-/// Waits until a child ends and leaves it to be waited for; returns false if the kernel can't.
-fn wait_for_end(child: &Child) -> bool {
+/// Waits until a child ends, and leaves it to be waited for.
+fn wait_for_end(child: &Child) -> io::Result<()> {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    retry_on_intr(|| waitid(WaitId::Pid(Pid::from_child(child)), options)).is_ok()
-}
-
-/// Passes a signal to the command. The terminal sends it to both.
-fn pass_on(received: Received, child: i32) {
-    let signal = Signal::from_named_raw(received.signal);
-    if let (Some(pid), Some(signal), false) = (Pid::from_raw(child), signal, received.from_kernel) {
-        // It may have ended.
-        let _ = kill_process(pid, signal);
-    }
+    retry_on_intr(|| waitid(WaitId::Pid(Pid::from_child(child)), options))?;
+    Ok(())
 }
