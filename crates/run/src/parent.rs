@@ -75,11 +75,16 @@ pub struct Forwarding {
 impl Forwarding {
     /// Starts handling the signals. Must be called first: existing threads would end the process.
     pub fn begin() -> Result<Self, RunError> {
+        Self::of(&PASSED_ON)
+    }
+
+    /// Like [`Forwarding::begin`], for these signals.
+    pub fn of(signals: &[i32]) -> Result<Self, RunError> {
         let phase = Arc::new(Mutex::new(Phase::Before));
         let theirs = phase.clone();
         // As under nohup. The command starts with the signal ignored, too; if it changes that, it gets the signal.
-        let ignored: Vec<i32> = PASSED_ON.into_iter().filter(|signal| sys::is_ignored(*signal)).collect();
-        let mask = take_and_remember(&PASSED_ON, move |received| pass_on(&lock(&theirs), received, &ignored))
+        let ignored: Vec<i32> = signals.iter().copied().filter(|signal| sys::is_ignored(*signal)).collect();
+        let mask = take_and_remember(signals, move |received| pass_on(&lock(&theirs), received, &ignored))
             .map_err(|source| RunError::System { what: "handle signals", source })?;
         Ok(Self { phase, mask })
     }
@@ -87,6 +92,27 @@ impl Forwarding {
     /// Calls `handle` for each signal from now on, once the command has ended.
     pub fn handle(&self, handle: impl Fn(Received) + Send + 'static) {
         *self.phase() = Phase::Handled(Box::new(handle));
+    }
+
+    /// Starts the command with the original signal mask. A signal that comes meanwhile waits until the command exists.
+    pub fn start(&self, command: &mut Command) -> io::Result<Child> {
+        self.mask.give_to(command);
+        // Held until the phase says whom to tell: a signal in between must not get lost or end only us.
+        let mut phase = self.phase();
+        let child = command.spawn()?;
+        *phase = Phase::Running(Pid::from_child(&child));
+        Ok(child)
+    }
+
+    /// Waits until the command ends, stops forwarding, and leaves the command to be waited for.
+    pub fn wait_for_end(&self, child: &Child) -> io::Result<()> {
+        // While the process id is still the command's, it can be locked away from the thread that sends signals.
+        rustix::io::retry_on_intr(|| {
+            let pid = Pid::from_child(child);
+            rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
+        })?;
+        *self.phase() = Phase::Over;
+        Ok(())
     }
 
     fn phase(&self) -> MutexGuard<'_, Phase> {
@@ -139,12 +165,8 @@ impl Parent {
         let number = theirs.descriptor().as_raw_fd();
         let count = points.len();
         launcher.args(ChildArguments { channel: number, open_files, points, command }.arguments());
-        sys::inherit(&mut launcher, number, forwarding.mask);
-        // Held until the phase says whom to tell: a signal in between must not get lost or end only us.
-        let mut phase = forwarding.phase();
-        let child = launcher.spawn().map_err(system("start the child process"))?;
-        *phase = Phase::Running(Pid::from_child(&child));
-        drop(phase);
+        sys::inherit(&mut launcher, number);
+        let child = forwarding.start(&mut launcher).map_err(system("start the child process"))?;
         Ok(Self { child, channel: ours, points: count, forwarding })
     }
 
@@ -196,14 +218,7 @@ impl Parent {
 
     fn reap(&mut self) -> Result<ExitStatus, RunError> {
         let lost = |source| RunError::System { what: "wait for the command", source };
-        let pid = Pid::from_child(&self.child);
-        // Wait without reaping first: while the process id is still the command's, it can be locked away
-        // from the thread that sends signals.
-        rustix::io::retry_on_intr(|| {
-            rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)
-        })
-        .map_err(|error| lost(error.into()))?;
-        *self.forwarding.phase() = Phase::Over;
+        self.forwarding.wait_for_end(&self.child).map_err(lost)?;
         self.child.wait().map_err(lost)
     }
 

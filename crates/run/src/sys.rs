@@ -142,9 +142,8 @@ pub(crate) fn raise_default(signal: i32) {
     }
 }
 
-/// Passes `fd` to the child of `command` under the same number, with the signal mask `mask`.
-pub(crate) fn inherit(command: &mut Command, fd: RawFd, mask: SignalMask) {
-    mask.give_to(command);
+/// Passes `fd` to the child of `command` under the same number.
+pub(crate) fn inherit(command: &mut Command, fd: RawFd) {
     // SAFETY: the closure only calls fcntl, which may be called between fork and exec.
     unsafe {
         command.pre_exec(move || {

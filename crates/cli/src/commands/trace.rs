@@ -91,7 +91,7 @@ enum Format {
 }
 
 pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<ExitCode, Failure> {
-    let mut program = Program::prepare()?;
+    let program = Program::prepare(args.pid)?;
     let request = TraceRequest {
         whose: args.pid.map_or(Whose::Children, Whose::Process),
         over_us: 0,
@@ -109,10 +109,7 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     let profile = args.profile.map(std::path::absolute).transpose();
     let profile = profile.context(Kind::Usage, "can't write the profile")?;
     let following = Following::begin(settings, &request)?;
-    let watched = match args.pid {
-        Some(pid) => program.watch(pid, args.duration),
-        None => program.run(&args.command, files),
-    };
+    let watched = program.watch(&args.command, files, args.duration);
     let collected = following.end();
     let watched = watched?;
     let report = Report { watched, collected, top: args.top };

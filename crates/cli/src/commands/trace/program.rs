@@ -4,16 +4,12 @@ use std::ffi::OsString;
 use std::io::{self, PipeReader, Write as _};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitCode, ExitStatus};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::process::{Command, ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
-use esker_run::{Received, die_by, give_signals_back, take_signals};
+use esker_run::{Forwarding, die_by, take_signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::retry_on_intr;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, set_child_subreaper, waitid,
-};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, set_child_subreaper};
 
 use super::main_thread::Scheduled;
 use crate::error::{Context, Failure, Kind};
@@ -22,53 +18,12 @@ use crate::process::limits::OpenFiles;
 /// Signals that end a trace.
 const SIGNALS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// The traced program, before it runs.
-pub(super) struct Program {
-    /// Becomes readable with a signal.
-    signals: PipeReader,
-    receiver: Arc<Receiver>,
-}
-
-/// Passes signals of this process to the command.
-#[derive(Default)]
-struct Receiver(Mutex<Target>);
-
-#[derive(Default)]
-struct Target {
-    /// The command, while it runs.
-    child: Option<Pid>,
-    /// The last signal that came while no command ran.
-    pending: Option<i32>,
-}
-
-impl Receiver {
-    fn lock(&self) -> MutexGuard<'_, Target> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Passes a signal to the command, or keeps it. The terminal sends it to both.
-    fn receive(&self, received: Received) {
-        let mut target = self.lock();
-        let Some(pid) = target.child else {
-            target.pending = Some(received.signal);
-            return;
-        };
-        if let (Some(signal), false) = (Signal::from_named_raw(received.signal), received.from_kernel) {
-            // It may have ended.
-            let _ = kill_process(pid, signal);
-        }
-    }
-
-    /// Starts the command. A signal that comes meanwhile waits for it; one that came before ends this process.
-    fn start(&self, command: &mut Command) -> io::Result<Child> {
-        let mut target = self.lock();
-        if let Some(signal) = target.pending {
-            die_by(signal);
-        }
-        let child = command.spawn()?;
-        target.child = Some(Pid::from_child(&child));
-        Ok(child)
-    }
+/// The traced program, before it is watched.
+pub(super) enum Program {
+    /// A command, which gets the signals.
+    Command(Forwarding),
+    /// A process that runs already, and a pipe that becomes readable with a signal.
+    Process(u32, PipeReader),
 }
 
 /// Outcome of the traced program.
@@ -103,21 +58,34 @@ impl Watched {
 
 impl Program {
     /// Takes the signals; called before other threads start.
-    pub(super) fn prepare() -> Result<Self, Failure> {
+    pub(super) fn prepare(pid: Option<u32>) -> Result<Self, Failure> {
+        let Some(pid) = pid else {
+            let forwarding = Forwarding::of(&SIGNALS).context(Kind::Failed, "can't trace a command")?;
+            return Ok(Self::Command(forwarding));
+        };
         let (signals, writer) = io::pipe().context(Kind::Failed, "can't make a pipe")?;
-        let receiver = Arc::<Receiver>::default();
-        let receives = receiver.clone();
-        take_signals(&SIGNALS, move |received| {
-            receives.receive(received);
+        take_signals(&SIGNALS, move |_| {
             // A full pipe is readable, too.
             let _ = (&writer).write(&[0]);
         })
         .context(Kind::Failed, "can't handle signals")?;
-        Ok(Self { signals, receiver })
+        Ok(Self::Process(pid, signals))
     }
 
-    /// Runs the command until it ends.
-    pub(super) fn run(&mut self, command: &[OsString], files: OpenFiles) -> Result<Watched, Failure> {
+    /// Runs the command until it ends; or waits until the process or the time ends, or a signal comes.
+    pub(super) fn watch(
+        &self,
+        command: &[OsString],
+        files: OpenFiles,
+        limit: Option<Duration>,
+    ) -> Result<Watched, Failure> {
+        match self {
+            Self::Command(forwarding) => Self::run(forwarding, command, files),
+            Self::Process(pid, signals) => Self::follow(*pid, signals, limit),
+        }
+    }
+
+    fn run(forwarding: &Forwarding, command: &[OsString], files: OpenFiles) -> Result<Watched, Failure> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::usage("a COMMAND is missing"));
         };
@@ -125,25 +93,20 @@ impl Program {
         let _ = set_child_subreaper(Some(rustix::process::getpid()));
         files.give_back();
         let began = Instant::now();
-        let mut command_line = Command::new(program);
-        give_signals_back(command_line.args(arguments));
-        let mut child = self.receiver.start(&mut command_line).map_err(|error| {
+        let mut child = forwarding.start(Command::new(program).args(arguments)).map_err(|error| {
             let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
             Failure::failed(format!("can't start {}: {error}", program.display())).with_code(code)
         })?;
         let cannot_wait = "can't wait for the command";
-        wait_for_end(&child).context(Kind::Failed, cannot_wait)?;
+        forwarding.wait_for_end(&child).context(Kind::Failed, cannot_wait)?;
         let wall = began.elapsed();
         let scheduled = Scheduled::of_ended(child.id());
-        // Its number is free for another process once it is waited for.
-        self.receiver.lock().child = None;
         let status = Some(child.wait().context(Kind::Failed, cannot_wait)?);
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         Ok(Watched { name: words.join(" "), pid: child.id(), wall, scheduled, status })
     }
 
-    /// Waits until a process or the time ends, or a signal comes.
-    pub(super) fn watch(&mut self, pid: u32, limit: Option<Duration>) -> Result<Watched, Failure> {
+    fn follow(pid: u32, signals: &PipeReader, limit: Option<Duration>) -> Result<Watched, Failure> {
         let began = Instant::now();
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let process = number
@@ -159,7 +122,7 @@ impl Program {
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
             let mut ready = [
                 PollFd::new(&process, PollFlags::IN),
-                PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             ];
             match poll(&mut ready, timeout.as_ref()) {
                 Err(rustix::io::Errno::INTR) => {}
@@ -175,11 +138,4 @@ impl Program {
         let name = format!("{} (process {pid})", name.trim_end());
         Ok(Watched { name, pid, wall: began.elapsed(), scheduled: None, status: None })
     }
-}
-
-/// Waits until a child ends, and leaves it to be waited for.
-fn wait_for_end(child: &Child) -> io::Result<()> {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    retry_on_intr(|| waitid(WaitId::Pid(Pid::from_child(child)), options))?;
-    Ok(())
 }
