@@ -50,3 +50,8 @@ pub fn until_some<T>(limit: Duration, look: impl FnMut() -> Option<T>) -> Option
 pub fn until(limit: Duration, holds: impl FnMut() -> bool) -> bool {
     Pace::LOOK.until(limit, holds)
 }
+
+/// Lets time pass until the moment of a fault. Only for a fault at a random moment, which nothing announces.
+pub fn for_moment_of_fault(delay: Duration) {
+    sleep(delay);
+}

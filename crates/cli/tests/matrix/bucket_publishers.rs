@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use esker_testkit::fixture;
 use esker_testkit::s3::BUCKET;
 use esker_testkit::soak::{Random, Soak};
+use esker_testkit::waiting::for_moment_of_fault;
 use serde_json::Value;
 
 use crate::bucket_server::BucketServer;
@@ -79,9 +80,7 @@ impl Site {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("running esker");
         let is_killed = kill_after.is_some_and(|delay| {
-            let (_never, moment) = channel::<()>();
-            // The kill hits a random moment of the publish.
-            let _ = moment.recv_timeout(delay);
+            for_moment_of_fault(delay);
             let runs = child.try_wait().expect("its state").is_none();
             if runs {
                 child.kill().expect("a signal");

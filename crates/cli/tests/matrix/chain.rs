@@ -18,7 +18,7 @@ use esker_testkit::listing::of_folder;
 use esker_testkit::s3::BUCKET;
 use esker_testkit::soak::{Random, Soak};
 use esker_testkit::tree_scan::{Ownership, differences, scan_tree};
-use esker_testkit::waiting::until;
+use esker_testkit::waiting::{for_moment_of_fault, until};
 
 use crate::bucket_server::BucketServer;
 use crate::publishing::NAME;
@@ -131,11 +131,9 @@ fn publish_beside_a_kill(
     delay: Duration,
 ) -> bool {
     let is_bucket = victim == parts.len();
-    let (_never, moment) = channel::<()>();
     let outcome = std::thread::scope(|scope| {
         let publish = scope.spawn(|| publisher.publish());
-        // The kill hits a random moment of the publish.
-        let _ = moment.recv_timeout(delay);
+        for_moment_of_fault(delay);
         match parts.get_mut(victim) {
             Some(part) => part.kill(),
             None => bucket.kill(),

@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use esker_testkit::soak::{Random, Soak};
 use esker_testkit::sys::Mapped;
+use esker_testkit::waiting::for_moment_of_fault;
 use rustix::process::Signal;
 
 use crate::daemons::{serving_daemon, signal, wait_until_gone};
@@ -142,8 +142,7 @@ fn soak_readers_see_whole_files_while_daemons_are_killed_during_publication() {
     read_during_publication(soak, &size, |mounted| {
         let daemon = serving_daemon(mounted);
         // Within the time to live the daemon finds, reads and applies a revision; the moment is what is tried here.
-        let (_sender, nothing) = channel::<()>();
-        let _ = nothing.recv_timeout(Duration::from_millis(random.below(TTL_MS) as u64));
+        for_moment_of_fault(Duration::from_millis(random.below(TTL_MS) as u64));
         signal(daemon, Signal::KILL);
         wait_until_gone(daemon);
     });

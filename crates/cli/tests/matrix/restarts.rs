@@ -13,7 +13,7 @@ use std::time::Duration;
 use esker_testkit::mirror::Mirror;
 use esker_testkit::programs;
 use esker_testkit::soak::{Random, Soak};
-use esker_testkit::waiting::Pace;
+use esker_testkit::waiting::{Pace, for_moment_of_fault};
 use rustix::fs::{Advice, fadvise, statvfs};
 use rustix::process::Signal;
 
@@ -177,8 +177,7 @@ fn line(lines: &mut impl BufRead, start: &str) -> Option<String> {
 
 /// Waits until the moment of the next restart, which is what is tried here.
 fn wait_for_moment(random: &mut Random) {
-    let (_sender, nothing) = channel::<()>();
-    let _ = nothing.recv_timeout(Duration::from_millis(random.below(BETWEEN) as u64));
+    for_moment_of_fault(Duration::from_millis(random.below(BETWEEN) as u64));
 }
 
 /// Kills the daemon and replaces it by that of another build in turns, while programs use the mount; returns how many rounds
