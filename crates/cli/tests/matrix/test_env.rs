@@ -292,18 +292,31 @@ pub(crate) fn words(output: &Output) -> String {
     )
 }
 
+/// Gives the calling thread and its children mounts of their own: those of other tests end there, and other tests don't
+/// see what is mounted there. Needs root.
+pub(crate) fn with_private_mounts() {
+    use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
+    crate::sys::unshare_mounts().expect("a mount namespace for this thread");
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private mounts");
+    // A daemon goes on while its mount is in any namespace.
+    for line in mountinfo().lines().filter(|line| line.contains(" - fuse.esker ")) {
+        let mountpoint = line.split(' ').nth(4).expect("a mount point");
+        // Mount points with spaces are escaped and stay, and one below another is gone already.
+        let _ = unmount(mountpoint, UnmountFlags::DETACH);
+    }
+}
+
 /// Hides the configuration of this machine from the test that calls it and from all that it starts: for tests of a user's
 /// own settings, which count beside those of the machine. Only root can do that; without root's rights the machine
 /// must not have any.
 pub(crate) fn hide_configuration() {
-    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    use rustix::mount::{MountFlags, mount};
     let there = ["/etc/cvmfs", "/etc/esker"].into_iter().filter(|folder| Path::new(folder).exists());
     let there: Vec<_> = there.collect();
     if there.is_empty() || !TestUser::myself().is_root() {
         return;
     }
-    crate::sys::unshare_mounts().expect("a mount namespace for this thread");
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).expect("private mounts");
+    with_private_mounts();
     for folder in there {
         mount("none", folder, "tmpfs", MountFlags::empty(), None).expect("an empty folder");
     }

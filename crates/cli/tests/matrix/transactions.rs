@@ -15,8 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::publishing::{NAME, Workshop};
-use crate::sys::unshare_mounts;
-use crate::test_env::{complaint, mountinfo, printed, words};
+use crate::test_env::{complaint, mountinfo, printed, with_private_mounts, words};
 use crate::test_user::TestUser;
 
 /// A publisher with a repository of a small tree, and the folder of their transactions.
@@ -314,7 +313,7 @@ fn transactions_are_listed_shown_and_dropped_on_a_full_disk() {
     let publisher = Publisher::new(root);
     let folder = publisher.workshop.home("transactions");
     fs::create_dir(&folder).expect("a folder");
-    unshare_mounts().expect("a mount namespace for this thread");
+    with_private_mounts();
     mount("none", &*folder, "tmpfs", MountFlags::empty(), Some(c"size=1m")).expect("a small disk");
     let text = complaint(&mut publisher.begin(&[], "touch new; cat /dev/zero >large"), 1);
     assert!(text.contains("is kept"), "{text}");
