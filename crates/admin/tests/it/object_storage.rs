@@ -216,6 +216,8 @@ fn twenty_publishers_at_once_give_the_tree_of_the_accepted_changes() {
 fn twenty_publishers(site: &Site) {
     const PUBLISHERS: usize = 20;
     const ROUNDS: usize = 3;
+    // All publishers, and the server with their connections, are in this process.
+    esker_testkit::descriptors::allow(4096);
     let start = std::sync::Barrier::new(PUBLISHERS);
     // Each publisher has a directory of its own, and all of them one file in a common one.
     let outcomes: Vec<(String, String, Result<Report, AdminError>)> = std::thread::scope(|scope| {
