@@ -10,7 +10,7 @@ use esker_admin::{KeyFolder, Resign};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_testkit::{programs, skip};
-use rustix::mount::{MountFlags, mount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -322,6 +322,8 @@ fn transactions_are_listed_shown_and_dropped_on_a_full_disk() {
     assert_eq!(full.expect_err("a full disk").kind(), std::io::ErrorKind::StorageFull);
     // There was no room for the exit code of the command.
     assert_manageable(&publisher, "interrupted");
+    // Else the folder of the test could not be removed.
+    unmount(&*folder, UnmountFlags::DETACH).expect("unmounting");
 }
 
 /// A daemon that serves the same repository may be dead: a transaction has its own mount.
