@@ -71,6 +71,7 @@ pub(crate) struct CondemnedFolder {
 pub(crate) struct Condemned {
     folder: CondemnedFolder,
     file: File,
+    /// Hash of the list, or the id that the record in object storage gives it.
     id: String,
     since: UnixTime,
     count: u64,
@@ -168,7 +169,11 @@ impl CondemnedFolder {
 
     /// Returns the local copy of a list; none if there is no whole one.
     fn copy_of(&self, list: &ListRecord) -> Option<Condemned> {
-        let mut copy = self.read_folder().ok().flatten().filter(|copy| copy.id == list.id)?;
+        let mut copy = self.read_folder().ok().flatten()?;
+        if copy.id != shared::hash_of(&list.id) {
+            return None;
+        }
+        copy.id.clone_from(&list.id);
         (copy.progress.state, copy.progress.done) = (list.state, list.done);
         copy.revived = list.revived.iter().filter_map(|name| ObjectName::parse(name)).collect();
         Some(copy)

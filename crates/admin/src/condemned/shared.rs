@@ -3,12 +3,17 @@
 //! ```text
 //! .esker_condemned.json   number of begins and ends; id, state, progress and revived objects of the list
 //! .esker_condemned_ID     the list itself, written once
+//!                         ID: hash of the list (40 hex digits)  `_`  random number (16 hex digits)
 //! ```
+//!
+//! The random number tells lists with the same content apart: collects that a timer starts on two machines find the same
+//! objects in the same second, and the end of one list must not remove the other.
 //!
 //! The record changes by compare-and-swap only. One collector deletes at a time: it is named in the record, and renews
 //! its lease with every batch, so that another machine takes over only from a collector that has ended.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -69,6 +74,14 @@ pub(super) struct ListRecord {
     renewed: i64,
 }
 
+/// Outcome of naming a stored list in the record.
+enum Named {
+    /// The record names it, in place of this one.
+    Now(Option<ListRecord>),
+    /// Another collector stored its list meanwhile, or deletes objects.
+    TooLate,
+}
+
 impl SharedRecord {
     pub(super) fn new(sink: Arc<dyn Sink>) -> Self {
         Self { sink, has_lease: false }
@@ -122,35 +135,46 @@ impl SharedRecord {
         Err(AdminError::Moving)
     }
 
-    /// Stores a list, and names it in the record.
-    pub(super) fn begin(&self, id: &str, bytes: &[u8]) -> Result<(), AdminError> {
+    /// Stores the list with this hash under a new id, and names it in the record.
+    pub(super) fn begin(&self, hash: &str, bytes: &[u8]) -> Result<(), AdminError> {
+        let id = new_id(hash);
         // A waiting list may be replaced: before its objects are deleted, everything is marked again.
-        let is_busy = |record: &Record| {
-            record.list.as_ref().is_some_and(|list| list.id != id && list.state == State::Deleting)
-        };
+        let is_busy =
+            |record: &Record| record.list.as_ref().is_some_and(|list| list.state == State::Deleting);
         // A collect on another machine was faster.
         let faster = || AdminError::locked(self.sink.describe())(LockHolder::default());
         let left = self.change(|record| {
             if is_busy(record) {
                 return Err(faster());
             }
-            Ok(record.storing.replace(id.to_owned()).filter(|left| left != id))
+            Ok(record.storing.replace(id.clone()).filter(|left| *left != id))
         })?;
         left.map_or(Ok(()), |left| self.sink.remove_root(&list_name(&left)))?;
-        self.sink.put_root(&list_name(id), bytes)?;
-        let before = self.change(|record| {
-            if is_busy(record) || record.storing.as_deref() != Some(id) {
-                return Err(faster());
+        self.sink.put_root(&list_name(&id), bytes)?;
+        let named = self.change(|record| {
+            if record.list_of(&id).is_some() {
+                // By an attempt whose answer was lost.
+                return Ok(Named::Now(None));
+            }
+            if is_busy(record) || record.storing.as_deref() != Some(&id) {
+                return Ok(Named::TooLate);
             }
             record.storing = None;
             let (state, done, renewed) = (State::Waiting, 0, 0);
             let (revived, owner) = Default::default();
-            let list = ListRecord { id: id.to_owned(), state, done, revived, owner, renewed };
-            let before = record.list.replace(list).filter(|before| before.id != id);
+            let list = ListRecord { id: id.clone(), state, done, revived, owner, renewed };
             record.collections = record.collections.saturating_add(1);
-            Ok(before)
+            Ok(Named::Now(record.list.replace(list)))
         })?;
-        before.map_or(Ok(()), |before| Ok(self.sink.remove_root(&list_name(&before.id))?))
+        match named {
+            Named::Now(before) => {
+                before.map_or(Ok(()), |before| Ok(self.sink.remove_root(&list_name(&before.id))?))
+            }
+            Named::TooLate => {
+                self.sink.remove_root(&list_name(&id))?;
+                Err(faster())
+            }
+        }
     }
 
     /// Takes objects off a list. Without a lease, one that is being deleted can't be taken off any more.
@@ -226,6 +250,15 @@ impl ListRecord {
 fn seconds_now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn new_id(hash: &str) -> String {
+    format!("{hash}_{:016x}", RandomState::new().build_hasher().finish())
+}
+
+/// Returns the hash of the list with this id.
+pub(super) fn hash_of(id: &str) -> &str {
+    id.split_once('_').map_or(id, |(hash, _)| hash)
 }
 
 fn list_name(id: &str) -> String {

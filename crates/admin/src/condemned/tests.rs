@@ -1,4 +1,4 @@
-use esker_store::RealDisk;
+use esker_store::{LocalSink, RealDisk};
 use esker_testkit::disk::{FaultDisk, Plan, scratch};
 
 use super::*;
@@ -109,6 +109,39 @@ fn a_list_out_of_order_is_refused_and_a_damaged_one_is_noticed() {
         std::fs::write(&path, damaged).unwrap();
         assert!(folder.read().is_err());
     }
+}
+
+/// Folders of two machines that share a storage.
+fn on_two_machines(storage: &Path, states: [&Path; 2]) -> [CondemnedFolder; 2] {
+    states.map(|state| {
+        let sink = LocalSink::on(storage, Arc::new(RealDisk::PRIVATE));
+        in_folder(state).shared(Some(Arc::new(sink)))
+    })
+}
+
+/// Collects that a timer starts on two machines find the same objects in the same second.
+#[test]
+fn lists_with_the_same_content_are_told_apart() {
+    let places = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    let [storage, one, two] = places.each_ref().map(tempfile::TempDir::path);
+    let [one, two] = on_two_machines(storage, [one, two]);
+    let objects = sorted(0..30);
+    write(&one, &objects).unwrap();
+    let mut replaced = one.read().unwrap().unwrap();
+    write(&two, &objects).unwrap();
+    let mut current = two.read().unwrap().unwrap();
+    assert!(matches!(replaced.begin_deleting(), Err(AdminError::Moving)), "it was replaced");
+    replaced.remove().unwrap();
+    assert!(one.read().unwrap().is_some(), "the end of a list that was replaced ends no other");
+    current.begin_deleting().unwrap();
+    assert!(matches!(write(&one, &objects), Err(AdminError::Locked { .. })), "its objects are being deleted");
+    assert_eq!(two.read().unwrap().unwrap().state(), State::Deleting);
+    assert_eq!(delete(&two).unwrap().len(), 30);
+    write(&one, &objects).unwrap();
+    assert!(two.read().unwrap().is_some());
+    let names = LocalSink::on(storage, Arc::new(RealDisk::PRIVATE)).list_root().unwrap();
+    let lists = names.iter().filter(|name| name.starts_with(".esker_condemned_")).count();
+    assert_eq!(lists, 1, "only that of the record is left: {names:?}");
 }
 
 /// A collect and a publisher that revives, with one operation of the disk that fails: nothing revived is deleted, and
