@@ -46,7 +46,9 @@ impl Workshop {
 
     /// Returns the URL of the published repository, whose key mounts trust from now on.
     pub(crate) fn published(&self) -> String {
-        fs::copy(self.home(&format!("keys/{NAME}.pub")), self.world.path("key.pub")).expect("the key");
+        // Not copied: the copy would be read-only like the key, and could not be replaced by a later call.
+        let key = fs::read(self.home(&format!("keys/{NAME}.pub"))).expect("the key");
+        fs::write(self.world.path("key.pub"), key).expect("a file");
         format!("file://{}/{NAME}", self.home("storage"))
     }
 
