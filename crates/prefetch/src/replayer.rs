@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_replayer_that_reads_nothing_does_not_block_after_cancellation() {
         let mut replayer =
-            Replayer::new(ReplayerCommand::of("/bin/sh", vec!["-c".into(), "sleep 1000".into()]));
+            Replayer::new(ReplayerCommand::of("/bin/sh", vec!["-c".into(), "exec sleep 1000".into()]));
         let asked = std::cell::Cell::new(0);
         let long: Vec<NamedStep> = vec![(vec![b'/'; 4000].into(), 0); 100];
         replayer.send(&long, || asked.replace(asked.get() + 1) > 20);
