@@ -1,7 +1,8 @@
 //! Pauses between attempts to replace a file that other processes replace too.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
+
+use crate::random;
 
 /// Upper limit of the first pause.
 const FIRST: Duration = Duration::from_millis(4);
@@ -30,8 +31,7 @@ impl BackOff {
     fn next(&mut self) -> Duration {
         let limit = self.limit;
         self.limit = (limit * 2).min(MAX);
-        let random = RandomState::new().build_hasher().finish();
-        limit.mul_f64(random as f64 / u64::MAX as f64)
+        limit.mul_f64(random::number() as f64 / u64::MAX as f64)
     }
 }
 

@@ -57,6 +57,7 @@ mod profiles;
 mod progress;
 mod publish;
 mod published;
+mod random;
 mod recent_objects;
 mod recount;
 mod reflog;

@@ -3,7 +3,6 @@
 //! Any number of processes publish at once, so each file in the folder is replaced in one step under the lock, which is
 //! held for that step only. A process that holds the lock may remove unfinished files.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +14,7 @@ use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::file_index;
 use crate::profiles;
+use crate::random;
 use crate::storage;
 
 const LOCK: &str = "lock";
@@ -57,8 +57,7 @@ pub(crate) fn id(disk: &dyn Disk, state: &Path) -> Result<String, AdminError> {
         return Ok(known);
     }
     let _lock = lock(state)?;
-    let random = || RandomState::new().build_hasher().finish();
-    let made = format!("{:016x}{:016x}", random(), random());
+    let made = format!("{:016x}{:016x}", random::number(), random::number());
     persist(disk, &path, made.as_bytes()).map_err(AdminError::file("writing", &path))?;
     Ok(made)
 }

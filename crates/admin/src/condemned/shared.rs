@@ -13,7 +13,6 @@
 //! its lease with every batch, so that another machine takes over only from a collector that has ended.
 
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::back_off::BackOff;
 use crate::error::AdminError;
+use crate::random;
 
 const RECORD: &str = ".esker_condemned.json";
 /// More than a list or record of ten million objects has.
@@ -147,13 +147,14 @@ impl SharedRecord {
             if is_busy(record) {
                 return Err(faster());
             }
+            // The own id is there if the answer to an attempt was lost.
             Ok(record.storing.replace(id.clone()).filter(|left| *left != id))
         })?;
         left.map_or(Ok(()), |left| self.sink.remove_root(&list_name(&left)))?;
         self.sink.put_root(&list_name(&id), bytes)?;
         let named = self.change(|record| {
             if record.list_of(&id).is_some() {
-                // By an attempt whose answer was lost.
+                // By an attempt whose answer was lost, too.
                 return Ok(Named::Now(None));
             }
             if is_busy(record) || record.storing.as_deref() != Some(&id) {
@@ -253,7 +254,7 @@ fn seconds_now() -> i64 {
 }
 
 fn new_id(hash: &str) -> String {
-    format!("{hash}_{:016x}", RandomState::new().build_hasher().finish())
+    format!("{hash}_{:016x}", random::number())
 }
 
 /// Returns the hash of the list with this id.
