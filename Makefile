@@ -24,8 +24,13 @@ check:
 
 # Every test, and at the end what was skipped. As root it installs what is missing; as a user it says what to install. Tests mostly
 # wait, for disks and for each other's programs: two at a time left two cores idle for half of the time.
+# What users start, the matrix, soaks and guides, is the release binary, built here or given as ESKER_BINARY.
+ifneq ($(ESKER_BINARY),)
+GIVEN := $(abspath $(ESKER_BINARY))
+endif
 test: export RUST_TEST_THREADS ?= $(shell n=$$(nproc); echo $$((n < 4 ? 4 : n)))
-test:
+test soak: override export ESKER_BINARY = $(or $(GIVEN),$(abspath $(ESKER)))
+test: $(if $(GIVEN),,release)
 	scripts/needs.sh
 	scripts/test.sh
 
@@ -36,7 +41,7 @@ lint:
 	scripts/deny.sh
 
 # The long tests, at full length; reports go to docs/reports/.
-soak:
+soak: $(if $(GIVEN),,release)
 	scripts/needs.sh
 	scripts/soak.sh
 

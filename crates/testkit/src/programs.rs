@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Copies a program to a path from where every user may execute it.
@@ -23,4 +23,22 @@ pub fn write(mut shell: Command, path: &Path, content: &str) {
     let mut child = shell.spawn().expect("sh");
     child.stdin.take().expect("its input").write_all(content.as_bytes()).expect("its input");
     assert!(child.wait().expect("its end").success(), "{} can't be written", path.display());
+}
+
+/// Environment variable with the `esker` that tests start from outside, as `make test` gives it: the release binary.
+const GIVEN: &str = "ESKER_BINARY";
+
+/// Returns the `esker` to test: the one of `ESKER_BINARY`, otherwise the one that cargo built with the tests.
+///
+/// The release binary is static and has no debug assertions, so it can fail where a debug build passes.
+#[track_caller]
+pub fn esker(built: &str) -> PathBuf {
+    let Some(given) = std::env::var_os(GIVEN).map(PathBuf::from) else { return built.into() };
+    // Tests run in the folders of their crates.
+    assert!(
+        given.is_absolute() && given.is_file(),
+        "{GIVEN}={} is no absolute path of a file",
+        given.display()
+    );
+    given
 }

@@ -125,7 +125,7 @@ fn corpus(folder: &Path) -> Vec<Case> {
 fn the_program_reads_and_refuses_archives() {
     let folder = tempfile::tempdir().expect("a folder");
     let esker = |arguments: &[&str]| {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_esker"))
+        let output = std::process::Command::new(esker_testkit::programs::esker(env!("CARGO_BIN_EXE_esker")))
             .args(arguments)
             .current_dir(folder.path())
             .env("HOME", folder.path())
@@ -205,7 +205,7 @@ fn the_program_says_how_to_name_container_images() {
     std::fs::write(folder.path().join("oci.tar.xz"), b"\xfd7zXZ\0 and more bytes").expect("written");
     let build = |from: &str, stdin: Option<&str>| {
         let stdin = stdin.map(|name| std::fs::File::open(folder.path().join(name)).expect("it").into());
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_esker"))
+        let output = std::process::Command::new(esker_testkit::programs::esker(env!("CARGO_BIN_EXE_esker")))
             .args(["image", "build", "it.sqfs", from, "--quiet", "--force"])
             .current_dir(folder.path())
             .stdin(stdin.unwrap_or_else(std::process::Stdio::null))

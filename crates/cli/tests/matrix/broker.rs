@@ -13,7 +13,7 @@ use esker_testkit::skip;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::configuring::{configured, write_files};
-use crate::test_env::{Mounted, TestEnv, words};
+use crate::test_env::{Mounted, TestEnv, esker_binary, words};
 use crate::test_user::TestUser;
 
 const FIXTURE: Fixture = fixture::RMD;
@@ -36,7 +36,7 @@ impl Broker {
         fs::create_dir_all(&folder).expect("a folder");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
         let socket = folder.join("socket");
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_esker"));
+        let mut command = std::process::Command::new(esker_binary());
         command
             .args(["broker", "--quota", "100M", "--connect", "127.0.0.1", "--cache"])
             .arg(folder.join("cache"));

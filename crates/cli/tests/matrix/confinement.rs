@@ -11,7 +11,7 @@ use esker_testkit::{fixture, skip};
 use serde_json::Value;
 
 use crate::broker::Broker;
-use crate::test_env::{TestEnv, printed, with_private_mounts};
+use crate::test_env::{TestEnv, esker_binary, printed, with_private_mounts};
 use crate::test_user::TestUser;
 
 /// Threads of a mount without its restrictions: that which unmounts, the signals' and that which looks at callers.
@@ -136,7 +136,7 @@ fn servers_proxies_and_brokers_are_confined_in_every_thread() {
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(folder, open).expect("a mode");
     }
-    let esker = || Command::new(env!("CARGO_BIN_EXE_esker"));
+    let esker = || Command::new(esker_binary());
     let serve =
         start(esker().arg("serve").arg(env.repository.path()).args(["--listen", "127.0.0.1:0", "--json"]));
     is_confined_server(serve.0.id());

@@ -13,12 +13,12 @@ use esker_testkit::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::test_env::{TestEnv, words};
+use crate::test_env::{TestEnv, esker_binary, words};
 use crate::test_user::TestUser;
 
 /// Serves as the user of the tests, who owns the fixture's folder.
 fn serve(folder: &Path, options: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_esker"));
+    let mut command = Command::new(esker_binary());
     command.arg("serve").arg(folder).args(options).env_clear().env("HOME", "/").stdout(Stdio::piped());
     command
 }

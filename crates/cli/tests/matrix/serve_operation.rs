@@ -15,7 +15,7 @@ use esker_testkit::web::Authority;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::test_env::words;
+use crate::test_env::{esker_binary, words};
 use crate::test_user::TestUser;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ impl Drop for Serving {
 }
 
 fn esker(folder: &Path, options: &[&str]) -> Command {
-    let mut command = TestUser::myself().command(env!("CARGO_BIN_EXE_esker"));
+    let mut command = TestUser::myself().command(esker_binary());
     command.arg("serve").arg(folder).args(options).arg("--json");
     if rustix::process::geteuid().is_root() {
         command.args(["--user", "root"]);

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
+use crate::test_env::esker_binary;
 use crate::test_user::TestUser;
 
 /// A server of the repositories in a folder, gone when dropped.
@@ -21,7 +22,7 @@ impl Served {
 
     /// Serves as this user: root drops its privileges.
     pub(crate) fn start_as(person: TestUser, folder: &Path) -> Served {
-        let mut command = person.command(env!("CARGO_BIN_EXE_esker"));
+        let mut command = person.command(esker_binary());
         Served::by(command.arg("serve").arg(folder).env_clear().env("HOME", "/"))
     }
 

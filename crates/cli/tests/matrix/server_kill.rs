@@ -19,7 +19,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::Value;
 
-use crate::test_env::{TestEnv, words};
+use crate::test_env::{TestEnv, esker_binary, words};
 use crate::test_user::TestUser;
 
 const NAME: &str = "full.test";
@@ -41,7 +41,7 @@ impl Drop for Server {
 
 /// Starts a server and waits until it serves.
 fn start(folder: &Path, address: SocketAddr) -> (Server, SocketAddr) {
-    let mut server = Command::new(env!("CARGO_BIN_EXE_esker"))
+    let mut server = Command::new(esker_binary())
         .arg("serve")
         .arg(folder)
         .args(["--json", "--listen", &address.to_string()])

@@ -10,7 +10,7 @@ use esker_testkit::mirror::Mirror;
 use esker_testkit::tree_scan::{differences, scan_tree};
 use serde_json::Value;
 
-use crate::test_env::{TestEnv, words};
+use crate::test_env::{TestEnv, esker_binary, words};
 use crate::test_user::TestUser;
 
 /// A proxy that does not outlive the test.
@@ -25,7 +25,7 @@ impl Drop for Proxy {
 }
 
 fn start(server: &str, cache: &Path, key: &Path, listen: &str) -> Proxy {
-    let mut proxy = Command::new(env!("CARGO_BIN_EXE_esker"))
+    let mut proxy = Command::new(esker_binary())
         .args(["proxy", "--json", "--head-age", "0", "--upstream", server, "--listen", listen])
         .arg("--cache")
         .arg(cache)

@@ -18,6 +18,14 @@ use crate::test_user::TestUser;
 /// Time limit of any wait; exceeding it is a failure, not slowness.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Path of the `esker` that cargo built with these tests.
+pub(crate) const BUILT: &str = env!("CARGO_BIN_EXE_esker");
+
+/// Returns the `esker` that is tested.
+pub(crate) fn esker_binary() -> PathBuf {
+    programs::esker(BUILT)
+}
+
 /// A fixture on a mirror, and a user.
 pub(crate) struct TestEnv {
     pub(crate) person: TestUser,
@@ -55,7 +63,7 @@ impl TestEnv {
         everyone(folder.path(), 0o755);
         everyone(&folder.path().join("key.pub"), 0o644);
         // Other users may be unable to reach the source tree.
-        let built = PathBuf::from(env!("CARGO_BIN_EXE_esker"));
+        let built = esker_binary();
         let esker = if person.does(|| fs::File::open(&built).is_ok()) {
             built
         } else {

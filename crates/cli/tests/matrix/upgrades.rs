@@ -14,10 +14,11 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::daemons::{serving_daemon, signal, wait_until_gone};
-use crate::test_env::{Mounted, PATIENCE, TestEnv, words};
+use crate::test_env::{BUILT, Mounted, PATIENCE, TestEnv, words};
 use crate::test_user::TestUser;
 
-/// Environment variable with another build of esker; without it the tests use a copy of this one that has another content.
+/// Environment variable with another build of esker. Without it the tests use the build of cargo beside that of
+/// `ESKER_BINARY`, or a copy of the only build with other bytes at its end.
 const OTHER_BUILD: &str = "ESKER_TEST_OTHER_BUILD";
 /// File of the fixture that the tests read.
 const FILE: &str = "data/hex.txt";
@@ -27,7 +28,7 @@ pub(crate) fn other_build(world: &TestEnv) -> PathBuf {
     let path = world.path("other-esker");
     if !path.exists() {
         let given = std::env::var_os(OTHER_BUILD).map(PathBuf::from);
-        programs::copy(given.as_deref().unwrap_or(world.program()), &path);
+        programs::copy(given.as_deref().unwrap_or(Path::new(BUILT)), &path);
         // Bytes behind the sections of an ELF file mean nothing.
         let append = Command::new("sh").args(["-c", r#"printf other >>"$1""#, "sh"]).arg(&path).status();
         assert!(append.expect("sh").success(), "a copy that differs");

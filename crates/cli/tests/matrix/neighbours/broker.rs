@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::test_env::{Mounted, PATIENCE, TestEnv};
+use crate::test_env::{Mounted, PATIENCE, TestEnv, esker_binary};
 use crate::test_user::TestUser;
 
 /// Lines of the broker's that are kept.
@@ -91,7 +91,7 @@ impl NodeBroker {
         fs::create_dir(&folder).expect("a folder");
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("a mode");
         let (socket, cache) = (folder.join("socket"), disk.cache());
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_esker"));
+        let mut command = std::process::Command::new(esker_binary());
         command.args(["broker", "--connect", "127.0.0.1", "--quota", &super::QUOTA.to_string()]);
         command.arg("--cache").arg(&cache).arg("--socket").arg(&socket);
         command.env_clear().env("ESKER_CONFIG_ROOT", world.config_root());
