@@ -1,4 +1,4 @@
-//! Contains the unsafe code of this crate: mapped files.
+//! Contains the unsafe code of this crate: mapped files, and a umask for one thread.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -41,4 +41,16 @@ impl Drop for Mapped {
         // SAFETY: the mapping is ours alone, and no code borrows from `self` any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
     }
+}
+
+/// Runs a function with a umask that other threads don't have.
+pub fn with_umask<T: Send>(mask: u32, run: impl FnOnce() -> T + Send) -> T {
+    let alone = || {
+        // SAFETY: the thread gets a working directory and a umask of its own; no memory and no descriptor changes.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
+            .expect("a umask of its own");
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
+        run()
+    };
+    std::thread::scope(|scope| scope.spawn(alone).join().expect("what runs with another umask"))
 }

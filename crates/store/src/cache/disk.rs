@@ -92,7 +92,8 @@ pub struct FileFacts {
     pub regular: bool,
 }
 
-/// The real disk; files and folders get these permissions less the umask.
+/// The real disk. The umask may take permissions to write from new files and folders, but none to read: a server that
+/// runs as another user has to read what an administrator with a strict umask publishes.
 #[derive(Clone, Copy, Debug)]
 pub struct RealDisk {
     file_mode: u32,
@@ -114,22 +115,34 @@ impl Disk for RealDisk {
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         match fs::DirBuilder::new().mode(self.folder_mode).create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            other => other,
+            Err(error) => Err(error),
+            Ok(()) if is_readable(fs::symlink_metadata(path)?.mode(), self.folder_mode) => Ok(()),
+            Ok(()) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                make_readable(&rustix::fs::open(path, flags, Mode::empty())?.into(), self.folder_mode)
+            }
         }
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {
-        OpenOptions::new().write(true).create_new(true).mode(self.file_mode).open(path)
+        let file = OpenOptions::new().write(true).create_new(true).mode(self.file_mode).open(path)?;
+        make_readable(&file, self.file_mode).map(|()| file)
     }
 
     fn create_spool(&self, path: &Path) -> io::Result<File> {
-        OpenOptions::new().read(true).write(true).create_new(true).mode(self.file_mode).open(path)
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create_new(true).mode(self.file_mode).open(path)?;
+        make_readable(&file, self.file_mode).map(|()| file)
     }
 
     fn create_nameless(&self, folder: &Path) -> io::Result<Option<File>> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match rustix::fs::open(folder, flags, Mode::from_raw_mode(self.file_mode)) {
-            Ok(file) => Ok(Some(file.into())),
+            Ok(file) => {
+                let file = File::from(file);
+                make_readable(&file, self.file_mode)?;
+                Ok(Some(file))
+            }
             // Old ones take it for an attempt to write to a folder.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => Ok(None),
             Err(error) => Err(error.into()),
@@ -194,6 +207,21 @@ impl Disk for RealDisk {
     fn sync_all(&self, path: &Path) -> io::Result<()> {
         Ok(rustix::fs::syncfs(File::open(path)?)?)
     }
+}
+
+/// Returns true if a mode has all permissions to read and to enter of another one.
+fn is_readable(mode: u32, wanted: u32) -> bool {
+    let reading = wanted & 0o555;
+    mode & reading == reading
+}
+
+/// Adds the permissions of a mode to read and to enter that the umask took from a new file or folder.
+fn make_readable(file: &File, wanted: u32) -> io::Result<()> {
+    let mode = file.metadata()?.mode();
+    if is_readable(mode, wanted) {
+        return Ok(());
+    }
+    file.set_permissions(fs::Permissions::from_mode((mode | wanted & 0o555) & 0o7777))
 }
 
 /// Returns a path for a descriptor, also of an unnamed file; without privilege the only way before Linux 6.10.
@@ -355,5 +383,29 @@ mod tests {
         assert_eq!(of("a/file"), Some(Path::new("a")));
         assert_eq!(of("/file"), Some(Path::new("/")));
         assert_eq!(of("/"), None);
+    }
+
+    /// > U1: A server that runs as another user can read all that a publisher writes into a folder, whatever the umask of the publisher.
+    #[test]
+    fn a_strict_umask_takes_no_permission_to_read() {
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().mode() & 0o7777;
+        for (disk, file, folder) in [(RealDisk::SERVED, 0o644, 0o755), (RealDisk::PRIVATE, 0o600, 0o700)] {
+            let root = tempfile::tempdir().unwrap();
+            let at = |name: &str| root.path().join(name);
+            esker_testkit::sys::with_umask(0o077, || {
+                disk.make_dir(&at("folder")).unwrap();
+                disk.make_dir(&at("folder")).unwrap();
+                drop((disk.create(&at("created")).unwrap(), disk.create_spool(&at("spool")).unwrap()));
+                persist(&disk, &at("persisted"), b"head").unwrap();
+                match disk.create_nameless(root.path()).unwrap() {
+                    Some(nameless) => disk.name(&nameless, &at("named")).unwrap(),
+                    None => drop(disk.create(&at("named")).unwrap()),
+                }
+            });
+            assert_eq!(mode(&at("folder")), folder);
+            for name in ["created", "spool", "persisted", "named"] {
+                assert_eq!(mode(&at(name)), file, "{name}");
+            }
+        }
     }
 }
