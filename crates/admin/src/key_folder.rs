@@ -121,6 +121,25 @@ impl KeyFolder {
         keys.into_iter().filter(|path| is_exposed(path)).collect()
     }
 
+    /// Returns the files with private keys, of whichever repository, in the folders of the keys.
+    pub(crate) fn private_keys(&self) -> Result<Vec<PathBuf>, AdminError> {
+        let mut found = Vec::new();
+        for folder in [Some(&self.folder), self.master_folder.as_ref()].into_iter().flatten() {
+            let failed = || AdminError::file("listing", folder);
+            let entries = match std::fs::read_dir(folder) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                entries => entries.map_err(failed())?,
+            };
+            for entry in entries {
+                let path = entry.map_err(failed())?.path();
+                if path.extension().is_some_and(|extension| extension == MASTER || extension == PRIVATE) {
+                    found.push(path);
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// Returns the path of the public key that clients need.
     pub fn public_key_file(&self) -> PathBuf {
         self.file(PUBLIC)

@@ -53,6 +53,7 @@ mod path;
 mod path_changes;
 mod pipeline;
 mod plan;
+mod private_files;
 mod profiles;
 mod progress;
 mod publish;

@@ -111,6 +111,8 @@ impl Publish<'_> {
         tick();
         let source = Source::open(&self.source)?;
         let facts = source.root_facts()?;
+        let private = context.repository.private_files()?;
+        private.check_root(&self.source)?;
         let comparison = context.comparison();
         let before = context.published.entry(&context.target)?;
         let existed = before.as_ref().is_some_and(Entry::is_directory);
@@ -119,6 +121,7 @@ impl Publish<'_> {
             target: &context.target,
             published: &context.published,
             comparison: &comparison,
+            private: &private,
             stop,
             counters: &context.counters,
         };

@@ -21,6 +21,7 @@ use crate::content_index::ContentIndex;
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
+use crate::private_files::PrivateFiles;
 use crate::profiles::Profiles;
 use crate::replicate::ReplicaState;
 use crate::settings::Settings;
@@ -303,6 +304,12 @@ impl Repository {
     /// Returns the folder of the publisher's state.
     pub(crate) fn state(&self) -> &Path {
         &self.state
+    }
+
+    /// Returns the files of the repository that must not be published.
+    pub(crate) fn private_files(&self) -> Result<PrivateFiles, AdminError> {
+        let storage = self.storage.is_folder().then(|| self.storage.place());
+        PrivateFiles::of(&self.keys, storage, &self.state)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::error::AdminError;
 use crate::graft::Grafts;
 use crate::path;
 use crate::plan::{Comparison, DirectoryPlan, Plan};
+use crate::private_files::PrivateFiles;
 use crate::progress::{Counters, TICK};
 use crate::published::Published;
 use crate::source::{Facts, Source, SourceEntry, Time, read_xattrs};
@@ -21,6 +22,7 @@ pub(crate) struct Scan<'r> {
     pub(crate) target: &'r [u8],
     pub(crate) published: &'r Published,
     pub(crate) comparison: &'r Comparison<'r>,
+    pub(crate) private: &'r PrivateFiles,
     pub(crate) stop: &'r AtomicBool,
     pub(crate) counters: &'r Counters,
 }
@@ -149,9 +151,11 @@ impl Scan<'_> {
         Ok((part, steps))
     }
 
-    /// Refuses entries whose names are reserved at this place.
+    /// Refuses private files, and entries whose names are reserved at this place.
     fn refuse(&self, directory: &[u8], step: &Step, entries: &[SourceEntry]) -> Result<(), AdminError> {
         for entry in entries {
+            let shown = || self.source.shown(&path::join(&step.relative, &entry.name));
+            self.private.check(&entry.facts, shown)?;
             let reason = match entry.name.as_slice() {
                 b".cvmfs" if directory.is_empty() => "`/.cvmfs` belongs to the repository itself",
                 entry::MARKER if directory.is_empty() => {
@@ -162,8 +166,7 @@ impl Scan<'_> {
                 }
                 _ => continue,
             };
-            let path = self.source.shown(&path::join(&step.relative, &entry.name));
-            return Err(AdminError::Refused { path, reason: reason.to_owned() });
+            return Err(AdminError::Refused { path: shown(), reason: reason.to_owned() });
         }
         Ok(())
     }

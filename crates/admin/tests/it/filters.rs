@@ -5,7 +5,7 @@ use std::path::Path;
 
 use esker_admin::{Filter, Ingest, Owner, OwnerMap, Publish, Report};
 
-use crate::workshop::{Workshop, now, options};
+use crate::workshop::{NAME, Workshop, now, options};
 
 fn publish(workshop: &Workshop, filter: &Filter) -> Report {
     let mut progress = |_| ();
@@ -93,4 +93,35 @@ fn owners_are_published_as_the_map_says() {
         assert_eq!((entry.uid, entry.gid), (1234, gid), "{path}");
     }
     assert!(!publish(&workshop, &filter).published);
+}
+
+/// > U2: A source folder that contains a private key from the folder of the keys, or the repository's storage or state, is refused by name, and nothing is published; what `--ignore` leaves out may be there.
+#[test]
+fn private_keys_and_the_storage_are_not_published() {
+    let workshop = Workshop::new();
+    let at = |name: &str| workshop.source().join(name);
+    fs::create_dir(at("d")).unwrap();
+    let refused = |source: &Path| workshop.try_publish(source, "").unwrap_err().to_string();
+    // Whatever the name is: the file is the same.
+    for (key, name) in [("masterkey", "d/notes.txt"), ("key", "d/other")] {
+        fs::hard_link(workshop.keys().folder().join(format!("{NAME}.{key}")), at(name)).unwrap();
+        let said = refused(&workshop.source());
+        assert!(said.contains(name) && said.contains("is a private key"), "{said}");
+        fs::remove_file(at(name)).unwrap();
+    }
+    fs::write(at("d/public"), fs::read(workshop.keys().public_key_file()).unwrap()).unwrap();
+    let said = refused(workshop.folder.path());
+    assert!(said.contains(NAME) && said.contains("is the storage"), "{said}");
+    for inside in ["", "data", "data/00"] {
+        let said = refused(&workshop.root().join(inside));
+        assert!(said.contains(inside) && said.contains("is the storage"), "{said}");
+    }
+    assert_eq!(paths(&workshop), ["/"]);
+    // What is left out isn't published, so it may be there.
+    let mut progress = |_| ();
+    let mut options = options(&mut progress);
+    options.filter = ignoring(&format!("/{NAME}/\n"));
+    let source = workshop.folder.path().to_owned();
+    Publish { source, target: Vec::new(), options }.run(&workshop.open(), now()).unwrap();
+    assert_eq!(paths(&workshop), ["/", "/source", "/source/d", "/source/d/public"]);
 }

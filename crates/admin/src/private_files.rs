@@ -1,0 +1,86 @@
+//! Files that must not be published: private keys, and the repository's own storage and state.
+//!
+//! They are recognised by device and inode, so that links, bind mounts and the names of paths make no difference.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::error::AdminError;
+use crate::key_folder::KeyFolder;
+use crate::source::Facts;
+
+/// Private files and folders of a repository.
+#[derive(Debug, Default)]
+pub(crate) struct PrivateFiles {
+    found: HashMap<(u64, u64), &'static str>,
+    folders: Vec<(u64, u64)>,
+}
+
+const KEY: &str = "it is a private key of a repository";
+const STORAGE: &str = "it is the storage of this repository";
+const STATE: &str = "it is the publisher's state of this repository";
+
+impl PrivateFiles {
+    /// Finds the private keys in the folders of a repository's keys, and its storage and state. Absent ones are none.
+    pub(crate) fn of(keys: &KeyFolder, storage: Option<&Path>, state: &Path) -> Result<Self, AdminError> {
+        let mut private = Self::default();
+        for path in keys.private_keys()? {
+            if let Some(id) = id_of(&path)? {
+                private.found.insert(id, KEY);
+            }
+        }
+        for (path, what) in storage.map(|path| (path, STORAGE)).into_iter().chain([(state, STATE)]) {
+            if let Some(id) = id_of(path)? {
+                private.found.insert(id, what);
+                private.folders.push(id);
+            }
+        }
+        Ok(private)
+    }
+
+    /// Refuses a source folder that is in the storage or the state.
+    pub(crate) fn check_root(&self, source: &Path) -> Result<(), AdminError> {
+        let failed =
+            |error| AdminError::Source { doing: "looking at", path: source.to_owned(), source: error };
+        let real = source.canonicalize().map_err(failed)?;
+        for folder in real.ancestors() {
+            if let Some(id) = id_of(folder)?
+                && self.folders.contains(&id)
+                && let Some(what) = self.found.get(&id)
+            {
+                let reason = match folder == real {
+                    true => (*what).to_owned(),
+                    false => format!("of `{}` that it is in, {what}", folder.display()),
+                };
+                return Err(AdminError::Refused { path: source.to_owned(), reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses an entry of the source that is private; `path` is its path for the message.
+    pub(crate) fn check(&self, facts: &Facts, path: impl FnOnce() -> PathBuf) -> Result<(), AdminError> {
+        match self.found.get(&(facts.device, facts.inode)) {
+            None => Ok(()),
+            Some(what) => {
+                let reason = format!(
+                    "{what}, and all clients could read it; move it out of the source, or leave it out by --ignore"
+                );
+                Err(AdminError::Refused { path: path(), reason })
+            }
+        }
+    }
+}
+
+fn id_of(path: &Path) -> Result<Option<(u64, u64)>, AdminError> {
+    match fs::metadata(path) {
+        Ok(facts) => Ok(Some((facts.dev(), facts.ino()))),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(error) => Err(AdminError::file("looking at", path)(error)),
+    }
+}
