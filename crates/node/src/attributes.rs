@@ -29,7 +29,7 @@ impl About for OfMount {
             "user.nopen" => opened("OPEN").to_string(),
             "user.ndiropen" => opened("OPENDIR").to_string(),
             "user.useddirp" => opened("OPENDIR").saturating_sub(opened("RELEASEDIR")).to_string(),
-            "user.usedfd" => view.status().counters.held.to_string(),
+            "user.usedfd" => view.open_files().to_string(),
             _ => return of_repository(repository, name),
         })
     }

@@ -65,7 +65,9 @@ enum On {
     Nothing,
 }
 
-const NAMES: [(&str, On); 44] = [
+/// All names, in order.
+const NAMES: [(&str, On); 45] = [
+    ("bundle_trigger", On::Files),
     ("user.authz", On::Nothing),
     ("user.bundle_trigger", On::Files),
     ("user.catalog_counters", On::Everything),
@@ -117,7 +119,7 @@ pub(crate) const METAINFO: &str = "user.repo_metainfo";
 
 /// Returns true if this is the name of a magic attribute, here or in the reference client.
 pub fn is_magic(name: &str) -> bool {
-    NAMES.iter().any(|(known, _)| *known == name)
+    NAMES.binary_search_by_key(&name, |(known, _)| known).is_ok()
 }
 
 /// Returns the magic attributes that an entry lists.
@@ -158,6 +160,12 @@ pub(crate) fn split_page(name: &str) -> (&str, Page) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_magic_name_is_found() {
+        assert!(NAMES.iter().all(|(name, _)| is_magic(name)));
+        assert!(!is_magic("user.other") && !is_magic("security.capability"));
+    }
 
     #[test]
     fn protected_attributes_are_readable_by_their_groups_only() {

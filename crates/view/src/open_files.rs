@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use esker_format::catalog::Chunk;
-use esker_store::CacheKey;
+use esker_store::{CacheKey, Counter};
 use esker_vfs::{Kind, Node, NodeKey};
 use parking_lot::{Condvar, Mutex};
 
@@ -22,6 +22,9 @@ pub(crate) struct OpenFiles {
     whole: papaya::HashMap<CacheKey, Arc<Holders>>,
     /// Chunked files, which are few and not indexed by chunk.
     chunked: papaya::HashMap<NodeKey, ChunkedFile>,
+    /// Number of files in `whole` that came, and that left.
+    came: Counter,
+    left: Counter,
     released: Released,
 }
 
@@ -83,6 +86,9 @@ impl OpenFiles {
                 continue;
             }
             let (_, holds) = files.files.entry(node.key).or_insert((*node, 0));
+            if *holds == 0 {
+                self.came.count();
+            }
             *holds = holds.saturating_add(1);
             return;
         }
@@ -118,6 +124,7 @@ impl OpenFiles {
             *holds -= 1;
             if *holds == 0 {
                 files.files.remove(&node.key);
+                self.left.count();
             }
         }
         if files.files.is_empty() {
@@ -186,10 +193,11 @@ impl OpenFiles {
         finished || done(self)
     }
 
-    /// Returns the number of files in use.
+    /// Returns the number of files in use, without a look at each. It may be off by those that come or leave meanwhile.
     pub(crate) fn len(&self) -> usize {
-        let whole: usize = self.whole.pin().values().map(|holders| holders.0.lock().files.len()).sum();
-        whole + self.chunked.len()
+        let left = self.left.value();
+        let whole = self.came.value().saturating_sub(left);
+        usize::try_from(whole).unwrap_or(usize::MAX).saturating_add(self.chunked.len())
     }
 }
 

@@ -209,6 +209,11 @@ impl View {
         let _ = self.core.prefetch.listener.set(listener);
     }
 
+    /// Returns the number of open files.
+    pub fn open_files(&self) -> u64 {
+        self.core.open_files.len() as u64
+    }
+
     /// Returns the status of the view.
     pub fn status(&self) -> ViewStatus {
         let core = &self.core;
@@ -234,7 +239,7 @@ impl View {
                 misses: core.counters.misses.value(),
                 xattrs: core.counters.xattrs.value(),
                 switches: core.counters.switches.value(),
-                held: core.open_files.len() as u64,
+                held: self.open_files(),
                 failures: core.failures.count(),
             },
         }

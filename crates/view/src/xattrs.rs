@@ -33,7 +33,8 @@ impl Snapshot<'_> {
     /// Returns the value of an attribute.
     pub(crate) fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, Blocked> {
         let info = NodeInfo::of(node)?;
-        let magic = std::str::from_utf8(name).ok().map(split_page);
+        // Programs ask for names that nothing has, one `ls -l` for two of each file: those cost a look into the table.
+        let magic = std::str::from_utf8(name).ok().map(split_page).filter(|(name, _)| magic::is_magic(name));
         if let Some((name, page)) = magic {
             if let Some(value) = self.of_view(name).or_else(|| of_info(node, &info, name)) {
                 return Ok(paged(&value, page)?);

@@ -200,21 +200,36 @@ impl CacheState {
             charge: self.charge_of(entry.plain_len),
             pinned: self.pins.has(&entry.key),
             in_use: state.users > 0 || entry.is_pinned(),
-            unchecked: !state.checked,
+            unchecked: !state.is_checked(),
         }
     }
 
-    /// Returns the bytes and number of pinned objects in the cache.
-    pub(super) fn pinned_here(&self) -> (u64, u64) {
-        let members = self.pins.members();
-        let here = members.keys().filter_map(|key| self.table.find(key));
-        here.fold((0, 0), |(bytes, objects), entry| (bytes + self.charge_of(entry.plain_len), objects + 1))
+    /// Adds a new entry; returns the entry it replaces.
+    pub(super) fn enter(&self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
+        let (key, charge) = (entry.key, self.charge_of(entry.plain_len));
+        let counting = self.pins.count();
+        let replaced = self.table.insert(entry);
+        if let Some(replaced) = &replaced {
+            counting.left(&key, self.charge_of(replaced.plain_len));
+        }
+        counting.entered(&key, charge);
+        replaced
+    }
+
+    /// Removes an entry from the table, unless another took its place.
+    pub(super) fn leave(&self, entry: &Arc<Entry>) {
+        let counting = self.pins.count();
+        if self.table.remove(entry) {
+            counting.left(&entry.key, self.charge_of(entry.plain_len));
+        }
     }
 
     fn change_pins(&self, label: &str, members: Option<Vec<(CacheKey, u64)>>) -> Result<(), Cause> {
         let path = &self.layout.pins;
         self.pins
-            .put(&*self.disk, path, label, members)
+            .put(&*self.disk, path, label, members, |key| {
+                self.table.find(key).map(|entry| self.charge_of(entry.plain_len))
+            })
             .map_err(|source| self.failed("writing", path, source))
     }
 
@@ -224,8 +239,7 @@ impl CacheState {
             Err(_) => "its file can't be opened",
             Ok(Some(file)) => match self.is_sound(entry, &file) {
                 Ok(true) => {
-                    let mut state = entry.state.lock();
-                    state.checked |= !state.gone;
+                    self.table.set_checked(&mut entry.state.lock(), true);
                     return None;
                 }
                 Ok(false) => "its content is not what was verified",
@@ -234,12 +248,12 @@ impl CacheState {
         };
         {
             let mut state = entry.state.lock();
-            if state.gone {
+            if state.is_gone() {
                 // Evicted meanwhile, which is why its file is missing.
                 return None;
             }
             // The next request compares it again, and then fetches it.
-            state.checked = false;
+            self.table.set_checked(&mut state, false);
         }
         if remove {
             self.discard(entry);

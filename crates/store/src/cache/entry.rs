@@ -50,10 +50,10 @@ impl Reads {
 /// Mutable state of an entry.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Whether the content was compared with its digest, or was written by this process.
-    pub(super) checked: bool,
+    /// Whether the content was compared with its digest, or was written by this process. [`Table`] counts the others.
+    checked: bool,
     /// True if the entry left the table and is no longer served.
-    pub(super) gone: bool,
+    gone: bool,
     /// Uses of the descriptor.
     pub(super) users: u32,
     /// The single descriptor; without users it is idle and may be closed.
@@ -62,6 +62,16 @@ pub(super) struct State {
     pub(super) listed: bool,
     /// Time of a reader's last report that the file can't be read.
     pub(super) doubted: Option<Instant>,
+}
+
+impl State {
+    pub(super) fn is_checked(&self) -> bool {
+        self.checked
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone
+    }
 }
 
 impl Entry {
@@ -175,6 +185,10 @@ type Shard = RwLock<HashMap<CacheKey, Arc<Entry>>>;
 pub(crate) struct Table {
     shards: Box<[Shard]>,
     hasher: RandomState,
+    /// Number of entries whose content is to be compared with its digest before it is served.
+    unchecked: AtomicU64,
+    /// Number of entries that walks over the whole table visited.
+    walked: AtomicU64,
 }
 
 /// Number of shards: many more than threads, and few enough that empty ones cost little.
@@ -182,7 +196,12 @@ const SHARDS: usize = 128;
 
 impl Table {
     pub(super) fn new() -> Self {
-        Self { shards: (0..SHARDS).map(|_| RwLock::default()).collect(), hasher: RandomState::new() }
+        Self {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            hasher: RandomState::new(),
+            unchecked: AtomicU64::new(0),
+            walked: AtomicU64::new(0),
+        }
     }
 
     fn shard(&self, key: &CacheKey) -> &Shard {
@@ -194,17 +213,43 @@ impl Table {
         self.shard(key).read().get(key).cloned()
     }
 
-    /// Adds an entry; returns the entry it replaces.
+    /// Adds a new entry; returns the entry it replaces.
     pub(super) fn insert(&self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
+        if !entry.state.lock().checked {
+            self.unchecked.fetch_add(1, Ordering::Relaxed);
+        }
         self.shard(&entry.key).write().insert(entry.key, entry)
     }
 
-    /// Removes an entry, unless another took its place.
-    pub(super) fn remove(&self, entry: &Arc<Entry>) {
+    /// Removes an entry, unless another took its place; returns whether it was there.
+    pub(super) fn remove(&self, entry: &Arc<Entry>) -> bool {
         let mut shard = self.shard(&entry.key).write();
-        if shard.get(&entry.key).is_some_and(|there| Arc::ptr_eq(there, entry)) {
-            shard.remove(&entry.key);
+        let is_there = shard.get(&entry.key).is_some_and(|there| Arc::ptr_eq(there, entry));
+        is_there && shard.remove(&entry.key).is_some()
+    }
+
+    /// Sets whether the content of an entry, whose state this is, was compared with its digest.
+    pub(super) fn set_checked(&self, state: &mut State, checked: bool) {
+        if state.gone || state.checked == checked {
+            return;
         }
+        state.checked = checked;
+        if checked {
+            self.unchecked.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            self.unchecked.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Marks an entry, whose state this is, as no longer served; returns whether this call was the first.
+    pub(super) fn set_gone(&self, state: &mut State) -> bool {
+        if state.gone {
+            return false;
+        }
+        // After that, no change of `checked` is counted.
+        self.set_checked(state, true);
+        state.gone = true;
+        true
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -212,9 +257,12 @@ impl Table {
     }
 
     pub(super) fn unchecked(&self) -> u64 {
-        // An entry whose lock is taken is in use or being removed, perhaps on a disk that hangs: skip it.
-        let unchecked = |entry: &&Arc<Entry>| entry.state.try_lock().is_some_and(|state| !state.checked);
-        self.shards.iter().map(|shard| shard.read().values().filter(unchecked).count() as u64).sum()
+        self.unchecked.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of entries that walks over the whole table visited. Requests of users must not raise it.
+    pub(super) fn walked(&self) -> u64 {
+        self.walked.load(Ordering::Relaxed)
     }
 
     /// Returns all entries, least recently read first.
@@ -223,6 +271,7 @@ impl Table {
         for shard in &self.shards {
             all.extend(shard.read().values().map(|entry| (entry.read_at(), entry.clone())));
         }
+        self.walked.fetch_add(all.len() as u64, Ordering::Relaxed);
         all.sort_unstable_by_key(|(read_at, entry)| (*read_at, entry.key));
         all
     }

@@ -155,7 +155,7 @@ impl CacheState {
     /// Removes an unused entry.
     fn evict(&self, entry: &Arc<Entry>) -> bool {
         let mut state = entry.state.lock();
-        if state.gone || state.users > 0 || entry.is_pinned() {
+        if state.is_gone() || state.users > 0 || entry.is_pinned() {
             return false;
         }
         let path = self.layout.object(&entry.key);
@@ -168,7 +168,7 @@ impl CacheState {
                 return false;
             }
         }
-        state.gone = true;
+        self.table.set_gone(&mut state);
         let file = state.file.take();
         drop(state);
         if file.is_some() {
@@ -176,19 +176,19 @@ impl CacheState {
             self.descriptors.give_back();
         }
         // The thread that marks an entry as gone releases its bytes, even if a new entry took its place meanwhile.
-        self.table.remove(entry);
+        self.leave(entry);
         self.space.release(self.charge_of(entry.plain_len));
         true
     }
 
     /// Removes a damaged or missing entry, so that the object is fetched again.
     pub(super) fn discard(&self, entry: &Arc<Entry>) {
-        let first = !std::mem::replace(&mut entry.state.lock().gone, true);
+        let first = self.table.set_gone(&mut entry.state.lock());
         if !first {
             return;
         }
         self.damaged.fetch_add(1, Ordering::Relaxed);
-        self.table.remove(entry);
+        self.leave(entry);
         let path = self.layout.object(&entry.key);
         if let Err(error) = self.disk.remove(&path)
             && error.kind() != io::ErrorKind::NotFound
@@ -202,7 +202,7 @@ impl CacheState {
 
     /// Removes the charge of an entry whose file was replaced.
     pub(super) fn retire(&self, entry: &Arc<Entry>) {
-        let first = !std::mem::replace(&mut entry.state.lock().gone, true);
+        let first = self.table.set_gone(&mut entry.state.lock());
         if first {
             self.space.release(self.charge_of(entry.plain_len));
         }

@@ -95,7 +95,7 @@ impl CacheState {
                 return;
             }
             state.doubted = Some(Instant::now());
-            state.checked = false;
+            self.table.set_checked(&mut state, false);
         }
         self.close_unused(&entry);
     }
@@ -117,7 +117,7 @@ impl CacheState {
 
     fn believe(&self, entry: &Arc<Entry>, file: File, slot: Slot) -> OpenOutcome {
         let mut state = entry.state.lock();
-        state.checked = true;
+        self.table.set_checked(&mut state, true);
         self.share_or_hand_out(entry, state, file, slot)
     }
 
@@ -154,10 +154,10 @@ impl CacheState {
 
     /// Returns the outcome if no file has to be opened.
     fn share(&self, entry: &Arc<Entry>, state: &mut State) -> Option<OpenOutcome> {
-        if state.gone {
+        if state.is_gone() {
             return Some(OpenOutcome::Gone);
         }
-        if !state.checked {
+        if !state.is_checked() {
             return Some(OpenOutcome::Unchecked);
         }
         let file = state.file.clone()?;

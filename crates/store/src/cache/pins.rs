@@ -15,8 +15,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::disk::{Disk, persist, read_file};
@@ -46,9 +47,42 @@ type Members = Vec<(CacheKey, u64)>;
 /// All pinned sets.
 #[derive(Default)]
 pub(super) struct Pins {
+    /// Held for reading while an object enters or leaves the cache, so that a change counts each object once.
     state: RwLock<State>,
+    cached: Cached,
     /// Lock for changes, separate from `state`, which other threads need while a change waits for the disk.
     changing: Mutex<()>,
+}
+
+/// Bytes and number of the pinned objects that are in the cache.
+#[derive(Default)]
+struct Cached {
+    bytes: AtomicU64,
+    objects: AtomicU64,
+}
+
+/// Counts pinned objects that enter or leave the cache; the pins don't change meanwhile.
+pub(super) struct Counting<'a> {
+    state: RwLockReadGuard<'a, State>,
+    cached: &'a Cached,
+}
+
+impl Counting<'_> {
+    /// Counts an object with this charge in bytes, if it is pinned.
+    pub(super) fn entered(&self, key: &CacheKey, charge: u64) {
+        if self.state.counts.contains_key(key) {
+            self.cached.bytes.fetch_add(charge, Ordering::Relaxed);
+            self.cached.objects.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the counting of an object with this charge in bytes, if it is pinned.
+    pub(super) fn left(&self, key: &CacheKey, charge: u64) {
+        if self.state.counts.contains_key(key) {
+            self.cached.bytes.fetch_sub(charge, Ordering::Relaxed);
+            self.cached.objects.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 #[derive(Default)]
@@ -77,6 +111,16 @@ impl Pins {
         }
     }
 
+    /// Returns the bytes and number of the pinned objects in the cache.
+    pub(super) fn cached(&self) -> (u64, u64) {
+        (self.cached.bytes.load(Ordering::Relaxed), self.cached.objects.load(Ordering::Relaxed))
+    }
+
+    /// Keeps the pins as they are while an object enters or leaves the cache.
+    pub(super) fn count(&self) -> Counting<'_> {
+        Counting { state: self.state.read(), cached: &self.cached }
+    }
+
     pub(super) fn has(&self, key: &CacheKey) -> bool {
         self.state.read().counts.contains_key(key)
     }
@@ -96,13 +140,15 @@ impl Pins {
         self.state.read().sets.values().flatten().copied().collect()
     }
 
-    /// Replaces (or, with none, removes) a set and writes all down; if that fails nothing is changed.
+    /// Replaces (or, with none, removes) a set and writes all down; if that fails nothing is changed. `charge` returns
+    /// the bytes of an object in the cache.
     pub(super) fn put(
         &self,
         disk: &dyn Disk,
         path: &Path,
         label: &str,
         members: Option<Members>,
+        charge: impl Fn(&CacheKey) -> Option<u64>,
     ) -> io::Result<()> {
         let _changing = self.changing.lock();
         let mut sets = self.state.read().sets.clone();
@@ -111,7 +157,16 @@ impl Pins {
             None => drop(sets.remove(label)),
         }
         persist(disk, path, encode(&sets).as_bytes())?;
-        *self.state.write() = State::of(sets);
+        let changed = State::of(sets);
+        let mut state = self.state.write();
+        let (bytes, objects) = changed
+            .counts
+            .keys()
+            .filter_map(charge)
+            .fold((0, 0), |(bytes, objects), charge| (bytes + charge, objects + 1));
+        self.cached.bytes.store(bytes, Ordering::Relaxed);
+        self.cached.objects.store(objects, Ordering::Relaxed);
+        *state = changed;
         Ok(())
     }
 }

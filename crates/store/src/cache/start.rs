@@ -249,7 +249,7 @@ impl CacheState {
         for (place, listed) in (0..).zip(entries) {
             let Listed { key, plain_len, checked } = *listed;
             let entry = Entry::new(key, plain_len, place, checked, &self.descriptors);
-            self.table.insert(entry);
+            self.enter(entry);
         }
         self.space.charge(entries.iter().map(|listed| self.charge_of(listed.plain_len)).sum());
     }
@@ -282,7 +282,7 @@ impl CacheState {
         let listed = |(_, entry): (u64, Arc<Entry>)| Listed {
             key: entry.key,
             plain_len: entry.plain_len,
-            checked: entry.state.lock().checked,
+            checked: entry.state.lock().is_checked(),
         };
         let entries: Vec<_> = self.table.oldest_first().into_iter().map(listed).collect();
         self.disk.sync_all(&layout.root).map_err(|source| self.failed("syncing", &layout.root, source))?;

@@ -193,7 +193,7 @@ impl CacheState {
     pub(crate) fn status(&self) -> CacheStatus {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let (descriptors, descriptors_peak, descriptors_limit) = self.descriptors.counts();
-        let (pinned, pinned_objects) = self.pinned_here();
+        let (pinned, pinned_objects) = self.pins.cached();
         CacheStatus {
             quota: self.space.marks.quota,
             hard_limit: self.space.marks.hard,
@@ -212,6 +212,7 @@ impl CacheState {
             disk_failure: self.disk_failure.lock().as_ref().map(|last| (last.time, last.text.clone())),
             damaged: get(&self.damaged),
             unchecked: self.table.unchecked(),
+            walked: self.table.walked(),
             opened_unclean: self.opened_unclean,
             leftovers: self.leftovers,
             lower: self.lower.as_ref().map(|lower| lower.status()).unwrap_or_default(),

@@ -42,6 +42,8 @@ pub struct CacheStatus {
     pub damaged: u64,
     /// Number of entries to check before their first use.
     pub unchecked: u64,
+    /// Number of entries that evictions, checks and listings visited.
+    pub walked: u64,
     /// Whether the last writer did not shut down cleanly.
     pub opened_unclean: bool,
     /// Number of removed unfinished files of the last writer.

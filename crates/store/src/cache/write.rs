@@ -95,7 +95,7 @@ impl Writing {
         let entry = Entry::new(key, self.len, self.cache.reads.now(), true, &self.cache.descriptors);
         entry.set_prefetched(prefetched);
         reservation.keep(self.cache.charge_of(self.len));
-        if let Some(replaced) = self.cache.table.insert(entry.clone()) {
+        if let Some(replaced) = self.cache.enter(entry.clone()) {
             self.cache.retire(&replaced);
         }
         Ok(entry)

@@ -8,6 +8,7 @@ mod bucket_faults;
 mod bucket_races;
 mod bucket_servers;
 mod buckets;
+mod costs;
 mod crash;
 mod damage;
 mod descriptors;

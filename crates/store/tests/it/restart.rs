@@ -4,13 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_format::compress::Compression;
-use esker_format::hash::{ContentHash, HashAlgorithm};
-use esker_store::{Blame, Cache, CacheKey, Cause, ObjectStore, Objects};
+use esker_store::{Blame, Cache, Cause, ObjectStore, Objects};
 use esker_testkit::disk::{FaultDisk, Plan};
 
 use crate::crash::Begun;
-use crate::rig::{Made, Rig, Shelf, bytes, engine, get, noise, roomy, zlib};
+use crate::rig::{Made, Rig, Shelf, bytes, engine, get, listed_folder, noise, roomy, zlib};
 
 fn objects() -> Vec<Made> {
     (0..20).map(|seed| zlib(&noise(seed, 1000 * usize::try_from(seed).unwrap()))).collect()
@@ -80,22 +78,7 @@ fn an_unclean_restart_checks_before_the_first_use() {
 #[test]
 fn a_clean_restart_opens_no_object() {
     const ENTRIES: u64 = 100_000;
-    let folder = tempfile::tempdir().unwrap();
-    Cache::open(&engine(), folder.path(), roomy()).unwrap().close().unwrap();
-    // As `cache/index.rs` describes it: SHA-1, zlib, checked.
-    let mut index = b"ESKERIX1".to_vec();
-    index.extend_from_slice(&ENTRIES.to_le_bytes());
-    for number in 0..ENTRIES {
-        let hash = ContentHash::of(HashAlgorithm::Sha1, &number.to_le_bytes());
-        let key = CacheKey { hash, compression: Compression::Zlib };
-        index.extend_from_slice(&key.to_bytes());
-        index.extend_from_slice(&[0, 0]);
-        index.extend_from_slice(&10_000_u64.to_le_bytes());
-    }
-    let digest = xxhash_rust::xxh3::xxh3_128(&index);
-    index.extend_from_slice(&digest.to_le_bytes());
-    fs::write(folder.path().join("index"), index).unwrap();
-
+    let folder = listed_folder(ENTRIES);
     let disk = Arc::new(FaultDisk::new(folder.path(), Plan::Nothing));
     let cache = Cache::open_on(disk.clone(), &engine(), folder.path(), roomy()).unwrap();
     let status = cache.status();

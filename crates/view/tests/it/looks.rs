@@ -2,11 +2,13 @@
 //! and links in paths.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
+use esker_format::object::ObjectName;
 use esker_testkit::catalog::{Draft, Row};
 use esker_testkit::fixture::FULL;
 use esker_vfs::{ErrorKind, Kind, Node, Reply, Tree, TreeError};
-use esker_view::{LastLink, Ownership, Pin, View, ViewOptions};
+use esker_view::{About, LastLink, Ownership, Pin, View, ViewOptions};
 
 use crate::fixtures::{read_all, walk};
 use crate::model::{Model, Thing};
@@ -228,4 +230,44 @@ fn statfs_counts_the_cache_and_the_attached_catalogs() {
     assert!(after.files >= found.len() as u64);
     assert!(before.free_files > 0);
     assert_eq!(after.free_files, 0, "every catalog is attached");
+}
+
+/// Records the attributes that a mount is asked for.
+#[derive(Default)]
+struct Recorder(Mutex<Vec<String>>);
+
+impl About for Recorder {
+    fn attribute(&self, name: &str) -> Option<String> {
+        self.0.lock().unwrap().push(name.to_owned());
+        (name == "user.host").then(|| "http://one".to_owned())
+    }
+
+    fn metainfo(&self) -> Option<ObjectName> {
+        None
+    }
+
+    fn outside(&self) -> Option<String> {
+        None
+    }
+}
+
+/// `ls -l` reads two attributes of each file that it rarely has, `cp -a` and tar more. The state of a mount, its cache
+/// and its connections have nothing to do with them.
+///
+/// > P17: An extended attribute that an entry doesn't have is answered from its catalog's payload alone, whatever the mount, its cache and its connections hold.
+#[test]
+fn an_absent_attribute_is_not_looked_for_in_the_state_of_the_mount() {
+    let site = Site::of(FULL);
+    let view = site.following();
+    let recorder = Arc::new(Recorder::default());
+    view.tell(recorder.clone());
+    let node = view.root().node;
+    for name in
+        ["security.selinux", "system.posix_acl_access", "security.capability", "user.other", "user.other@1"]
+    {
+        assert_eq!(xattr(&view, &node, name).unwrap_err().kind, ErrorKind::NoAttribute, "{name}");
+    }
+    assert!(recorder.0.lock().unwrap().is_empty(), "{:?}", recorder.0);
+    assert_eq!(xattr(&view, &node, "user.host").unwrap(), "http://one");
+    assert_eq!(*recorder.0.lock().unwrap(), ["user.host"]);
 }
