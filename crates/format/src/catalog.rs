@@ -12,6 +12,8 @@
 //! entries without locks.
 
 mod chunks;
+#[cfg(test)]
+mod costs;
 mod flags;
 mod key;
 mod nested;

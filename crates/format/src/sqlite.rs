@@ -23,6 +23,8 @@ mod table;
 mod tokens;
 mod varint;
 
+#[cfg(test)]
+pub(crate) use btree::pages_read;
 pub use cursor::{IndexCursor, TableCursor};
 pub use database::Database;
 pub use index::{Index, Rowids};

@@ -29,10 +29,31 @@ pub(super) struct Budget {
     bytes: u64,
 }
 
+/// Number of pages that this thread read.
+#[cfg(test)]
+pub(crate) mod pages_read {
+    use std::cell::Cell;
+
+    thread_local!(static COUNT: Cell<u64> = const { Cell::new(0) });
+
+    pub(super) fn count() {
+        COUNT.set(COUNT.get() + 1);
+    }
+
+    /// Returns the number of pages that `run` reads.
+    pub(crate) fn by(run: impl FnOnce()) -> u64 {
+        let before = COUNT.get();
+        run();
+        COUNT.get() - before
+    }
+}
+
 impl Budget {
     /// Consumes a page.
     #[inline]
     fn spend_page(&mut self, page: u32) -> Result<()> {
+        #[cfg(test)]
+        pages_read::count();
         match self.pages.checked_sub(1) {
             Some(left) => {
                 self.pages = left;
