@@ -7,6 +7,7 @@ use serde::Serialize;
 
 pub(crate) mod backing;
 pub(crate) mod clients;
+pub(crate) mod costs;
 pub(crate) mod fetch;
 pub(crate) mod jitter;
 pub(crate) mod link;

@@ -24,6 +24,7 @@ pub mod backing;
 mod child;
 pub mod clients;
 pub mod conditions;
+pub mod costs;
 pub mod fetch;
 pub mod hold;
 pub mod jitter;

@@ -11,8 +11,8 @@ mod commands;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use commands::{
-    backing, clients, fetch, jitter, link, lookup, nodes, prepare, publish, publisher, pynamic, record_list,
-    route, scale, site, startup, storage, waits,
+    backing, clients, costs, fetch, jitter, link, lookup, nodes, prepare, publish, publisher, pynamic,
+    record_list, route, scale, site, startup, storage, waits,
 };
 
 /// Measures Esker and other methods for comparison.
@@ -31,6 +31,7 @@ enum Scenario {
     Storage(storage::Args),
     Lookup(lookup::Args),
     Scale(scale::Args),
+    Costs(costs::Args),
     Fetch(fetch::Args),
     Jitter(jitter::Args),
     Link(link::Args),
@@ -53,6 +54,7 @@ fn main() -> Result<()> {
         Scenario::Storage(args) => storage::run(args),
         Scenario::Lookup(args) => lookup::run(args),
         Scenario::Scale(args) => scale::run(args),
+        Scenario::Costs(args) => costs::run(args),
         Scenario::Fetch(args) => fetch::run(args),
         Scenario::Jitter(args) => jitter::run(args),
         Scenario::Link(args) => link::run(&args),
@@ -102,6 +104,7 @@ mod tests {
                 Scenario::Storage(_) => "storage",
                 Scenario::Lookup(_) => "lookup",
                 Scenario::Scale(_) => "scale",
+                Scenario::Costs(_) => "costs",
                 Scenario::Fetch(_) => "fetch",
                 Scenario::Jitter(_) => "jitter",
                 Scenario::Link(_) => "link",
@@ -123,7 +126,7 @@ mod tests {
     fn the_commands_of_the_guide_are_parsed() {
         let expected = "startup record-list startup backing startup nodes pynamic startup startup \
                         startup prepare startup publish publisher lookup scale fetch link link prepare clients site \
-                        waits route jitter scale";
+                        waits route jitter scale costs";
         assert_eq!(understood("../../docs/benchmarks.md"), expected);
     }
 

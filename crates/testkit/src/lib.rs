@@ -2,6 +2,7 @@
 //!
 //! * [`fixture`]: the repositories under `fixtures/` and the listings with their expected content;
 //! * [`check`]: checks whole repositories, without code of the product;
+//! * [`cache_index`]: the index of a cache that lists objects without files;
 //! * [`contents`]: lists the objects of a fixture's revision, read with SQLite itself;
 //! * [`disk`]: a disk that fails or loses its power at a chosen operation, and a small one;
 //! * [`doc_snippets`]: the boxes of Markdown texts, to run their commands;
@@ -26,6 +27,7 @@
 #![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
 
+pub mod cache_index;
 pub mod catalog;
 pub mod check;
 pub mod container;

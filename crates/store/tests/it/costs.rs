@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use esker_store::{Cache, CacheKey, Goal, ObjectRequest, ObjectStore, Objects};
+use esker_testkit::cache_index;
 use esker_testkit::disk::{FaultDisk, Plan};
 
-use crate::rig::{Shelf, bytes, engine, listed_folder, listed_key, noise, objects, roomy, zlib};
+use crate::rig::{Shelf, bytes, engine, listed_folder, noise, objects, roomy, zlib};
 
 /// Entries visited and file operations.
 type Work = (u64, u64);
@@ -20,7 +21,6 @@ fn work(entries: u64) -> Vec<(&'static str, Work)> {
     let store = Objects::new(&cache, Shelf::new(&made.iter().collect::<Vec<_>>()));
     let (first, second) = (&made[0], &made[1]);
     let absent = zlib(&noise(99, 100)).wanted;
-    let listed = |number| -> CacheKey { listed_key(number) };
     let operations: Vec<(&'static str, Box<dyn Fn() + '_>)> = vec![
         ("status of the cache", Box::new(|| drop(cache.status()))),
         ("status of the store", Box::new(|| drop(store.status()))),
@@ -30,7 +30,10 @@ fn work(entries: u64) -> Vec<(&'static str, Work)> {
         ("hit", Box::new(|| assert!(store.cached(&first.wanted).is_some()))),
         ("doubt", Box::new(|| store.doubt(&first.wanted))),
         ("checked again", Box::new(|| drop(bytes(&store, &first.wanted).unwrap()))),
-        ("missing file", Box::new(|| assert!(store.cached(&wanted_of(listed(0), "a listed one")).is_none()))),
+        (
+            "missing file",
+            Box::new(|| assert!(store.cached(&wanted_of(cache_index::key(0), "a listed one")).is_none())),
+        ),
         ("pin", Box::new(|| drop(cache.pin("one", vec![(second.wanted.key(), 1)]).unwrap()))),
         ("fetch of a pinned one", Box::new(|| drop(bytes(&store, &second.wanted).unwrap()))),
         ("unpin", Box::new(|| assert!(cache.unpin("one").unwrap()))),

@@ -11,9 +11,10 @@ use esker_format::compress::{Compression, compress_zlib};
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_store::{
-    Cache, CacheKey, CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, Handle, ObjectRequest,
-    ObjectStore, Objects, RetryPolicy, Source, StoreError, Stored,
+    Cache, CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, Handle, ObjectRequest, ObjectStore,
+    Objects, RetryPolicy, Source, StoreError, Stored,
 };
+use esker_testkit::cache_index;
 use esker_testkit::mirror::Mirror;
 use tempfile::TempDir;
 
@@ -91,24 +92,8 @@ pub(crate) fn roomy() -> CacheOptions {
 pub(crate) fn listed_folder(entries: u64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     Cache::open(&engine(), folder.path(), roomy()).unwrap().close().unwrap();
-    // As `cache/index.rs` describes it: SHA-1, zlib, checked.
-    let mut index = b"ESKERIX1".to_vec();
-    index.extend_from_slice(&entries.to_le_bytes());
-    for number in 0..entries {
-        index.extend_from_slice(&listed_key(number).to_bytes());
-        index.extend_from_slice(&[0, 0]);
-        index.extend_from_slice(&10_000_u64.to_le_bytes());
-    }
-    let digest = xxhash_rust::xxh3::xxh3_128(&index);
-    index.extend_from_slice(&digest.to_le_bytes());
-    std::fs::write(folder.path().join("index"), index).unwrap();
+    std::fs::write(folder.path().join("index"), cache_index::of_absent(entries)).unwrap();
     folder
-}
-
-/// Returns the key of an object in [`listed_folder`].
-pub(crate) fn listed_key(number: u64) -> CacheKey {
-    let hash = ContentHash::of(HashAlgorithm::Sha1, &number.to_le_bytes());
-    CacheKey { hash, compression: Compression::Zlib }
 }
 
 impl Rig {
