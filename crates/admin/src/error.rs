@@ -286,6 +286,14 @@ pub enum AdminError {
         /// Reason for the refusal.
         reason: String,
     },
+    /// A name means more than one revision.
+    #[error("`{name}` may mean {}", meanings.join(", or "))]
+    AmbiguousRevision {
+        /// Name, as given.
+        name: String,
+        /// Each revision, and a name that means only this one.
+        meanings: Vec<String>,
+    },
     /// No revision is marked as the one before.
     #[error("there is nothing to undo: the newest revision is the first one, or a rollback itself")]
     NothingToUndo {

@@ -165,20 +165,27 @@ impl Revisions {
         })
     }
 
-    /// Finds a revision by tag, number, or hash of its root catalog.
+    /// Finds a revision by tag, number, or hash of its root catalog. `tag:NAME` is always a tag, `rev:NUMBER` always a revision of
+    /// the trunk; a name that means several revisions is refused.
     pub fn find(&self, name: &str) -> Result<Revision, AdminError> {
-        if let Some(tag) = self.tags().iter().find(|tag| tag.name == name) {
-            return self.at(tag.root_catalog).map_err(|error| self.collected(name, error));
+        let mut found: Vec<(Revision, String)> = Vec::new();
+        for (meaning, unique, revision) in self.meanings(name) {
+            let revision = match revision {
+                // The text is a tag, too, and there is no revision of this number.
+                Err(AdminError::NoRevision { .. }) if !found.is_empty() => continue,
+                revision => revision?,
+            };
+            if found.iter().all(|(known, _)| known.root != revision.root) {
+                found.push((revision, format!("{meaning} (`{unique}`)")));
+            }
         }
-        if name == TRUNK {
-            return self.head();
-        }
-        // A hash may consist of decimal digits only, but is longer than any number.
-        if let Some(number) = name.parse::<u64>().ok().filter(|_| name.len() < HASH_LEN) {
-            return self.numbered(number);
-        }
-        if let Ok(hash) = ContentHash::parse(name) {
-            return self.at(hash).map_err(|error| self.collected(name, error));
+        match found.len() {
+            0 => {}
+            1 => return Ok(found.swap_remove(0).0),
+            _ => {
+                let meanings = found.into_iter().map(|(_, meaning)| meaning).collect();
+                return Err(AdminError::AmbiguousRevision { name: name.to_owned(), meanings });
+            }
         }
         let reason = match name {
             TRUNK_PREVIOUS => {
@@ -187,6 +194,41 @@ impl Revisions {
             _ => "no tag has this name, and it is neither the number nor the hash of a revision",
         };
         Err(AdminError::NoRevision { name: name.to_owned(), reason: reason.to_owned() })
+    }
+
+    /// Returns all that a name may mean: a description, a name that means only this, and the revision.
+    fn meanings(&self, name: &str) -> Vec<(String, String, Result<Revision, AdminError>)> {
+        let of_tag = |tag: &Tag| self.at(tag.root_catalog).map_err(|error| self.collected(name, error));
+        let tagged = |tag: &Tag| (format!("the tag {}", tag.name), format!("tag:{}", tag.name), of_tag(tag));
+        let numbered =
+            |number: u64| (format!("revision {number}"), format!("rev:{number}"), self.numbered(number));
+        let tags = || self.tags().iter();
+        let mut all: Vec<_> = tags().filter(|tag| tag.name == name).map(tagged).collect();
+        if all.is_empty() && name == TRUNK {
+            all.push(("the newest revision".to_owned(), TRUNK.to_owned(), self.head()));
+        }
+        if let Some(named) = name.strip_prefix("tag:") {
+            all.extend(tags().filter(|tag| tag.name == named).map(tagged));
+        }
+        // A hash may consist of decimal digits only, but is longer than any number.
+        let number = |text: &str| text.parse::<u64>().ok().filter(|_| text.len() < HASH_LEN);
+        all.extend(name.strip_prefix("rev:").and_then(number).map(numbered));
+        if let Some(number) = number(name) {
+            let on_trunk = numbered(number);
+            // Revisions of branches are named by their tags; their numbers only count beside one of the trunk.
+            let branched = tags().filter(|tag| tag.branch != DEFAULT_BRANCH && tag.revision == number);
+            let branched = branched.filter(|_| on_trunk.2.is_ok()).map(|tag| {
+                let meaning = format!("revision {number} of the branch {}", tag.branch);
+                (meaning, format!("tag:{}", tag.name), of_tag(tag))
+            });
+            let branched: Vec<_> = branched.collect();
+            all.push(on_trunk);
+            all.extend(branched);
+        } else if let Ok(hash) = ContentHash::parse(name) {
+            let revision = self.at(hash).map_err(|error| self.collected(name, error));
+            all.push(("a root catalog".to_owned(), name.to_owned(), revision));
+        }
+        all
     }
 
     fn collected(&self, name: &str, error: AdminError) -> AdminError {

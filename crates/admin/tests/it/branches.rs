@@ -112,8 +112,14 @@ fn a_revision_of_a_branch_leaves_the_head_where_it_is() {
     assert_eq!(shape, [("", None, 0, 0), ("fix", Some(""), 1, 2)]);
     assert_eq!(found[1].newest.as_ref().map(|tag: &TagInfo| tag.name.as_str()), Some("f2"));
     assert_eq!(found[1].tags, 2);
-    // A number means a revision of the default branch.
-    assert_eq!(revisions(&workshop).find("2").unwrap().root, before.root_catalog().hash);
+    // The trunk and the branch have a second revision; a third one only the branch has.
+    let said = revisions(&workshop).find("2").unwrap_err().to_string();
+    for part in ["`2` may mean", "revision 2 (`rev:2`)", "revision 2 of the branch fix (`tag:f1`)"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(revisions(&workshop).find("rev:2").unwrap().root, before.root_catalog().hash);
+    assert_eq!(revisions(&workshop).find("tag:f1").unwrap().root, f1.root_catalog);
+    assert!(revisions(&workshop).find("3").unwrap_err().to_string().contains("there is no revision `3`"));
     workshop.check().assert_clean();
 }
 

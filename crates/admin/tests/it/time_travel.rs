@@ -52,6 +52,36 @@ fn roll_back(workshop: &Workshop, target: Option<&str>) -> Result<u64, AdminErro
     rollback.run(&workshop.open(), now(), &AtomicBool::new(false)).map(|report| report.revision)
 }
 
+/// > U3: A name that means more than one revision, such as a tag that is the number of another revision, is refused with the names `tag:NAME` and `rev:NUMBER` that mean one only.
+#[test]
+fn names_that_mean_several_revisions_are_refused() {
+    let workshop = no_automatic_tags();
+    for content in ["one", "two", "three", "four"] {
+        write(&workshop, "file", content);
+    }
+    let root = |name: &str| revisions(&workshop).find(name).map(|found| found.root);
+    let (third, fourth) = (root("3").unwrap(), root("4").unwrap());
+    add(&workshop, "3", Some("4")).unwrap();
+    let said = root("3").unwrap_err().to_string();
+    assert!(said.contains("`3` may mean the tag 3 (`tag:3`), or revision 3 (`rev:3`)"), "{said}");
+    assert_eq!((root("tag:3").unwrap(), root("rev:3").unwrap()), (fourth, third));
+    assert!(matches!(roll_back(&workshop, Some("3")), Err(AdminError::AmbiguousRevision { .. })));
+    // A tag of the same revision, of a number without a revision, or like a hash of none is not ambiguous.
+    remove(&workshop, &["3"]).unwrap();
+    add(&workshop, "3", Some("3")).unwrap();
+    add(&workshop, "20261129", Some("3")).unwrap();
+    assert_eq!((root("3").unwrap(), root("20261129").unwrap()), (third, third));
+    add(&workshop, &fourth.to_string(), Some("3")).unwrap();
+    let said = root(&fourth.to_string()).unwrap_err().to_string();
+    assert!(said.contains("`tag:") && said.contains("a root catalog"), "{said}");
+    add(&workshop, "rev:4", Some("3")).unwrap();
+    assert!(root("rev:4").is_err());
+    assert_eq!((root("tag:rev:4").unwrap(), root("4").unwrap()), (third, fourth));
+    for absent in ["tag:none", "rev:99", "rev:x", "tag:"] {
+        assert!(matches!(root(absent), Err(AdminError::NoRevision { .. })), "{absent}");
+    }
+}
+
 #[test]
 fn a_rollback_to_a_revision_that_lacks_an_object_is_refused() {
     let workshop = no_automatic_tags();

@@ -18,7 +18,7 @@ use crate::trees::revision_source::RevisionArgs;
 
 /// Shows what differs between two revisions of a repository.
 ///
-/// A REVISION is a tag, a number, or the hash of a root catalog. Without REVISION, compares the newest revision with
+/// A REVISION is a tag, a number, or the hash of a root catalog; tag:NAME and rev:NUMBER say which of two is meant. Without REVISION, compares the newest revision with
 /// the one before it; with one REVISION, compares that one with the newest.
 ///
 /// Example: esker diff sw.example.org trunk-previous trunk /software

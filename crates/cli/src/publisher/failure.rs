@@ -43,6 +43,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::NoPath(_)
         | AdminError::NoSuchPath(_)
         | AdminError::NoRevision { .. }
+        | AdminError::AmbiguousRevision { .. }
         | AdminError::Tag(_)
         | AdminError::NoTag(_)
         | AdminError::NotCollectable(_)
