@@ -22,6 +22,7 @@ mod properties;
 mod row;
 mod statistics;
 pub mod symlink;
+mod unknown;
 mod walk;
 mod xattr;
 
@@ -36,6 +37,8 @@ pub use properties::{Properties, Schema};
 use row::RowLayout;
 pub use row::{EntryKind, Row, is_name};
 pub use statistics::{Counters, Statistics};
+pub(crate) use unknown::REVISION;
+pub use unknown::{CarriedRow, CarriedValue, UnknownParts};
 pub use walk::{Children, InKeyOrder, Scan};
 pub use xattr::{XattrError, XattrList};
 
@@ -164,6 +167,16 @@ impl<B: AsRef<[u8]>> Catalog<B> {
     /// Reads the counters.
     pub fn statistics(&self) -> Result<Statistics, CatalogError> {
         Ok(Statistics::read(&self.database)?)
+    }
+
+    /// Returns the counters whose values are no counts, with these values.
+    pub fn faulty_counters(&self) -> Result<Vec<(String, String)>, CatalogError> {
+        Ok(statistics::faulty(&self.database)?)
+    }
+
+    /// Finds what the catalog holds beyond the newest known schema.
+    pub fn unknown_parts(&self) -> Result<UnknownParts, CatalogError> {
+        Ok(UnknownParts::of(&self.database, self.properties.schema)?)
     }
 
     fn table(&self) -> Result<Table<'_>, SqliteError> {

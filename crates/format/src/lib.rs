@@ -9,6 +9,7 @@
 //! * [`catalog`], [`history`], [`reflog`]: the databases of a repository, read through it;
 //! * [`batch`]: many objects in one answer;
 //! * [`bundle`], [`profile`]: recordings of which files are read after another one;
+//! * [`copied_xattr`], [`posix_acl`]: extended attributes that an overlay can't copy;
 //! * [`elf`], [`pyc`]: predictions of reads from libraries and compiled Python modules.
 //!
 //! Parsers accept untrusted bytes: none panics, allocates by an unchecked length or
@@ -26,6 +27,7 @@ pub mod catalog;
 pub mod certificate;
 pub mod chunker;
 pub mod compress;
+pub mod copied_xattr;
 mod der;
 pub mod elf;
 pub mod hash;
@@ -39,6 +41,7 @@ pub mod name;
 pub mod object;
 pub mod path;
 mod pem;
+pub mod posix_acl;
 pub mod profile;
 pub mod pyc;
 pub mod reflog;

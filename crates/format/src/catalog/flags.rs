@@ -35,6 +35,9 @@ impl Flags {
     /// A file whose first use triggers the prefetch of a bundle.
     pub const BUNDLE_TRIGGER: u64 = 1 << 17;
 
+    /// All bits that have a meaning.
+    pub const KNOWN: u64 = (1 << 18) - 1;
+
     const HASH_SHIFT: u32 = 8;
     const COMPRESSION_SHIFT: u32 = 11;
 

@@ -47,7 +47,7 @@ impl EntryKind {
 }
 
 /// Columns of table `catalog`, in the order of decoding.
-const COLUMNS: [&str; FIELDS] = [
+pub(super) const COLUMNS: [&str; FIELDS] = [
     "md5path_1",
     "md5path_2",
     "parent_1",

@@ -1,6 +1,6 @@
 //! The counters of a catalog.
 
-use crate::sqlite::{Database, SqliteError};
+use crate::sqlite::{Database, SqliteError, Value};
 
 /// Counters of entries, kept separately for a catalog itself and for everything nested below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,30 +63,64 @@ pub struct Statistics {
     pub own: Counters,
     /// Counters of all catalogs nested below it.
     pub subtree: Counters,
+    /// True if a stored value was no count, such as a negative one. That counter is zero here.
+    pub faulty: bool,
 }
 
 impl Statistics {
     pub(super) fn read<B: AsRef<[u8]>>(database: &Database<B>) -> Result<Self, SqliteError> {
         let mut statistics = Self::default();
-        // Catalogs before 2.1 have none.
-        let Some(table) = database.find_table("statistics")? else { return Ok(statistics) };
-        let column =
-            |column| table.column(column).ok_or(SqliteError::NoColumn { table: "statistics", column });
-        let (counter, value) = (column("counter")?, column("value")?);
-        for row in table.rows() {
-            let row = row?;
-            let name = row.get(counter).text().unwrap_or_default();
-            let target = if let Some(name) = name.strip_prefix("self_") {
-                statistics.own.counter(name)
-            } else if let Some(name) = name.strip_prefix("subtree_") {
-                statistics.subtree.counter(name)
-            } else {
-                None
-            };
-            if let Some(target) = target {
-                *target = row.get(value).integer().and_then(|value| u64::try_from(value).ok()).unwrap_or(0);
+        for_each(database, |name, value| {
+            if let Some(target) = statistics.counter(name) {
+                match count(value) {
+                    Some(value) => *target = value,
+                    None => statistics.faulty = true,
+                }
             }
-        }
+        })?;
         Ok(statistics)
     }
+
+    fn counter(&mut self, name: &str) -> Option<&mut u64> {
+        match name.split_once('_')? {
+            ("self", name) => self.own.counter(name),
+            ("subtree", name) => self.subtree.counter(name),
+            _ => None,
+        }
+    }
+}
+
+/// Returns true for the name of a counter.
+pub(super) fn is_counter(name: &str) -> bool {
+    Statistics::default().counter(name).is_some()
+}
+
+/// Returns the counters whose values are no counts, with these values.
+pub(super) fn faulty<B: AsRef<[u8]>>(database: &Database<B>) -> Result<Vec<(String, String)>, SqliteError> {
+    let mut faulty = Vec::new();
+    for_each(database, |name, value| {
+        if is_counter(name) && count(value).is_none() {
+            faulty.push((name.to_owned(), value.text().unwrap_or_else(|| "NULL".to_owned())));
+        }
+    })?;
+    Ok(faulty)
+}
+
+fn count(value: Value<'_>) -> Option<u64> {
+    value.integer().and_then(|value| u64::try_from(value).ok())
+}
+
+/// Passes each row of the table to a function; catalogs before 2.1 have no table.
+fn for_each<B: AsRef<[u8]>>(
+    database: &Database<B>,
+    mut row_of: impl FnMut(&str, Value<'_>),
+) -> Result<(), SqliteError> {
+    let Some(table) = database.find_table("statistics")? else { return Ok(()) };
+    let column = |column| table.column(column).ok_or(SqliteError::NoColumn { table: "statistics", column });
+    let (counter, value) = (column("counter")?, column("value")?);
+    for row in table.rows() {
+        let row = row?;
+        row_of(&row.get(counter).text().unwrap_or_default(), row.get(value));
+    }
+    Ok(())
 }

@@ -16,7 +16,11 @@ pub struct Database<B> {
     bytes: B,
     layout: Layout,
     tables: Vec<TableInfo>,
+    others: Vec<OtherPart>,
 }
+
+/// Kind and name of a view, trigger or virtual table.
+type OtherPart = (String, String);
 
 /// Sizes that the header states.
 #[derive(Clone, Copy, Debug)]
@@ -33,8 +37,8 @@ impl<B: AsRef<[u8]>> Database<B> {
     /// Reads the header and the list of tables.
     pub fn open(bytes: B) -> Result<Self> {
         let layout = Layout::parse(bytes.as_ref())?;
-        let tables = read_schema(Pages::new(bytes.as_ref(), layout))?;
-        Ok(Self { bytes, layout, tables })
+        let (tables, others) = read_schema(Pages::new(bytes.as_ref(), layout))?;
+        Ok(Self { bytes, layout, tables, others })
     }
 
     /// Returns the table with this name.
@@ -46,6 +50,16 @@ impl<B: AsRef<[u8]>> Database<B> {
     pub fn find_table(&self, name: &str) -> Result<Option<Table<'_>>> {
         let info = self.tables.iter().find(|table| table.name.eq_ignore_ascii_case(name));
         info.map(|info| Table::new(self.pages(), info)).transpose()
+    }
+
+    /// Iterates over the names of all tables.
+    pub fn table_names(&self) -> impl Iterator<Item = &str> {
+        self.tables.iter().map(|table| table.name.as_str())
+    }
+
+    /// Iterates over views, triggers and virtual tables: their kinds and names.
+    pub fn others(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.others.iter().map(|(kind, name)| (kind.as_str(), name.as_str()))
     }
 
     /// Returns the bytes of the file.
@@ -114,9 +128,11 @@ impl Layout {
     }
 }
 
-/// Reads `sqlite_schema (type, name, tbl_name, rootpage, sql)`, whose root is page 1.
-fn read_schema(pages: Pages<'_>) -> Result<Vec<TableInfo>> {
+/// Reads `sqlite_schema (type, name, tbl_name, rootpage, sql)`, whose root is page 1. Returns the tables, and kinds and
+/// names of views, triggers and virtual tables.
+fn read_schema(pages: Pages<'_>) -> Result<(Vec<TableInfo>, Vec<OtherPart>)> {
     let mut tables = Vec::new();
+    let mut others = Vec::new();
     let mut indexes = Vec::new();
     let mut cursor = pages.table_cursor(1);
     let mut entries = 0;
@@ -131,8 +147,7 @@ fn read_schema(pages: Pages<'_>) -> Result<Vec<TableInfo>> {
         match (kind.as_str(), root) {
             ("table", Some(root)) if root > 0 => tables.push((name, root, sql)),
             ("index", Some(root)) if root > 0 => indexes.push((name, owner, root, sql)),
-            // Views, triggers and virtual tables.
-            _ => {}
+            _ => others.push((kind, name)),
         }
     }
     let describe = |(name, root, sql): (String, u32, String)| {
@@ -144,5 +159,5 @@ fn read_schema(pages: Pages<'_>) -> Result<Vec<TableInfo>> {
         );
         TableInfo { name, root, definition, indexes }
     };
-    Ok(tables.into_iter().map(describe).collect())
+    Ok((tables.into_iter().map(describe).collect(), others))
 }

@@ -58,6 +58,11 @@ impl<'a> Table<'a> {
         self.definition.columns.iter().position(|column| column.name.eq_ignore_ascii_case(name))
     }
 
+    /// Iterates over the names of the columns.
+    pub fn columns(&self) -> impl Iterator<Item = &'a str> {
+        self.definition.columns.iter().map(|column| column.name.as_str())
+    }
+
     /// Returns the number of columns.
     pub fn width(&self) -> usize {
         self.definition.columns.len()

@@ -5,7 +5,8 @@
 //! keys compress well.
 
 use crate::catalog::{
-    Chunk, Counters, EntryKind, Flags, NestedCatalog, PathKey, Row, Statistics, XattrList, is_name,
+    CarriedRow, CarriedValue, Chunk, Counters, EntryKind, Flags, NestedCatalog, PathKey, REVISION, Row,
+    Statistics, is_name,
 };
 use crate::hash::ContentHash;
 use crate::time::UnixTime;
@@ -39,7 +40,7 @@ pub struct Entry {
     pub chunks: Vec<Chunk>,
     /// Target of a symlink.
     pub symlink: Vec<u8>,
-    /// Encoded extended attributes.
+    /// Encoded extended attributes; those of a published entry as they are, also if they can't be decoded.
     pub xattrs: Option<Vec<u8>>,
     /// Hardlink group in this catalog; zero is none.
     pub hardlink_group: u32,
@@ -85,7 +86,7 @@ impl Entry {
             hash: row.hash(),
             chunks,
             symlink: row.symlink().to_vec(),
-            xattrs: row.xattrs().to_blob(),
+            xattrs: row.stored_xattrs().map(<[u8]>::to_vec),
             hardlink_group: row.hardlink_group(),
             link_count: row.link_count(),
         }
@@ -104,10 +105,11 @@ impl Entry {
         if self.symlink.contains(&0) {
             return Err("its symlink target has a zero byte in it");
         }
-        match self.xattrs.as_deref().map(XattrList::parse) {
-            Some(Err(_)) => Err("its extended attributes are not what readers expect"),
-            _ => Ok(()),
+        // Its digest can't be kept without the algorithm.
+        if self.flags.hash_algorithm().is_none() {
+            return Err("the algorithm of its hash is unknown");
         }
+        Ok(())
     }
 
     /// Returns the type of the entry; none if the mode is invalid.
@@ -132,26 +134,18 @@ impl Entry {
         let requested = self.flags.0 & !DERIVED;
         let directory_only = Flags::NESTED_MOUNTPOINT | Flags::NESTED_ROOT | Flags::BIND_MOUNTPOINT;
         let file_only = Flags::EXTERNAL | Flags::DIRECT_IO | Flags::BUNDLE_TRIGGER;
-        let compression_bits = 7 << 11;
-        let hash_bits = 7 << 8;
+        // Entries of other types may have a hash, too: that of a micro catalog, for example.
+        let storage_bits = if self.hash.is_some() { 0 } else { 7 << 11 | 7 << 8 };
         match self.kind() {
-            Some(EntryKind::Directory) => {
-                requested & !(file_only | compression_bits | hash_bits) | Flags::DIRECTORY
-            }
+            Some(EntryKind::Directory) => requested & !(file_only | storage_bits) | Flags::DIRECTORY,
             Some(EntryKind::File) => {
                 let chunked = if self.chunks.is_empty() { 0 } else { Flags::CHUNKED };
                 requested & !directory_only | Flags::FILE | chunked
             }
             Some(EntryKind::Symlink) => {
-                requested & !(directory_only | file_only | compression_bits | hash_bits)
-                    | Flags::FILE
-                    | Flags::SYMLINK
+                requested & !(directory_only | file_only | storage_bits) | Flags::FILE | Flags::SYMLINK
             }
-            _ => {
-                requested & !(directory_only | file_only | compression_bits | hash_bits)
-                    | Flags::FILE
-                    | Flags::SPECIAL
-            }
+            _ => requested & !(directory_only | file_only | storage_bits) | Flags::FILE | Flags::SPECIAL,
         }
     }
 
@@ -184,6 +178,10 @@ pub struct CatalogHeader {
     pub authorization: Option<String>,
     /// Branch of a root catalog.
     pub branch: Option<String>,
+    /// Properties of the catalog before; those with the name of a field above are left out.
+    pub carried_properties: Vec<CarriedRow>,
+    /// Counters of the catalog before whose meaning is unknown.
+    pub carried_counters: Vec<CarriedRow>,
 }
 
 /// A finished catalog.
@@ -231,7 +229,7 @@ impl CatalogWriter {
     /// Writes the catalog; `subtree` has the counters of the nested catalogs.
     pub fn finish(mut self, header: &CatalogHeader, subtree: Counters) -> WrittenCatalog {
         let own = Counters::of(self.entries.iter().map(|(_, _, entry)| entry), self.nested.iter());
-        let statistics = Statistics { own, subtree };
+        let statistics = Statistics { own, subtree, faulty: false };
         self.nested.sort_by(|a, b| a.path.cmp(&b.path));
         let mut database = DatabaseBuilder::new();
         write_entries(&mut database, &self.entries);
@@ -241,7 +239,8 @@ impl CatalogWriter {
         database.keyed_table("nested_catalogs", NESTED_CATALOGS, index, &nested_rows(&nested));
         let index = "sqlite_autoindex_bind_mountpoints_1";
         database.keyed_table("bind_mountpoints", BIND_MOUNTPOINTS, index, &nested_rows(&bind));
-        let rows = counters::rows(&statistics);
+        let mut rows = counters::rows(&statistics);
+        rows.extend(header.carried_counters.iter().map(carried_row));
         database.keyed_table("statistics", STATISTICS, "sqlite_autoindex_statistics_1", &rows);
         let rows = property_rows(header);
         database.keyed_table("properties", PROPERTIES, "sqlite_autoindex_properties_1", &rows);
@@ -341,7 +340,7 @@ fn nested_rows<'a>(nested: &[&'a NestedCatalog]) -> Vec<Vec<Value<'a>>> {
 fn property_rows(header: &CatalogHeader) -> Vec<Vec<Value<'_>>> {
     let mut pairs: Vec<(&str, Vec<u8>)> = vec![
         ("schema", b"2.5".to_vec()),
-        ("schema_revision", b"7".to_vec()),
+        ("schema_revision", REVISION.to_string().into_bytes()),
         ("revision", header.revision.to_string().into_bytes()),
         ("last_modified", header.last_modified.0.to_string().into_bytes()),
     ];
@@ -366,7 +365,27 @@ fn property_rows(header: &CatalogHeader) -> Vec<Vec<Value<'_>>> {
     if let Some(branch) = &header.branch {
         pairs.push(("branch", branch.clone().into_bytes()));
     }
-    pairs.into_iter().map(|(key, value)| vec![Value::text(key.as_bytes()), Value::text(value)]).collect()
+    // A value that isn't understood, such as a requirement that is no text, is carried under its known name.
+    let is_own = |key: &[u8]| {
+        OWN_PROPERTIES.contains(&key) || pairs.iter().any(|(written, _)| written.as_bytes() == key)
+    };
+    let carried = header.carried_properties.iter().filter(|(key, _)| !is_own(key)).map(carried_row);
+    let carried: Vec<_> = carried.collect();
+    let own = pairs.into_iter().map(|(key, value)| vec![Value::text(key.as_bytes()), Value::text(value)]);
+    own.chain(carried).collect()
+}
+
+/// Properties that each version of a catalog has anew, or not at all.
+const OWN_PROPERTIES: [&[u8]; 2] = [b"previous_revision", b"root_prefix"];
+
+fn carried_row((name, value): &CarriedRow) -> Vec<Value<'_>> {
+    let value = match value {
+        CarriedValue::Null => Value::Null,
+        CarriedValue::Integer(number) => Value::Integer(*number),
+        CarriedValue::Text(text) => Value::text(text.as_slice()),
+        CarriedValue::Blob(bytes) => Value::blob(bytes.as_slice()),
+    };
+    vec![Value::text(name.as_slice()), value]
 }
 
 #[cfg(test)]

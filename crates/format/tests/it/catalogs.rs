@@ -288,7 +288,8 @@ fn counters_are_read_by_name() {
     }));
     let own = Counters { regular: 3, dir: 2, ..Counters::default() };
     let subtree = Counters { regular: 5, external_file_size: 77, ..Counters::default() };
-    assert_eq!(catalog.statistics().unwrap(), Statistics { own, subtree });
+    assert_eq!(catalog.statistics().unwrap(), Statistics { own, subtree, faulty: false });
+    assert_eq!(catalog.faulty_counters().unwrap(), []);
     assert_eq!(own.entries(), 5);
 }
 
@@ -454,15 +455,36 @@ fn large_directories_are_read_by_many_threads() {
     });
 }
 
-/// As in the reference client: an error for the capabilities attribute would prevent a program from running,
-/// and an entry that can't be copied would stop every publish of its catalog.
+/// Counters of −2 were seen in production.
 #[test]
-fn invalid_attribute_lists_count_as_empty() {
+fn a_counter_that_is_no_count_is_told_from_zero() {
+    let catalog = open(current(|connection| {
+        connection
+            .execute_batch(
+                "INSERT INTO statistics VALUES ('self_regular', 3), ('subtree_xattr', -2), ('self_dir', 'x'),
+                 ('self_chunks', NULL), ('subtree_dir', 1.5), ('self_unheard_of', -1)",
+            )
+            .unwrap();
+    }));
+    let statistics = catalog.statistics().unwrap();
+    assert!(statistics.faulty);
+    assert_eq!((statistics.own.regular, statistics.subtree.xattr), (3, 0));
+    let mut faulty = catalog.faulty_counters().unwrap();
+    faulty.sort();
+    let expected =
+        [("self_chunks", "NULL"), ("self_dir", "x"), ("subtree_dir", "1.5"), ("subtree_xattr", "-2")];
+    assert_eq!(faulty, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
+}
+
+/// As in the reference client: an error for the capabilities attribute would prevent a program from running.
+#[test]
+fn invalid_attribute_lists_count_as_empty_and_are_copied_as_they_are() {
     let catalog = open(current(|connection| {
         for (path, blob) in [
             ("/nameless", &b"\x01\x01\x00\x01x"[..]),
             ("/cut", b"\x01\x02\x08\x03user.foobar"),
-            ("/version", b"\x02\x00"),
+            ("/version", b"\x03\x00"),
+            ("/wrapped", b"\x02\x00\x01\x01\x00ax"),
             ("/empty", b""),
             ("/twice", b"\x01\x02\x06\x01user.a1\x06\x01user.a2"),
         ] {
@@ -470,11 +492,11 @@ fn invalid_attribute_lists_count_as_empty() {
             set(connection, path, "xattr", blob);
         }
     }));
-    for path in ["/nameless", "/cut", "/version", "/empty"] {
+    for path in ["/nameless", "/cut", "/version", "/wrapped", "/empty"] {
         let row = row(&catalog, path);
         assert!(row.xattrs().is_empty(), "{path}");
         let entry = Entry::from_row(&row, Vec::new());
-        assert_eq!((entry.xattrs.as_ref(), entry.check()), (None, Ok(())), "{path}");
+        assert_eq!((entry.xattrs.as_deref(), entry.check()), (row.stored_xattrs(), Ok(())), "{path}");
     }
     let twice = row(&catalog, "/twice").xattrs();
     assert_eq!((twice.len(), twice.get(b"user.a")), (1, Some(&b"2"[..])));

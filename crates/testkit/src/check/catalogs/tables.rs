@@ -73,11 +73,20 @@ pub(super) fn chunks(database: &Connection, key: [i64; 2]) -> Vec<(u64, u64, Vec
 }
 
 pub(super) fn parse_xattrs(blob: &[u8]) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let (&[1, count], mut rest) = blob.split_first_chunk::<2>()? else { return None };
+    let (&[version @ 1..=2, count], mut rest) = blob.split_first_chunk::<2>()? else { return None };
     let mut found = BTreeMap::new();
     let mut last: Option<Vec<u8>> = None;
     for _ in 0..count {
-        let (&[name_len, value_len], tail) = rest.split_first_chunk::<2>()?;
+        let (name_len, value_len, tail) = match version {
+            1 => {
+                let (&[name, value], tail) = rest.split_first_chunk::<2>()?;
+                (name, u16::from(value), tail)
+            }
+            _ => {
+                let (&[name, low, high], tail) = rest.split_first_chunk::<3>()?;
+                (name, u16::from_le_bytes([low, high]), tail)
+            }
+        };
         let (name, tail) = tail.split_at_checked(name_len.into())?;
         let (value, tail) = tail.split_at_checked(value_len.into())?;
         // Sorted by name, none twice.
@@ -88,5 +97,7 @@ pub(super) fn parse_xattrs(blob: &[u8]) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
         found.insert(name.to_vec(), value.to_vec());
         rest = tail;
     }
-    (rest.is_empty() && !found.is_empty()).then_some(found)
+    // Version 2 costs older clients all attributes of the entry, so it is for long values only.
+    let is_needed = found.values().any(|value: &Vec<u8>| value.len() > 255) == (version == 2);
+    (rest.is_empty() && !found.is_empty() && is_needed).then_some(found)
 }
