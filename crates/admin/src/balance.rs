@@ -54,7 +54,11 @@ pub(crate) fn decide(
 fn join_small(changes: &mut Changes, outlines: &[Outline], balance: Balance) -> bool {
     let mut joined = false;
     for outline in outlines {
-        if outline.automatic && outline.entries() < balance.min && !outline.mountpoint.is_empty() {
+        if outline.automatic
+            && !outline.must_stay
+            && outline.entries() < balance.min
+            && !outline.mountpoint.is_empty()
+        {
             changes.touch(&outline.mountpoint).entries.insert(MARKER.to_vec(), None);
             changes.touch(&outline.mountpoint).entries.insert(AUTO_MARKER.to_vec(), None);
             if let Some((parent, _)) = path::split(&outline.mountpoint) {
@@ -108,7 +112,7 @@ mod tests {
             parent: *parent,
             entries: *entries,
         });
-        Outline { mountpoint: Vec::new(), directories: directories.collect(), automatic: false }
+        Outline { directories: directories.collect(), ..Outline::root() }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Converts entries of the source, and compares them with published ones.
 
 use esker_format::bundle;
-use esker_format::catalog::{EntryKind, Flags};
+use esker_format::catalog::{EntryKind, Flags, XattrList};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
@@ -112,11 +112,27 @@ fn shows_same(old: &Entry, new: &Entry) -> bool {
     about(old) == about(new)
         && length(old) == length(new)
         && old.symlink == new.symlink
-        && old.xattrs == new.xattrs
+        && XattrList::shows_same(old.xattrs.as_deref(), new.xattrs.as_deref())
         && old.flags.has(Flags::BUNDLE_TRIGGER) == new.flags.has(Flags::BUNDLE_TRIGGER)
 }
 
-fn is_same_content(old: &Entry, new: &Entry) -> bool {
+/// Carries over what a published entry has and no source can show: a list of extended attributes that can't be decoded,
+/// the form of one that is still the same, and unknown flags.
+///
+/// Unknown flags of a file may be about its content. A new content leaves them behind.
+pub(crate) fn carry_unknown(before: &Entry, new: &mut Entry) {
+    if before.kind() != new.kind() {
+        return;
+    }
+    if XattrList::shows_same(before.xattrs.as_deref(), new.xattrs.as_deref()) {
+        new.xattrs.clone_from(&before.xattrs);
+    }
+    if is_same_content(before, new) {
+        new.flags.0 |= before.flags.0 & !Flags::KNOWN;
+    }
+}
+
+pub(crate) fn is_same_content(old: &Entry, new: &Entry) -> bool {
     let stored = |entry: &Entry| entry.flags.0 & (STORAGE_BITS | Flags::EXTERNAL | Flags::DIRECT_IO);
     !new.is_file() || old.hash == new.hash && old.chunks == new.chunks && stored(old) == stored(new)
 }

@@ -1,6 +1,6 @@
 //! The differences between two entries of one path.
 
-use esker_format::catalog::Flags;
+use esker_format::catalog::{Flags, XattrList};
 use esker_format::write::catalog::Entry;
 use serde::{Serialize, Serializer};
 
@@ -66,7 +66,8 @@ impl Attributes {
         found.add_if(Self::OWNER, (old.uid, old.gid) != (new.uid, new.gid));
         found.add_if(Self::TIME, (old.mtime, old.mtime_ns) != (new.mtime, new.mtime_ns));
         found.add_if(Self::TARGET, old.symlink != new.symlink);
-        found.add_if(Self::XATTRS, old.xattrs != new.xattrs);
+        let shows_same = XattrList::shows_same(old.xattrs.as_deref(), new.xattrs.as_deref());
+        found.add_if(Self::XATTRS, !shows_same);
         found.add_if(Self::CHUNKS, cuts(old) != cuts(new));
         found.add_if(Self::NESTED, nested(old) != nested(new));
         found.add_if(Self::LINKS, !is_directory && groups(old) != groups(new));

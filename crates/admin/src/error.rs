@@ -254,6 +254,27 @@ pub enum AdminError {
         /// Reason for the refusal.
         reason: String,
     },
+    /// An extended attribute is longer than the settings allow.
+    #[error(
+        "`{path}` has the extended attribute `{name}` of {size} bytes, and the setting long_xattrs=refuse refuses more than \
+         255"
+    )]
+    LongXattr {
+        /// Path of the entry in the source or the repository.
+        path: String,
+        /// Name of the attribute.
+        name: String,
+        /// Length of its value in bytes.
+        size: usize,
+    },
+    /// A catalog that a publish would replace has parts that would be lost.
+    #[error("the catalog of `{catalog}` has what this version doesn't know and would lose: {}", parts.join(", "))]
+    UnknownParts {
+        /// The directory of the catalog.
+        catalog: String,
+        /// Descriptions of the parts.
+        parts: Vec<String>,
+    },
     /// An entry would make its catalog unreadable.
     #[error("`{name}` in the catalog of `{catalog}` can't be published: {reason}")]
     Row {

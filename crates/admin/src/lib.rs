@@ -137,8 +137,8 @@ pub use revision::PublishOptions;
 pub use revisions::{Earlier, Revision, Revisions};
 pub use rollback::{Rollback, RollbackReport};
 pub use settings::{
-    AutomaticCollect, Balance, ChangedSetting, Limits, NAMED, NamedSetting, SettingValue, Settings,
-    SettingsChange, SettingsChanged, SpecialFiles,
+    AutomaticCollect, Balance, ChangedSetting, Limits, LongXattrs, NAMED, NamedSetting, SettingValue,
+    Settings, SettingsChange, SettingsChanged, SpecialFiles,
 };
 pub use shrink::Shrink;
 pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};

@@ -13,6 +13,7 @@
 //! group that were copied up and changed leave it.
 
 mod access;
+mod carried;
 mod marks;
 mod origin;
 mod same;
@@ -25,12 +26,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use esker_format::catalog::XattrList;
+use esker_format::copied_xattr::PUBLISHED_PATH;
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, utimensat,
 };
+use rustix::io::Errno;
 
 use crate::base::BaseRevision;
 use crate::changes::{Changes, NewTree};
@@ -156,6 +159,12 @@ impl Upper {
         }
     }
 
+    /// Returns true if the folder can hold attributes of users.
+    fn keeps_xattrs(&self) -> bool {
+        let asked = rustix::fs::getxattr(&self.folder, PUBLISHED_PATH, &mut [0; 4096][..]);
+        !matches!(asked, Err(Errno::NOTSUP | Errno::NOSYS))
+    }
+
     /// Compares the folder with its base.
     fn plan(&self, base: &Lower, stop: &AtomicBool) -> Result<Planned, AdminError> {
         let Lower { sink, published, settings } = base;
@@ -171,11 +180,18 @@ impl Upper {
             settings,
             filter: &filter,
             claimed: self.claimed,
+            keeps_xattrs: self.keeps_xattrs(),
             access: &access,
             stop,
         };
-        let Walked { mut plan, mut directories, xattrs_left_out, special_left_out } = walk.run()?;
-        plan.differences = Differences { xattrs_left_out, special_left_out, ..Differences::default() };
+        let Walked { mut plan, mut directories, xattrs_left_out, special_left_out, capabilities_left_out } =
+            walk.run()?;
+        plan.differences = Differences {
+            xattrs_left_out,
+            special_left_out,
+            capabilities_left_out,
+            ..Differences::default()
+        };
         let before = Dirtab::of_published(&**sink, published)?;
         let is_changed = plan.changes.get(b"").is_some_and(|root| root.entries.contains_key(dirtab::NAME));
         let rules = if is_changed { Dirtab::of_folder(&self.folder)? } else { before };

@@ -81,6 +81,8 @@ pub struct Differences {
     pub xattrs_left_out: u64,
     /// Number of devices, sockets and pipes that the settings leave out.
     pub special_left_out: u64,
+    /// Number of files that lost their capabilities, since a transaction changed their content.
+    pub capabilities_left_out: u64,
 }
 
 impl Differences {
@@ -91,6 +93,7 @@ impl Differences {
         self.unchanged.add_all(&other.unchanged);
         self.xattrs_left_out += other.xattrs_left_out;
         self.special_left_out += other.special_left_out;
+        self.capabilities_left_out += other.capabilities_left_out;
     }
 }
 
@@ -286,6 +289,7 @@ impl Comparison<'_> {
                 if before.is_directory() && !new.is_directory() {
                     plan.removed_directories.push(path);
                 }
+                entry::carry_unknown(&before, &mut new);
                 plan.differences.changed.add(&new);
                 plan.puts.push(new);
             }

@@ -25,7 +25,7 @@ use crate::repository::{Base, Repository};
 use crate::revision::{Context, PublishOptions, until_kept};
 use crate::scan::Scan;
 use crate::snapshots;
-use crate::source::{Facts, Source};
+use crate::source::{Facts, Source, pack_xattrs, read_xattr_pairs};
 
 /// Description of a publish.
 pub struct Publish<'r> {
@@ -172,8 +172,9 @@ fn plan_top(
     context.filter.own(&mut top);
     if settings.xattrs {
         let folder = source.open_directory(b"")?;
-        let xattrs = crate::source::read_xattrs(&folder, b".");
-        top.xattrs = xattrs.map_err(source.failed("reading the extended attributes of", b""))?.packed;
+        let pairs = read_xattr_pairs(&folder, b".");
+        let pairs = pairs.map_err(source.failed("reading the extended attributes of", b""))?;
+        top.xattrs = pack_xattrs(pairs, &context.target, settings)?.packed;
     }
     top.name = path::split(&context.target).map(|(_, name)| name.to_vec()).unwrap_or_default();
     match &before {
@@ -181,7 +182,10 @@ fn plan_top(
             plan.differences.unchanged.add(&top);
             return Ok(());
         }
-        Some(_) => plan.differences.changed.add(&top),
+        Some(before) => {
+            entry::carry_unknown(before, &mut top);
+            plan.differences.changed.add(&top);
+        }
         None => plan.differences.added.add(&top),
     }
     let Some((parent, _)) = path::split(&context.target) else {
@@ -220,6 +224,8 @@ fn resolve(context: &Context<'_>, plan: &mut Plan, contents: &[Content]) -> Resu
             plan.differences.changed.remove(entry);
             plan.differences.unchanged.add(entry);
             plan.changes.revert(&waiting.directory, &waiting.name);
+        } else if let Some(before) = before {
+            entry::carry_unknown(before, entry);
         }
     }
     Ok(())

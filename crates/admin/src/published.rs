@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use esker_format::catalog::{
-    Catalog, CatalogError, Counters, Flags, NestedCatalog, PathKey, Row, Statistics,
+    Catalog, CatalogError, Counters, Flags, NestedCatalog, PathKey, Row, Statistics, UnknownParts,
 };
 use esker_format::compress::decompress;
 use esker_format::hash::{ContentHash, HashAlgorithm};
@@ -87,6 +87,22 @@ impl OldCatalog {
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         number_groups(&mut entries);
         Ok(entries)
+    }
+
+    /// Finds what the catalog holds and this version doesn't know. Fails if it would be lost with the catalog's next version.
+    pub(crate) fn carried(&self) -> Result<UnknownParts, AdminError> {
+        let unknown = self.catalog.unknown_parts().map_err(self.failed())?;
+        if unknown.parts.is_empty() { Ok(unknown) } else { Err(self.would_lose(unknown.parts)) }
+    }
+
+    /// Fails if the catalog can't go, with its entries moving to that of its parent, without a loss.
+    pub(crate) fn check_dissolving(&self) -> Result<(), AdminError> {
+        let lost: Vec<String> = self.carried()?.pairs_of_its_own().collect();
+        if lost.is_empty() { Ok(()) } else { Err(self.would_lose(lost)) }
+    }
+
+    fn would_lose(&self, parts: Vec<String>) -> AdminError {
+        AdminError::UnknownParts { catalog: path::shown(&self.mountpoint), parts }
     }
 
     fn failed(&self) -> impl FnOnce(CatalogError) -> AdminError {
@@ -198,18 +214,19 @@ impl Published {
         self.owner(directory)?.list(directory)
     }
 
-    /// Returns the counters of a catalog; counts the rows if the schema is too old to have counters.
+    /// Returns the counters of a catalog; counts the rows if the schema is too old to have counters, or if one of them is
+    /// no count.
     pub(crate) fn statistics(&self, catalog: &OldCatalog) -> Result<Statistics, AdminError> {
         let stored = catalog.catalog.statistics().map_err(catalog.failed())?;
         // Every catalog has its root directory.
-        if stored.own.dir > 0 {
+        if stored.own.dir > 0 && !stored.faulty {
             return Ok(stored);
         }
         let mut counted = Statistics::default();
         let mut entries = Vec::new();
         for row in catalog.catalog.scan().map_err(catalog.failed())? {
             let row = row.map_err(catalog.failed())?;
-            entries.push(Entry::from_row(&row, Vec::new()));
+            entries.push(catalog.entry_of(&row)?);
         }
         counted.own = Counters::of(entries.iter(), catalog.nested.values());
         for nested in catalog.nested.values().filter(|nested| !nested.bind && nested.hash.is_some()) {

@@ -128,6 +128,12 @@ fn special_warning(differences: &Differences) -> Option<String> {
     (count > 0).then(|| format!("{count} devices, sockets and pipes were left out (setting special_files)"))
 }
 
+fn capabilities_warning(differences: &Differences) -> Option<String> {
+    let count = differences.capabilities_left_out;
+    (count > 0)
+        .then(|| format!("{count} files with new content lost their capabilities, as at any write to them"))
+}
+
 impl<'r> Context<'r> {
     /// Creates the inputs of a change of a given revision.
     pub(crate) fn on(
@@ -247,7 +253,12 @@ impl<'r> Context<'r> {
             object_bytes_stored: get(&counters.object_bytes),
             objects_present: get(&counters.present),
             object_bytes_present: get(&counters.present_bytes),
-            warnings: self.expiry_warning().into_iter().chain(special_warning(&differences)).collect(),
+            warnings: self
+                .expiry_warning()
+                .into_iter()
+                .chain(special_warning(&differences))
+                .chain(capabilities_warning(&differences))
+                .collect(),
             ..Report::default()
         }
     }

@@ -13,7 +13,7 @@ use crate::plan::{Comparison, DirectoryPlan, Plan};
 use crate::private_files::PrivateFiles;
 use crate::progress::{Counters, TICK};
 use crate::published::Published;
-use crate::source::{Facts, Source, SourceEntry, Time, read_xattrs};
+use crate::source::{Facts, Source, SourceEntry, Time, pack_xattrs, read_xattr_pairs};
 
 /// A walk over the source.
 pub(crate) struct Scan<'r> {
@@ -183,11 +183,10 @@ impl Scan<'_> {
         for entry in entries {
             let mut packed = None;
             if self.comparison.settings.xattrs {
-                let failed = |error| {
-                    let path = path::join(relative, &entry.name);
-                    self.source.failed("reading the extended attributes of", &path)(error)
-                };
-                let xattrs = read_xattrs(folder, &entry.name).map_err(failed)?;
+                let at = path::join(relative, &entry.name);
+                let failed = self.source.failed("reading the extended attributes of", &at);
+                let pairs = read_xattr_pairs(folder, &entry.name).map_err(failed)?;
+                let xattrs = pack_xattrs(pairs, &at, self.comparison.settings)?;
                 left_out += xattrs.left_out;
                 packed = xattrs.packed;
             }

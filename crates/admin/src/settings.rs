@@ -41,6 +41,8 @@ pub struct Settings {
     pub nanoseconds: bool,
     /// Whether extended attributes are recorded.
     pub xattrs: bool,
+    /// Treatment of extended attributes that CernVM-FS before 2.14 can't read.
+    pub long_xattrs: LongXattrs,
     /// Whether each publish gets a tag of its own.
     pub automatic_tags: bool,
     /// When catalogs are split and joined; none leaves that to markers and rules.
@@ -83,6 +85,21 @@ pub enum SpecialFiles {
     Publish,
     /// They are left out, with a warning.
     Skip,
+}
+
+/// Treatment of extended attributes with values of 256 to 65,535 bytes.
+///
+/// CernVM-FS before 2.14 shows none of the attributes of an entry with such a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LongXattrs {
+    /// They are published.
+    #[default]
+    Publish,
+    /// They are left out, with a warning.
+    Skip,
+    /// The publish fails.
+    Refuse,
 }
 
 /// Terms of the collect after a publish.
@@ -135,6 +152,7 @@ impl Default for Settings {
             chunks: ChunkSizes::DEFAULT,
             nanoseconds: true,
             xattrs: true,
+            long_xattrs: LongXattrs::Publish,
             automatic_tags: true,
             balance: Some(Balance::default()),
             automatic_tags_for: None,
@@ -174,6 +192,8 @@ struct Stored {
     external_data: bool,
     #[serde(default, skip_serializing_if = "is_default")]
     special_files: SpecialFiles,
+    #[serde(default, skip_serializing_if = "is_default")]
+    long_xattrs: LongXattrs,
     #[serde(default, skip_serializing_if = "is_default")]
     automatic_collect: AutomaticCollect,
 }
@@ -229,6 +249,7 @@ impl Settings {
             chunks: ChunkSizes::new(min, average, max).map_err(|error| refused(error.to_string()))?,
             nanoseconds: stored.nanoseconds,
             xattrs: stored.xattrs,
+            long_xattrs: stored.long_xattrs,
             automatic_tags: stored.automatic_tags,
             balance: stored.balance,
             automatic_tags_for: stored.automatic_tags_for,
@@ -253,6 +274,7 @@ impl Settings {
             chunk_sizes: [self.chunks.min(), self.chunks.average(), self.chunks.max()],
             nanoseconds: self.nanoseconds,
             xattrs: self.xattrs,
+            long_xattrs: self.long_xattrs,
             automatic_tags: self.automatic_tags,
             balance: self.balance,
             automatic_tags_for: self.automatic_tags_for,

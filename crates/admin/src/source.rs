@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fstatfs, openat, readlinkat, s
 
 use crate::error::AdminError;
 
-pub(crate) use attributes::{Xattrs, pack_xattrs, read_xattr_pairs, read_xattrs};
+pub(crate) use attributes::{pack_xattrs, read_xattr_pairs};
 
 /// A time with nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

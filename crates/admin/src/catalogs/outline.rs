@@ -24,12 +24,14 @@ pub(crate) struct Outline {
     pub(crate) directories: Vec<OutlineDirectory>,
     /// True if the publisher split this catalog off automatically.
     pub(crate) automatic: bool,
+    /// True if the published catalog has properties or counters of its own that would be lost with it.
+    pub(crate) must_stay: bool,
 }
 
 impl Outline {
     /// Returns the outline of a root catalog whose directories don't matter.
     pub(crate) fn root() -> Self {
-        Self { mountpoint: Vec::new(), directories: Vec::new(), automatic: false }
+        Self { mountpoint: Vec::new(), directories: Vec::new(), automatic: false, must_stay: false }
     }
 
     /// Returns the number of entries that the catalog will have, its root included.
@@ -39,6 +41,8 @@ impl Outline {
 }
 
 /// Finds all catalogs in which something changes, from the root down.
+///
+/// Fails if a published catalog can't be written again, or can't go, without a loss.
 pub(crate) fn outline_all(tree: NewTree<'_>) -> Result<Vec<Outline>, AdminError> {
     let mut outlines = Vec::new();
     let mut waiting = vec![Vec::new()];
@@ -54,6 +58,10 @@ fn outline(
     mountpoint: Vec<u8>,
     to_write: &mut Vec<Vec<u8>>,
 ) -> Result<Outline, AdminError> {
+    let must_stay = match tree.published.at(&mountpoint)? {
+        Some(old) => old.carried()?.pairs_of_its_own().next().is_some(),
+        None => false,
+    };
     let mut directories = vec![OutlineDirectory { path: mountpoint.clone(), parent: None, entries: 0 }];
     let mut automatic = false;
     let mut next = 0;
@@ -68,6 +76,11 @@ fn outline(
                 continue;
             }
             if !tree.is_mountpoint(&path, entry)? {
+                if tree.changes.get(&path).is_some_and(|change| !change.fresh)
+                    && let Some(dissolving) = tree.published.at(&path)?
+                {
+                    dissolving.check_dissolving()?;
+                }
                 directories.push(OutlineDirectory { path, parent: Some(next), entries: 0 });
             } else if tree.changes.affects(&path) || tree.published.nested_at(&path)?.is_none() {
                 to_write.push(path);
@@ -75,5 +88,5 @@ fn outline(
         }
         next += 1;
     }
-    Ok(Outline { mountpoint, directories, automatic })
+    Ok(Outline { mountpoint, directories, automatic, must_stay })
 }

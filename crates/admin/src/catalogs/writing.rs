@@ -39,7 +39,7 @@ impl<'b, 'r> Writer<'b, 'r> {
         let old = builder.tree.published.at(mountpoint)?;
         let walk = self.walk(mountpoint)?;
         let subtree = self.subtree(old.as_deref(), &walk.nested)?;
-        let header = self.header(mountpoint, old.as_deref());
+        let header = self.header(mountpoint, old.as_deref())?;
         let mut writer = CatalogWriter::new();
         for (key, parent, entry) in walk.rows {
             // A row that readers refuse would cost everything in the catalog, and every revision after this one.
@@ -180,12 +180,13 @@ impl<'b, 'r> Writer<'b, 'r> {
         Ok(subtree)
     }
 
-    fn header(&self, mountpoint: &[u8], old: Option<&OldCatalog>) -> CatalogHeader {
+    fn header(&self, mountpoint: &[u8], old: Option<&OldCatalog>) -> Result<CatalogHeader, AdminError> {
         let builder = self.builder;
         let properties = old.map(|old| old.catalog.properties());
         let is_root = mountpoint.is_empty();
         let before = properties.map_or(0, |properties| properties.revision);
-        CatalogHeader {
+        let carried = old.map(OldCatalog::carried).transpose()?.unwrap_or_default();
+        Ok(CatalogHeader {
             revision: if is_root { builder.revision } else { before.saturating_add(1) },
             last_modified: builder.now,
             previous: builder.replaces.filter(|_| is_root).or(old.map(|old| old.hash)),
@@ -194,7 +195,9 @@ impl<'b, 'r> Writer<'b, 'r> {
             volatile: properties.is_some_and(|properties| properties.volatile),
             authorization: properties.and_then(|properties| properties.authorization.clone()),
             branch: properties.and_then(|properties| properties.branch.clone()),
-        }
+            carried_properties: carried.properties,
+            carried_counters: carried.counters,
+        })
     }
 }
 

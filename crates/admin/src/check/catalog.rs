@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use esker_format::catalog::{
     Catalog, CatalogError, Counters, EntryKind, Flags, NestedCatalog, PathKey, Row, Schema, Statistics,
+    XattrList,
 };
 use esker_format::hash::ContentHash;
 
@@ -25,6 +26,7 @@ pub(super) struct CatalogFacts {
     pub(super) stored: Statistics,
     pub(super) nested: Vec<Edge>,
     pub(super) entries: u64,
+    pub(super) not_understood: NotUnderstood,
 }
 
 /// A nested catalog as its parent describes it.
@@ -50,6 +52,15 @@ pub(super) struct EntryFacts {
     symlink: Vec<u8>,
     flags: u64,
     xattrs: Option<Vec<u8>>,
+}
+
+/// Parts of a catalog that are no faults, but that this version doesn't understand.
+#[derive(Debug, Default)]
+pub(super) struct NotUnderstood {
+    /// Number of lists of extended attributes that can't be decoded, and the first path with one.
+    pub(super) xattrs: Option<(u64, Vec<u8>)>,
+    /// Tables, columns, properties and counters.
+    pub(super) parts: Vec<String>,
 }
 
 impl EntryFacts {
@@ -82,7 +93,7 @@ impl EntryFacts {
             ("hash", self.hash != other.hash),
             ("target", self.symlink != other.symlink),
             ("flags", self.flags != other.flags),
-            ("extended attributes", self.xattrs != other.xattrs),
+            ("extended attributes", !XattrList::shows_same(self.xattrs.as_deref(), other.xattrs.as_deref())),
         ];
         columns.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
     }
@@ -100,6 +111,7 @@ pub(super) struct CatalogCheck<'c> {
     transitions: BTreeMap<Vec<u8>, EntryFacts>,
     own: Counters,
     reached: u64,
+    not_understood: NotUnderstood,
     pub(super) findings: Vec<Finding>,
 }
 
@@ -115,6 +127,7 @@ impl<'c> CatalogCheck<'c> {
             transitions: BTreeMap::new(),
             own: Counters::default(),
             reached: 0,
+            not_understood: NotUnderstood::default(),
             findings: Vec::new(),
         }
     }
@@ -136,6 +149,7 @@ impl<'c> CatalogCheck<'c> {
         }
         self.dangling();
         let stored = self.counters(&prefix);
+        self.unknown_parts();
         let edges = self.edges();
         let facts = CatalogFacts {
             revision: properties.revision,
@@ -147,6 +161,7 @@ impl<'c> CatalogCheck<'c> {
             stored,
             nested: edges,
             entries: rows,
+            not_understood: self.not_understood,
         };
         (facts, self.findings)
     }
@@ -315,6 +330,9 @@ impl<'c> CatalogCheck<'c> {
 
     /// Checks one entry, and counts it.
     fn entry(&mut self, at: &[u8], row: &Row<'_>) {
+        if row.stored_xattrs().is_some_and(|blob| !blob.is_empty() && XattrList::parse(blob).is_err()) {
+            self.not_understood.xattrs.get_or_insert((0, at.to_vec())).0 += 1;
+        }
         let mut found = Vec::new();
         let revision = self.catalog.schema().revision;
         entries::check(row, revision, &mut |kind, detail| found.push((kind, detail)));
@@ -395,13 +413,31 @@ impl<'c> CatalogCheck<'c> {
                 return Statistics::default();
             }
         };
+        let faulty = self.catalog.faulty_counters().unwrap_or_default();
+        for (name, value) in &faulty {
+            let kind = match name.strip_prefix("self_") {
+                Some(_) => FindingKind::CountersOwn,
+                None => FindingKind::CountersSubtree,
+            };
+            self.fault(kind, prefix, format!("counter {name} is {value}"));
+        }
         let schema = self.catalog.schema();
-        if schema.version > 2.05 {
+        if schema.version > 2.05 && !stored.faulty {
             for detail in counters::differences(&stored.own, &self.own, schema.revision) {
                 self.fault(FindingKind::CountersOwn, prefix, format!("counter self_{detail}"));
             }
         }
         stored
+    }
+
+    fn unknown_parts(&mut self) {
+        match self.catalog.unknown_parts() {
+            Ok(unknown) => {
+                let pairs: Vec<String> = unknown.pairs_of_its_own().collect();
+                self.not_understood.parts = unknown.parts.into_iter().chain(pairs).collect();
+            }
+            Err(error) => self.database(&error),
+        }
     }
 
     fn edges(&mut self) -> Vec<Edge> {

@@ -27,6 +27,9 @@ use crate::signed::read_object;
 /// Revisions that a finding names.
 const REVISIONS_NAMED: usize = 8;
 
+/// Unknown parts of catalogs that are listed.
+const NOTES_MAX: usize = 20;
+
 /// A revision that is checked.
 #[derive(Debug)]
 pub(super) struct Root {
@@ -151,7 +154,7 @@ impl Catalogs {
                     check_edge(*hash, edge, child, findings);
                 }
             }
-            if check.path.is_some() || facts.schema.version < 2.05 {
+            if check.path.is_some() || facts.schema.version < 2.05 || facts.stored.faulty {
                 continue;
             }
             if let Some(subtree) = self.subtree(facts, &mut totals, 0) {
@@ -163,6 +166,38 @@ impl Catalogs {
                 }
             }
         }
+    }
+
+    /// Describes what the catalogs hold that this version doesn't understand, which is no fault.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut facts: Vec<&CatalogFacts> =
+            self.known.values().filter_map(|node| node.facts.as_ref()).collect();
+        facts.sort_by(|a, b| (&a.prefix, a.revision).cmp(&(&b.prefix, b.revision)));
+        let lists: Vec<&(u64, Vec<u8>)> =
+            facts.iter().filter_map(|facts| facts.not_understood.xattrs.as_ref()).collect();
+        let mut notes = Vec::new();
+        if let Some((_, first)) = lists.first() {
+            notes.push(format!(
+                "{} lists of extended attributes, the first of {}, are in a form that this version doesn't know; clients \
+                 show none of their attributes, and publishing keeps the lists as they are",
+                lists.iter().map(|(count, _)| count).sum::<u64>(),
+                path::shown(first)
+            ));
+        }
+        let unknown: BTreeSet<(String, &str)> = facts
+            .iter()
+            .flat_map(|facts| {
+                let parts = facts.not_understood.parts.iter();
+                parts.map(|part| (path::shown(&facts.prefix), part.as_str()))
+            })
+            .collect();
+        notes.extend(unknown.iter().take(NOTES_MAX).map(|(prefix, part)| {
+            format!("the catalog of {prefix} has what this version doesn't know: {part}")
+        }));
+        if let Some(more @ 1..) = unknown.len().checked_sub(NOTES_MAX) {
+            notes.push(format!("{more} more such parts of catalogs"));
+        }
+        notes
     }
 
     /// Adds up the counters of all catalogs below one; none if one of them can't be read.

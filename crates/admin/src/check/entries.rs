@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use esker_format::catalog::{EntryKind, Flags, Row, XattrList};
+use esker_format::catalog::{EntryKind, Flags, Row};
 
 use super::finding::FindingKind;
 
@@ -28,9 +28,6 @@ pub(super) fn check(row: &Row<'_>, revision: u32, fault: &mut impl FnMut(Finding
     }
     if row.stored_hardlinks() & 0xffff_ffff == 0 {
         fault(FindingKind::LinkCountZero, "its link count is zero".to_owned());
-    }
-    if row.stored_xattrs().is_some_and(|blob| !blob.is_empty() && XattrList::parse(blob).is_err()) {
-        fault(FindingKind::Xattrs, "its extended attributes can't be read".to_owned());
     }
     match row.kind() {
         EntryKind::File => check_file(row, fault),

@@ -193,8 +193,6 @@ kinds! {
     SymlinkOfOther = "symlink-of-other", Publish;
     /// A pipe or socket has a size.
     SpecialSize = "special-size", Publish;
-    /// Extended attributes can't be read.
-    Xattrs = "xattrs", Publish;
     /// A mountpoint has no row in the table of nested catalogs.
     NestedUnlisted = "nested-unlisted", Publish;
     /// A row of a nested catalog has no mountpoint.

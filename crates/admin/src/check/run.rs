@@ -76,6 +76,7 @@ impl Check<'_> {
             report.revisions = catalogs.roots.len() as u64;
             report.catalogs = catalogs.known.len() as u64;
             report.entries = catalogs.entries;
+            report.notes.extend(catalogs.notes());
             let named = catalogs.objects(self, sink, &lists, (disk.clone(), scratch))?;
             report.objects = named.len();
             let mut bad = match (target, &self.data) {

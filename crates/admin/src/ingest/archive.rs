@@ -11,7 +11,7 @@ use crate::error::AdminError;
 use crate::graft::{MARKER_MAX, grafted_by};
 use crate::path;
 use crate::pipeline::Feed;
-use crate::source::{Xattrs, pack_xattrs};
+use crate::source::pack_xattrs;
 
 use super::Member;
 use super::collect::Collector;
@@ -69,18 +69,18 @@ impl Archive {
                     collector.link(place, &target)?;
                 }
                 Kind::File(_) if collector.is_grafted(&place) => {
-                    collector.other(member(place, entry, collector))?;
+                    collector.other(member(place, entry, collector)?)?;
                 }
                 Kind::File(data) => {
                     let size = data.size;
-                    let job = collector.file(member(place, entry, collector), size)?;
+                    let job = collector.file(member(place, entry, collector)?, size)?;
                     let content = &mut reader.content();
                     let fill = &mut |room: &mut [u8]| fill(content, room).map_err(failed);
                     if !feed.store(job, &name, size, fill)? {
                         return Err(failed(io::ErrorKind::UnexpectedEof.into()));
                     }
                 }
-                _ => collector.other(member(place, entry, collector))?,
+                _ => collector.other(member(place, entry, collector)?)?,
             }
         }
         drain(reader.get_mut(), feed).map_err(failed)
@@ -127,7 +127,7 @@ fn refused(archive: &Path, error: ArchiveError) -> AdminError {
 }
 
 /// Converts an archive entry to a catalog entry.
-fn member(place: Vec<u8>, from: ArchiveEntry, collector: &Collector<'_>) -> Member {
+fn member(place: Vec<u8>, from: ArchiveEntry, collector: &Collector<'_>) -> Result<Member, AdminError> {
     let type_bits = match &from.kind {
         Kind::File(_) | Kind::Hardlink(_) => 0o100_000,
         Kind::Directory => 0o040_000,
@@ -143,7 +143,7 @@ fn member(place: Vec<u8>, from: ArchiveEntry, collector: &Collector<'_>) -> Memb
         _ => 0,
     };
     let settings = collector.settings();
-    let xattrs = if settings.xattrs { pack_xattrs(from.xattrs) } else { Xattrs::default() };
+    let xattrs = pack_xattrs(from.xattrs, &place, settings)?;
     let mut entry = Entry {
         name: path::split(&place).map(|(_, name)| name.to_vec()).unwrap_or_default(),
         size,
@@ -156,5 +156,5 @@ fn member(place: Vec<u8>, from: ArchiveEntry, collector: &Collector<'_>) -> Memb
         ..Entry::of_mode(from.mode | type_bits)
     };
     collector.filter().own(&mut entry);
-    Member { path: place, entry, xattrs_left_out: xattrs.left_out }
+    Ok(Member { path: place, entry, xattrs_left_out: xattrs.left_out })
 }

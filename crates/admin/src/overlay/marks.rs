@@ -4,6 +4,8 @@
 //! name with the prefix twice is an attribute of the entry itself that starts with the prefix once: an overlay in an overlay
 //! is kept that way.
 
+use esker_format::copied_xattr::PUBLISHED_PATH;
+
 /// Prefixes of the marks. An overlay uses one of them.
 const PREFIXES: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 
@@ -20,6 +22,12 @@ pub(super) struct Marks {
     pub(super) redirect: bool,
     /// The content is in the lower layer, and only the attributes are here.
     pub(super) metacopy: bool,
+}
+
+/// Takes the path at which the lower layer says that the entry was published out of its own attributes.
+pub(super) fn take_published_path(own: &mut Vec<Pair>) -> Option<Vec<u8>> {
+    let at = own.iter().position(|(name, _)| name == PUBLISHED_PATH)?;
+    Some(own.swap_remove(at).1)
 }
 
 /// Splits the extended attributes of an upper entry into marks and its own attributes.

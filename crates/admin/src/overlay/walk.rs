@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_format::bundle;
 use esker_format::catalog::Flags;
+use esker_format::copied_xattr::OverlayOwner;
 use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 
@@ -20,6 +21,7 @@ use crate::settings::Settings;
 use crate::source::{Facts, Source, SourceEntry, pack_xattrs, read_xattr_pairs};
 
 use super::access::Access;
+use super::carried;
 use super::marks::{self, Marks};
 use super::same;
 
@@ -32,6 +34,8 @@ pub(super) struct Walk<'r> {
     pub(super) filter: &'r Filter,
     /// Owner that the lower layer showed for every entry, if not the published one.
     pub(super) claimed: Option<(u32, u32)>,
+    /// True if the upper folder can hold attributes of users.
+    pub(super) keeps_xattrs: bool,
     /// Modes that entries have while the publisher may read them.
     pub(super) access: &'r Access,
     pub(super) stop: &'r AtomicBool,
@@ -45,6 +49,7 @@ pub(super) struct Walked {
     pub(super) directories: Vec<Vec<u8>>,
     pub(super) xattrs_left_out: u64,
     pub(super) special_left_out: u64,
+    pub(super) capabilities_left_out: u64,
 }
 
 /// A directory of the upper folder.
@@ -60,6 +65,8 @@ struct Step {
 struct Found {
     entry: SourceEntry,
     xattrs: Option<Vec<u8>>,
+    /// Path at which it was published, if the overlay did not copy all of its attributes.
+    published: Option<Vec<u8>>,
     opaque: bool,
 }
 
@@ -91,11 +98,15 @@ impl Walk<'_> {
 
     fn root(&self, walked: &mut Walked) -> Result<(), AdminError> {
         let folder = self.source.open_directory(b"")?;
-        let (_, xattrs) = self.marks(&folder, b"", b".", &mut walked.xattrs_left_out)?;
+        let (_, xattrs, _) = self.marks(&folder, b"", b".", &mut walked.xattrs_left_out)?;
         let facts = self.source.root_facts()?;
         let root = SourceEntry { name: Vec::new(), facts, target: Vec::new(), dated: false };
         let before = self.published.entry(b"")?;
-        let new = self.entry(&root, b"", xattrs, before.as_ref());
+        let mut new = self.entry(&root, b"", xattrs, before.as_ref());
+        if let Some(before) = &before {
+            carried::add(&mut new, before, self.overlay(), true);
+            entry::carry_unknown(before, &mut new);
+        }
         if !before.is_some_and(|before| entry::is_same(&before, &new)) {
             walked.plan.changes.root = Some(new);
             walked.plan.changes.touch(b"");
@@ -123,7 +134,8 @@ impl Walk<'_> {
             if self.filter.ignores(&at, entry.facts.is_directory()) {
                 continue;
             }
-            let (marks, xattrs) = self.marks(&folder, &at, &entry.name, &mut walked.xattrs_left_out)?;
+            let (marks, xattrs, published) =
+                self.marks(&folder, &at, &entry.name, &mut walked.xattrs_left_out)?;
             let is_whiteout = is_whiteout(&entry, marks);
             let is_left_out = !is_whiteout && entry::is_left_out(entry.facts.mode, self.settings);
             walked.special_left_out += u64::from(is_left_out);
@@ -134,7 +146,7 @@ impl Walk<'_> {
                 continue;
             }
             refuse(directory, &entry, marks)?;
-            found.push(Found { entry, xattrs, opaque: marks.opaque });
+            found.push(Found { entry, xattrs, published, opaque: marks.opaque });
         }
         self.remove_hidden(step, &found, &old, walked);
         self.files(step, &folder, (&found, &grafts), &old, walked)?;
@@ -192,11 +204,14 @@ impl Walk<'_> {
         let mut reads: Vec<ReadFile> = Vec::new();
         for one in found {
             let source = &one.entry;
-            let before = old.get(&source.name);
-            let at = path::join(directory, &source.name);
-            let mut new = self.entry(source, &at, one.xattrs.clone(), before);
             let inode = (source.facts.device, source.facts.inode);
             let group = groups.get(&inode);
+            let named = old.get(&source.name);
+            // All names of a file have one owner, also those that are new.
+            let before = if group.is_some() { published_name(source, found, old) } else { named };
+            let at = path::join(directory, &source.name);
+            let mut new = self.entry(source, &at, one.xattrs.clone(), before);
+            let origin = self.origin(one, before)?;
             if let Some((number, names)) = group {
                 (new.hardlink_group, new.link_count) = (*number, *names);
             }
@@ -206,7 +221,8 @@ impl Walk<'_> {
                 let content = match known {
                     Some(content) => content,
                     None => {
-                        let same = self.published_content(folder, directory, source, found, old)?;
+                        let candidates = (found, old, origin.as_ref());
+                        let same = self.published_content(folder, directory, source, candidates)?;
                         same.map_or_else(
                             || {
                                 let job = walked.plan.jobs;
@@ -221,7 +237,10 @@ impl Walk<'_> {
                 };
                 contents.insert(inode, content.clone());
                 match content {
-                    Content::Published(entry) => entry::take_content(&mut new, &entry),
+                    Content::Published(entry) => {
+                        entry::take_content(&mut new, &entry);
+                        before.into_iter().for_each(|before| entry::carry_unknown(before, &mut new));
+                    }
                     Content::Job(job) => walked.plan.waiting.push(Waiting {
                         directory: directory.clone(),
                         name: source.name.clone(),
@@ -231,9 +250,15 @@ impl Walk<'_> {
                     }),
                 }
             }
+            if let Some(origin) = &origin {
+                let is_same_content = entry::is_same_content(origin, &new);
+                let lost = carried::add(&mut new, origin, self.overlay(), is_same_content);
+                walked.capabilities_left_out += u64::from(lost);
+                entry::carry_unknown(origin, &mut new);
+            }
             // A copy of one name of a group is a file of its own in the upper folder. As long as it shows the same, it
             // stays in its group.
-            if let Some(before) = before.filter(|before| before.hardlink_group != 0 && group.is_none()) {
+            if let Some(before) = named.filter(|before| before.hardlink_group != 0 && group.is_none()) {
                 let kept = Entry {
                     hardlink_group: before.hardlink_group,
                     link_count: before.link_count,
@@ -252,20 +277,20 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Returns the published entry whose content a file has: that of its name, or of another name of the same file.
+    /// Returns the published entry whose content a file has: that of its name, of another name of the same file, or of the
+    /// path that it comes from.
     fn published_content(
         &self,
         folder: &OwnedFd,
         directory: &[u8],
         source: &SourceEntry,
-        found: &[Found],
-        old: &BTreeMap<Vec<u8>, Entry>,
+        (found, old, origin): (&[Found], &BTreeMap<Vec<u8>, Entry>, Option<&Entry>),
     ) -> Result<Option<Entry>, AdminError> {
         let facts = &source.facts;
         let is_same_file =
             |other: &SourceEntry| (other.facts.device, other.facts.inode) == (facts.device, facts.inode);
         let names = found.iter().map(|found| &found.entry).filter(|other| is_same_file(other));
-        let candidates = names.filter_map(|other| old.get(&other.name));
+        let candidates = names.filter_map(|other| old.get(&other.name)).chain(origin);
         for before in candidates.filter(|before| before.is_file() && before.size == facts.size) {
             let file = self.source.open_file(folder, directory, &source.name)?;
             if same::has_content(self.sink, &file, before)? {
@@ -275,23 +300,42 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    /// Returns the marks and the own extended attributes of an entry.
+    fn overlay(&self) -> OverlayOwner {
+        if self.claimed.is_some() { OverlayOwner::User } else { OverlayOwner::Root }
+    }
+
+    /// Returns the published entry that an upper one is a copy of, as far as its attributes need it.
+    ///
+    /// What can't tell where it comes from is taken for a copy of the entry of its name: symlinks and special files, and
+    /// everything in an upper folder without attributes.
+    fn origin(&self, one: &Found, before: Option<&Entry>) -> Result<Option<Entry>, AdminError> {
+        let facts = &one.entry.facts;
+        let origin = match &one.published {
+            Some(path) if path.starts_with(b"/") => {
+                self.published.entry(if path == b"/" { b"" } else { path })?
+            }
+            Some(_) => None,
+            None if self.keeps_xattrs && (facts.is_file() || facts.is_directory()) => None,
+            None => before.cloned(),
+        };
+        Ok(origin)
+    }
+
+    /// Returns the marks and the own extended attributes of an entry, and the path at which it was published.
     fn marks(
         &self,
         folder: &OwnedFd,
         at: &[u8],
         name: &[u8],
         left_out: &mut u64,
-    ) -> Result<(Marks, Option<Vec<u8>>), AdminError> {
+    ) -> Result<(Marks, Option<Vec<u8>>, Option<Vec<u8>>), AdminError> {
         let pairs = read_xattr_pairs(folder, name)
             .map_err(self.source.failed("reading the extended attributes of", at))?;
-        let (marks, own) = marks::split(pairs);
-        if !self.settings.xattrs {
-            return Ok((marks, None));
-        }
-        let xattrs = pack_xattrs(own);
+        let (marks, mut own) = marks::split(pairs);
+        let published = marks::take_published_path(&mut own);
+        let xattrs = pack_xattrs(own, at, self.settings)?;
         *left_out += xattrs.left_out;
-        Ok((marks, xattrs.packed))
+        Ok((marks, xattrs.packed, published))
     }
 
     /// Returns the entry as the merged tree showed it, in terms of the published one of the same name.
@@ -322,13 +366,29 @@ impl Walk<'_> {
         let mtime = source.facts.mtime;
         if (mtime.seconds, mtime.nanoseconds) == (before.mtime, before.mtime_ns.unwrap_or(0)) {
             new.mtime_ns = before.mtime_ns;
-            // The lower layer showed a target with variables as it is for the publisher.
-            if before.symlink.windows(2).any(|pair| pair == b"$(") {
-                new.symlink.clone_from(&before.symlink);
-            }
         }
+        if !self.settings.xattrs {
+            new.xattrs.clone_from(&before.xattrs);
+        }
+        entry::carry_unknown(before, &mut new);
         new
     }
+}
+
+/// Returns the published entry that a file with several names comes from: one with its time and size before others.
+fn published_name<'o>(
+    source: &SourceEntry,
+    found: &[Found],
+    old: &'o BTreeMap<Vec<u8>, Entry>,
+) -> Option<&'o Entry> {
+    let facts = &source.facts;
+    let is_name =
+        |one: &&Found| (one.entry.facts.device, one.entry.facts.inode) == (facts.device, facts.inode);
+    let names = || found.iter().filter(is_name).filter_map(|one| old.get(&one.entry.name));
+    let mtime = (facts.mtime.seconds, facts.mtime.nanoseconds);
+    let is_alike =
+        |entry: &&Entry| (entry.mtime, entry.mtime_ns.unwrap_or(0)) == mtime && entry.size == facts.size;
+    names().find(is_alike).or_else(|| names().next())
 }
 
 fn step_into(step: &Step, found: &Found, old: &BTreeMap<Vec<u8>, Entry>) -> Step {

@@ -8,7 +8,7 @@ use super::values::{
     balance, bytes, compression_name, entries, number, on_off, or_off, seconds, seconds_text, short_size,
     size, switch, unless_off,
 };
-use super::{Balance, Settings, SpecialFiles};
+use super::{Balance, LongXattrs, Settings, SpecialFiles};
 use crate::encode::Deflate;
 
 /// A setting that `esker repo set` knows by name.
@@ -144,6 +144,31 @@ pub const NAMED: &[NamedSetting] = &[
         place: Place::File {
             get: |settings| on_off(settings.xattrs),
             set: |settings, text| switch(&mut settings.xattrs, text),
+        },
+    },
+    NamedSetting {
+        name: "long_xattrs",
+        values: "publish|skip|refuse",
+        meaning: "Whether extended attributes of 256 to 65,535 bytes are published, left out with a warning, or refused; \
+                  CernVM-FS before 2.14 shows no attribute of a file that has one",
+        place: Place::File {
+            get: |settings| {
+                match settings.long_xattrs {
+                    LongXattrs::Publish => "publish",
+                    LongXattrs::Skip => "skip",
+                    LongXattrs::Refuse => "refuse",
+                }
+                .to_owned()
+            },
+            set: |settings, text| {
+                settings.long_xattrs = match text {
+                    "publish" => LongXattrs::Publish,
+                    "skip" => LongXattrs::Skip,
+                    "refuse" => LongXattrs::Refuse,
+                    _ => return Err("it is not publish, skip or refuse".to_owned()),
+                };
+                Ok(())
+            },
         },
     },
     NamedSetting {
@@ -362,6 +387,7 @@ mod tests {
             chunks: ChunkSizes::new(1 << 20, (1 << 20) + 1024, 5 << 20).expect("sizes"),
             nanoseconds: false,
             xattrs: false,
+            long_xattrs: LongXattrs::Skip,
             automatic_tags: false,
             balance: None,
             automatic_tags_for: Some(30),

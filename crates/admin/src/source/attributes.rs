@@ -1,10 +1,17 @@
 //! Extended attributes of the source.
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
+use esker_format::catalog::XattrList;
+use esker_format::copied_xattr::PUBLISHED_PATH;
 use rustix::fs::{lgetxattr, llistxattr};
 use rustix::io::Errno;
+
+use crate::error::AdminError;
+use crate::path;
+use crate::settings::{LongXattrs, Settings};
 
 /// Extended attributes of an entry, encoded for catalogs.
 #[derive(Debug, Default)]
@@ -18,22 +25,17 @@ pub(crate) struct Xattrs {
 /// Name and value of an extended attribute.
 pub(crate) type Pair = (Vec<u8>, Vec<u8>);
 
-/// Maximum length of a name or value, and maximum number of attributes: catalogs have one byte for each.
-const LENGTH_MAX: usize = 255;
-const VERSION: u8 = 1;
+/// Length of a value that is read at the first attempt, in bytes.
+const USUAL_LENGTH: usize = 256;
 
 /// Attributes that describe the publisher's machine and not the file.
 const MACHINE_NAMES: [&[u8]; 4] = [b"security.selinux", b"security.ima", b"security.evm", b"system.nfs4_acl"];
 
-/// Reads the extended attributes of the entry `name` of a directory, whatever it is.
+/// Reads the names and values of the extended attributes of the entry `name` of a directory, whatever it is, except those
+/// of the publisher's machine.
 ///
 /// There is no call that takes a directory and a name on old kernels, so the way is through the directory's
 /// link in `/proc`, of which only the last name is not followed.
-pub(crate) fn read_xattrs(directory: &OwnedFd, name: &[u8]) -> Result<Xattrs, Errno> {
-    read_xattr_pairs(directory, name).map(pack_xattrs)
-}
-
-/// Reads the names and values of the extended attributes, except those of the publisher's machine.
 pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<Pair>, Errno> {
     let mut path = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
     path.extend_from_slice(name);
@@ -49,7 +51,7 @@ pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<P
             continue;
         }
         let c_name = CString::new(name).map_err(|_| Errno::INVAL)?;
-        match read_grown(LENGTH_MAX + 1, |room| lgetxattr(&path, &c_name, room)) {
+        match read_grown(USUAL_LENGTH, |room| lgetxattr(&path, &c_name, room)) {
             Ok(value) => found.push((name.to_vec(), value)),
             // Gone meanwhile, or not for us to see.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS | Errno::NOTSUP) => {}
@@ -59,28 +61,34 @@ pub(crate) fn read_xattr_pairs(directory: &OwnedFd, name: &[u8]) -> Result<Vec<P
     Ok(found)
 }
 
-/// Encodes the extended attributes that catalogs can represent.
-pub(crate) fn pack_xattrs(mut found: Vec<Pair>) -> Xattrs {
-    let all = found.len();
-    // Archives may have names that no file system would take, and readers refuse whole catalogs for one of them.
-    let is_name = |name: &[u8]| !name.is_empty() && name.len() <= LENGTH_MAX && !name.contains(&0);
-    found.retain(|(name, value)| is_name(name) && value.len() <= LENGTH_MAX);
-    found.sort_unstable();
-    found.dedup_by(|a, b| a.0 == b.0);
-    found.truncate(LENGTH_MAX);
-    Xattrs { packed: pack(&found), left_out: (all - found.len()) as u64 }
-}
-
-fn pack(found: &[(Vec<u8>, Vec<u8>)]) -> Option<Vec<u8>> {
-    let count = u8::try_from(found.len()).ok().filter(|count| *count > 0)?;
-    let mut packed = vec![VERSION, count];
-    for (name, value) in found {
-        packed.push(u8::try_from(name.len()).ok()?);
-        packed.push(u8::try_from(value.len()).ok()?);
-        packed.extend_from_slice(name);
-        packed.extend_from_slice(value);
+/// Encodes the extended attributes that catalogs can represent, as the settings say; `at` is the path for messages.
+pub(crate) fn pack_xattrs(found: Vec<Pair>, at: &[u8], settings: &Settings) -> Result<Xattrs, AdminError> {
+    if !settings.xattrs {
+        return Ok(Xattrs::default());
     }
-    Some(packed)
+    let mut all = found.len();
+    // Archives may have names that no file system would take, and readers refuse whole lists for one of them.
+    let is_name = |name: &[u8]| !name.is_empty() && name.len() <= XattrList::NAME_MAX && !name.contains(&0);
+    let mut kept: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for (name, value) in found {
+        let is_long = value.len() > XattrList::SHORT_VALUE_MAX;
+        if is_long && settings.long_xattrs == LongXattrs::Refuse {
+            let (path, name, size) = (path::shown(at), path::shown(&name), value.len());
+            return Err(AdminError::LongXattr { path, name, size });
+        }
+        // It tells of a published tree, and copies of its files have it too.
+        if name == PUBLISHED_PATH {
+            all -= 1;
+            continue;
+        }
+        let may_be =
+            value.len() <= XattrList::VALUE_MAX && (!is_long || settings.long_xattrs == LongXattrs::Publish);
+        if may_be && is_name(&name) {
+            kept.entry(name).or_insert(value);
+        }
+    }
+    let list: XattrList = kept.into_iter().take(XattrList::COUNT_MAX).collect();
+    Ok(Xattrs { left_out: (all - list.len()) as u64, packed: list.to_blob() })
 }
 
 /// Repeats a call with growing buffers until the reply fits.

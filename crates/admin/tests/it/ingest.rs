@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use esker_admin::{AdminError, Ingest, Owner, Report};
+use esker_admin::{AdminError, Ingest, LongXattrs, Owner, Report};
 use esker_format::chunker::ChunkSizes;
 use esker_testkit::check::Findings;
 use tar::{Builder, EntryType, Header};
@@ -472,7 +472,7 @@ fn unsupported_attributes_are_left_out_with_a_warning() {
         "a",
         &[
             ("SCHILY.xattr.", b"without a name"),
-            ("SCHILY.xattr.user.long", &[b'x'; 256]),
+            ("SCHILY.xattr.user.long", &[b'x'; 65_536]),
             ("SCHILY.xattr.user.fits", b"x"),
         ],
     );
@@ -485,4 +485,43 @@ fn unsupported_attributes_are_left_out_with_a_warning() {
     // The published result can be read, and published to, again.
     assert!(!ingest(&workshop, &archive, |_| ()).unwrap().published);
     assert!(workshop.publish().published);
+}
+
+/// > K2: Extended attributes with values of up to 65,535 bytes are published as they are; the setting `long_xattrs` has those of more than 255 bytes left out with a warning, or refused.
+#[test]
+fn long_attributes_are_published_left_out_or_refused() {
+    let longest = vec![b'y'; 65_535];
+    for (setting, names) in [
+        (LongXattrs::Publish, &["user.long", "user.longest", "user.short"][..]),
+        (LongXattrs::Skip, &["user.short"]),
+        (LongXattrs::Refuse, &[]),
+    ] {
+        let workshop = Workshop::with(|new| new.settings.long_xattrs = setting);
+        let mut archive = Builder::new(Vec::new());
+        extended(&mut archive, "short", &[("SCHILY.xattr.user.short", &[b'x'; 255])]);
+        let long: [(&str, &[u8]); 3] = [
+            ("SCHILY.xattr.user.long", &[b'x'; 256]),
+            ("SCHILY.xattr.user.longest", &longest),
+            ("SCHILY.xattr.user.short", b"x"),
+        ];
+        extended(&mut archive, "a", &long);
+        let archive = write(&workshop, "long.tar", &archive.into_inner().unwrap());
+        let outcome = ingest(&workshop, &archive, |_| ());
+        if setting == LongXattrs::Refuse {
+            let error = outcome.unwrap_err();
+            assert!(
+                matches!(&error, AdminError::LongXattr { name, size: 256, .. } if name == "user.long"),
+                "{error}"
+            );
+            continue;
+        }
+        assert_eq!(outcome.unwrap().differences.xattrs_left_out, 3 - names.len() as u64);
+        // The checker accepts version 2 of a list only where a value needs it.
+        let findings = workshop.check();
+        let found = &findings.assert_clean().tree[&b"/in/here/a"[..]].xattrs;
+        let found_names: Vec<_> = found.keys().map(|name| String::from_utf8_lossy(name)).collect();
+        assert_eq!(found_names, names);
+        assert!(setting == LongXattrs::Skip || found[&b"user.longest"[..]] == longest);
+        assert!(!ingest(&workshop, &archive, |_| ()).unwrap().published);
+    }
 }

@@ -290,7 +290,6 @@ pub(super) const CASES: &[Case] = &[
         "UPDATE catalog SET flags = flags | 0x3800 WHERE name = 'file'",
         &[Compression],
     ),
-    rows("attributes are garbage", "UPDATE catalog SET xattr = x'09' WHERE name = 'file'", &[Xattrs]),
     rows(
         "a name is empty",
         "UPDATE catalog SET name = '' WHERE name = 'file'",
@@ -376,6 +375,16 @@ pub(super) const CASES: &[Case] = &[
     rows(
         "a counter of the subtree is wrong",
         "UPDATE statistics SET value = value + 1 WHERE counter = 'subtree_dir'",
+        &[CountersSubtree],
+    ),
+    rows(
+        "a counter is negative",
+        "UPDATE statistics SET value = -2 WHERE counter = 'self_symlink'",
+        &[CountersOwn],
+    ),
+    rows(
+        "a counter of the subtree is negative",
+        "UPDATE statistics SET value = -2 WHERE counter = 'subtree_xattr'",
         &[CountersSubtree],
     ),
     found(
