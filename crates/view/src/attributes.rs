@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use esker_format::catalog::{EntryKind, Flags, Row, symlink};
+use esker_format::copied_xattr::OverlayOwner;
 use esker_vfs::{Attr, Device, Ino, Kind, Node, NodeKey, NodeWithAttr, Time, TreeError};
 
 use crate::identity::{self, EntryContent, EntryLocation};
@@ -22,6 +23,8 @@ pub(crate) struct AttributeRules {
     /// Where magic attributes are listed.
     pub(crate) magic: Visibility,
     variables: BTreeMap<Vec<u8>, Vec<u8>>,
+    raw_targets: bool,
+    pub(crate) overlay: Option<OverlayOwner>,
 }
 
 /// A row and its location.
@@ -44,6 +47,8 @@ impl AttributeRules {
             world_readable: options.world_readable,
             magic: options.magic,
             variables,
+            raw_targets: options.raw_targets,
+            overlay: options.overlay,
         }
     }
 
@@ -84,9 +89,18 @@ impl AttributeRules {
         }
     }
 
-    /// Returns the target of a symbolic link, variables replaced.
+    /// Returns the target of a symbolic link as it is shown: with its variables replaced, unless the view is raw.
     pub(crate) fn target<'r>(&self, row: &'r Row<'_>) -> Cow<'r, [u8]> {
-        symlink::expand(row.symlink(), |name| self.variables.get(name).cloned())
+        if self.raw_targets { Cow::Borrowed(row.symlink()) } else { self.expand(row.symlink()) }
+    }
+
+    /// Returns where a shown target leads: with its variables replaced.
+    pub(crate) fn followed<'r>(&self, shown: &'r [u8]) -> Cow<'r, [u8]> {
+        if self.raw_targets { self.expand(shown) } else { Cow::Borrowed(shown) }
+    }
+
+    fn expand<'r>(&self, target: &'r [u8]) -> Cow<'r, [u8]> {
+        symlink::expand(target, |name| self.variables.get(name).cloned())
     }
 
     /// Returns the key that identifies the entry's node.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use esker_format::copied_xattr::OverlayOwner;
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_journal::Journal;
@@ -70,6 +71,10 @@ pub struct ViewOptions {
     pub magic: Visibility,
     /// Values of variables in variant symlinks; others have their defaults.
     pub variables: BTreeMap<String, String>,
+    /// True to show targets of variant symlinks as they were published. Paths are resolved with the variables all the same.
+    pub raw_targets: bool,
+    /// Owner of an overlay whose lower layer this is, and which must not be shown attributes that it can't copy.
+    pub overlay: Option<OverlayOwner>,
     /// Time between two checks for a new head, in place of the repository's.
     pub ttl: Option<Duration>,
     /// Maximum time between two checks, overriding the repository's.

@@ -47,6 +47,7 @@ impl View {
                 return Err(not_found(ErrorKind::Invalid).because("too many symbolic links on the way"));
             }
             let target = self.target(&next.node)?;
+            let target = self.core.attribute_rules.followed(&target);
             if target.starts_with(b"/") {
                 let reason =
                     format!("a link leads out of the repository, to {}", String::from_utf8_lossy(&target));
@@ -68,7 +69,7 @@ impl View {
         data.to_vec().map_err(|error| TreeError::on(ErrorKind::Local, self.path_of(file)).because(error))
     }
 
-    /// Returns the target of a symbolic link, variables replaced.
+    /// Returns the target of a symbolic link as the view shows it.
     pub fn target(&self, link: &Node) -> Result<Vec<u8>, TreeError> {
         Reply::wait(|reply| self.link_target(link, reply))
     }

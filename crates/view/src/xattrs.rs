@@ -3,12 +3,14 @@
 //! The latter have the names of the reference client, on every node for which they make sense; [`magic`](crate::magic)
 //! determines which of them are listed where.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use esker_format::catalog::{Chunk, Statistics};
+use esker_format::catalog::{Chunk, EntryKind, Row, Statistics};
 use esker_format::compress::Compression;
+use esker_format::copied_xattr::{OverlayOwner, PUBLISHED_PATH};
 use esker_format::time::UnixTime;
 use esker_store::{Callback, Handle, ObjectRequest, StoreError};
 use esker_vfs::{ErrorKind, Kind, Node, Reply, TreeError};
@@ -33,6 +35,11 @@ impl Snapshot<'_> {
     /// Returns the value of an attribute.
     pub(crate) fn xattr(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, Blocked> {
         let info = NodeInfo::of(node)?;
+        if let Some(overlay) = self.core.attribute_rules.overlay
+            && let Some(value) = self.copied_xattr(node, &info, overlay, name)?
+        {
+            return Ok(value);
+        }
         // Programs ask for names that nothing has, one `ls -l` for two of each file: those cost a look into the table.
         let magic = std::str::from_utf8(name).ok().map(split_page).filter(|(name, _)| magic::is_magic(name));
         if let Some((name, page)) = magic {
@@ -43,7 +50,7 @@ impl Snapshot<'_> {
                 return Ok(paged(&value, page)?);
             }
         }
-        if !self.may_have_xattrs(&info) {
+        if !self.may_have_xattrs(&info) || self.core.attribute_rules.overlay.is_some() {
             return Err(ErrorKind::NoAttribute.into());
         }
         self.with_stored_row(node, |row| {
@@ -55,6 +62,10 @@ impl Snapshot<'_> {
     pub(crate) fn xattr_names(&self, node: &Node) -> Result<Vec<Vec<u8>>, Blocked> {
         let info = NodeInfo::of(node)?;
         let mut names = Vec::new();
+        if let Some(overlay) = self.core.attribute_rules.overlay {
+            let of_row = |row: &Row<'_>| Ok(copied(row, overlay).into_keys().collect());
+            return if self.may_have_xattrs(&info) { self.with_stored_row(node, of_row) } else { Ok(names) };
+        }
         if self.may_have_xattrs(&info) {
             self.with_stored_row(node, |row| {
                 names.extend(row.xattrs().iter().map(|(name, _)| name.to_vec()));
@@ -76,6 +87,24 @@ impl Snapshot<'_> {
             }
         }
         Ok(names)
+    }
+
+    /// Returns the value of an attribute as an overlay above the view is to copy it.
+    fn copied_xattr(
+        &self,
+        node: &Node,
+        info: &NodeInfo,
+        overlay: OverlayOwner,
+        name: &[u8],
+    ) -> Result<Option<Vec<u8>>, Blocked> {
+        if !self.may_have_xattrs(info) {
+            return Ok(None);
+        }
+        match self.with_stored_row(node, |row| Ok(copied(row, overlay).remove(name)))? {
+            Some(None) if info.root => Ok(Some(b"/".to_vec())),
+            Some(None) => self.path_of(info).map(Some),
+            value => Ok(value.flatten()),
+        }
     }
 
     /// Returns true if the node may have attributes in the present revision.
@@ -188,6 +217,22 @@ impl Core {
             }),
         );
     }
+}
+
+/// Returns the attributes that an overlay can copy, and [`PUBLISHED_PATH`] without a value if there are more.
+fn copied(row: &Row<'_>, overlay: OverlayOwner) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+    let list = row.xattrs();
+    let mut copied: BTreeMap<Vec<u8>, Option<Vec<u8>>> = list
+        .iter()
+        .filter(|(name, _)| overlay.copies(name))
+        .map(|(name, value)| (name.to_vec(), Some(value.to_vec())))
+        .collect();
+    // Other entries can't have attributes of users, and those of root have them all.
+    let can_tell = matches!(row.kind(), EntryKind::File | EntryKind::Directory);
+    if can_tell && row.has_xattrs() && (list.is_empty() || copied.len() < list.len()) {
+        copied.insert(PUBLISHED_PATH.to_vec(), None);
+    }
+    copied
 }
 
 /// Returns the seconds since the epoch.

@@ -28,6 +28,8 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::Rules { .. }
         | AdminError::Graft { .. }
         | AdminError::OverLimit { .. }
+        | AdminError::LongXattr { .. }
+        | AdminError::UnknownParts { .. }
         | AdminError::Settings { .. }
         | AdminError::Setting { .. }
         | AdminError::UnknownSetting { .. }
@@ -117,6 +119,13 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
                  {setting}=ENTRIES`"
             ),
         }),
+        AdminError::LongXattr { .. } => failure.hint(
+            "remove the attribute, or let it be published or left out with `esker repo set NAME \
+             long_xattrs=publish|skip`",
+        ),
+        AdminError::UnknownParts { .. } => failure.hint(
+            "nothing was published; publish with a version that knows them, or with the program that wrote the catalog",
+        ),
         AdminError::Graft { .. } => failure.hint("`esker graft FILE` writes markers"),
         AdminError::MessageWithoutTag => failure.hint("name a tag with --tag NAME"),
         AdminError::NotListed(_) => {

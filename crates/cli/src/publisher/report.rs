@@ -67,8 +67,8 @@ pub(super) fn print(
     out.line(format!("  entries   {summary}"))?;
     if differences.xattrs_left_out > 0 {
         let text = format!(
-            "{} extended attributes were left out, since catalogs hold none that are longer than 255 bytes or have no \
-             proper name",
+            "{} extended attributes were left out: their names or values are too long for catalogs or for the setting \
+             long_xattrs, they are more than 255, or they have no proper name",
             differences.xattrs_left_out
         );
         out.line(format!("  {}", out.warning(&text)))?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches as _};
 use esker_admin::KeyFolder;
+use esker_format::copied_xattr::OverlayOwner;
 use esker_format::name::RepositoryName;
 use esker_fuse::SessionOptions;
 use esker_run::{Ending, Forwarding, Writable};
@@ -56,6 +57,9 @@ impl Session<'_> {
             view: ViewOptions {
                 pin: Some(Pin::Root(upper.base.root)),
                 prefetch: true,
+                // Whatever copies a symlink publishes the target that it sees.
+                raw_targets: true,
+                overlay: Some(if record.claimed.is_some() { OverlayOwner::User } else { OverlayOwner::Root }),
                 ..view_options(self.settings)
             },
             session: session(&repository),

@@ -37,7 +37,8 @@ impl Browsed {
     /// Opens a repository or mount at this revision, or at the newest one.
     pub(crate) fn open_at(place: &PlaceArgs, pin: Option<Pin>, settings: &Settings) -> Result<Self, Failure> {
         let Located { repository: named, path, .. } = place.locate()?;
-        let options = ViewOptions { pin, ..view_options(settings) };
+        // What is published, and not what this user's environment makes of it.
+        let options = ViewOptions { pin, raw_targets: true, ..view_options(settings) };
         let checked = match published_here(place, named, settings)? {
             Some(checked) => Ok(checked),
             None => ResolvedRepository::new(named, &place.repository, settings),

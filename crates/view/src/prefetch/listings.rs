@@ -133,7 +133,11 @@ impl<'s, 'a> FolderLister<'s, 'a> {
             let attribute_rules = &self.snapshot.core.attribute_rules;
             match attributes::kind(&row) {
                 Kind::Symlink => {
-                    path = within(&self.snapshot.core.name, folder, &attribute_rules.target(&row))?
+                    path = within(
+                        &self.snapshot.core.name,
+                        folder,
+                        &attribute_rules.followed(&attribute_rules.target(&row)),
+                    )?
                 }
                 Kind::File => {
                     let key = attribute_rules

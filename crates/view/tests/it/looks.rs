@@ -116,6 +116,25 @@ fn variables_in_links_take_the_values_of_the_options() {
     assert_eq!(xattr(&set, &target(&set, "/arch").1, "user.rawlink").unwrap(), "sw/$(ARCH:-generic)/bin");
 }
 
+/// > K4: A transaction and the commands that inspect a repository show targets of symlinks with their variables, so that copies of such links are published as they were; only a mount replaces variables.
+#[test]
+fn a_raw_view_shows_variables_and_follows_them_all_the_same() {
+    let site = Site::of(FULL);
+    Model::default()
+        .with("/arch", Thing::Link { target: "sw/$(ARCH)".into() })
+        .with("/sw", Thing::Directory { mode: 0o755 })
+        .with("/sw/x86_64", Thing::Directory { mode: 0o755 })
+        .with("/sw/x86_64/found", Thing::Link { target: "anywhere".into() })
+        .publish(&site.repository);
+    let variables = [("ARCH".to_owned(), "x86_64".to_owned())].into();
+    let view = site.open(ViewOptions { variables, raw_targets: true, ..ViewOptions::default() }).unwrap();
+    let link = view.find(b"/arch", LastLink::Keep).unwrap();
+    assert_eq!(view.target(&link.node).unwrap(), b"sw/$(ARCH)");
+    assert_eq!(link.attr.size, 10);
+    let through = view.find(b"/arch/found", LastLink::Keep).unwrap();
+    assert_eq!(view.path(&through.node).unwrap(), b"/sw/x86_64/found");
+}
+
 #[test]
 fn claimed_files_have_the_owner_of_the_options() {
     let site = Site::of(FULL);
