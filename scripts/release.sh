@@ -3,7 +3,14 @@
 set -euo pipefail
 triple=$1
 shift
-flags='"-C","target-feature=+crt-static"'
+# In a static binary nothing can be looked up by its name at run time, so the crate `getrandom` has to be told at build time that
+# libc has the call; it would open /dev/random otherwise, also where a daemon is confined.
+flags='"-C","target-feature=+crt-static","--cfg","getrandom_backend=\"linux_getrandom\""'
+# Flags of the environment would replace these, so they are added.
+for flag in ${RUSTFLAGS-}; do
+    flags+=",\"$flag\""
+done
+unset RUSTFLAGS CARGO_ENCODED_RUSTFLAGS
 
 # Options of the linker that make the binary smaller, each only if a program that is linked with it runs here:
 # --icf=all keeps one of several functions with the same instructions (lld has it, GNU ld doesn't), and

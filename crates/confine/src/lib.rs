@@ -9,13 +9,22 @@
 //! [`Prepared::enforce`] before it starts threads. A refused call returns `EPERM`; `clone3` returns `ENOSYS`, whose
 //! callers then use `clone`, whose flags a filter can check.
 #![deny(unsafe_code)]
+#![allow(unexpected_cfgs, reason = "a flag of the crate getrandom, which only static builds set")]
 
 mod calls;
+mod exchange;
 mod filter;
 mod paths;
 mod policy;
 mod role;
 mod table;
+
+// A static binary has no symbols that could be looked up at run time. The crate `getrandom` would then take random numbers
+// from a device, after a look at another one, and panic in a process that may open neither.
+#[cfg(all(target_feature = "crt-static", target_env = "gnu", not(getrandom_backend = "linux_getrandom")))]
+compile_error!(
+    "a static build needs the flag --cfg getrandom_backend=\"linux_getrandom\", as scripts/release.sh has it"
+);
 
 pub use policy::{Confinement, Policy, Prepared, probe};
 pub use role::Role;

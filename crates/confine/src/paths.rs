@@ -7,13 +7,15 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError,
 };
 
+use crate::exchange;
 use crate::role::{Network, Reading, Role};
 
 /// Version of Landlock whose rights are known here; older kernels enforce those that they have.
 const KNOWN: ABI = ABI::V5;
 
-/// Paths that every daemon may read: settings, names of servers, certificates, and facts about itself and the machine.
-pub(crate) const READ_BY_ALL: [&str; 12] = [
+/// Paths that every daemon may read: settings, names of servers, certificates, facts about itself and the machine, and the
+/// devices that libraries take random numbers from where the system call is not to be had.
+pub(crate) const READ_BY_ALL: [&str; 13] = [
     "/etc",
     "/usr/share",
     "/usr/local/share",
@@ -25,8 +27,11 @@ pub(crate) const READ_BY_ALL: [&str; 12] = [
     "/proc",
     "/sys/devices/system/cpu",
     "/sys/fs/cgroup",
+    "/dev/random",
     "/dev/urandom",
 ];
+/// Files that every daemon reads again when they change, and that are links to other folders on many systems.
+const REOPENED_BY_ALL: [&str; 2] = ["/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"];
 /// The device to read from and to write to for all.
 const NULL: &str = "/dev/null";
 /// The device of mounts.
@@ -36,8 +41,12 @@ pub(crate) const FUSE: &str = "/dev/fuse";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Paths {
     pub(crate) read: Vec<PathBuf>,
+    /// Paths that are read again, whatever is there by then.
+    pub(crate) reopen: Vec<PathBuf>,
     pub(crate) write: Vec<PathBuf>,
     pub(crate) list: Vec<PathBuf>,
+    /// Folders that are not opened as a whole for the sake of something in them.
+    pub(crate) private: Vec<PathBuf>,
 }
 
 /// Opened paths of a policy: to open one may block on a disk that doesn't answer.
@@ -51,8 +60,14 @@ pub(crate) struct OpenedPaths {
 impl OpenedPaths {
     /// Opens the paths. One that is absent grants nothing.
     pub(crate) fn open(role: Role, paths: &Paths) -> Self {
-        let of_all = if role == Role::Replayer { &[][..] } else { &READ_BY_ALL[..] };
+        let (of_all, reopened): (&[&str], &[&str]) = match role {
+            Role::Replayer => (&[], &[]),
+            _ => (&READ_BY_ALL, &REOPENED_BY_ALL),
+        };
+        let reopened = reopened.iter().map(Path::new).chain(paths.reopen.iter().map(PathBuf::as_path));
+        let around = exchange::folders(reopened.clone(), &paths.private);
         let read = of_all.iter().map(Path::new).chain(paths.read.iter().map(PathBuf::as_path));
+        let read = read.chain(reopened).chain(around.iter().map(PathBuf::as_path));
         let opened = |paths: &[PathBuf]| paths.iter().filter_map(|path| PathFd::new(path).ok()).collect();
         Self {
             read: read.filter_map(|path| PathFd::new(path).ok()).collect(),

@@ -50,6 +50,20 @@ impl Policy {
         self
     }
 
+    /// Lets the process read what is at a path, also after it was exchanged: replaced by a rename, or by a link that leads
+    /// elsewhere. Rules hold what is there now, so the folders around it are allowed, unless they are too many's
+    /// ([`Self::private`]).
+    pub fn reopen(mut self, path: impl AsRef<Path>) -> Self {
+        self.paths.reopen.push(path.as_ref().to_owned());
+        self
+    }
+
+    /// Names a folder that the process may not read as a whole for the sake of something in it, such as a home.
+    pub fn private(mut self, folder: impl AsRef<Path>) -> Self {
+        self.paths.private.push(folder.as_ref().to_owned());
+        self
+    }
+
     /// Lets the process read and change a file, or everything below a folder.
     pub fn write(mut self, path: impl AsRef<Path>) -> Self {
         self.paths.write.push(path.as_ref().to_owned());

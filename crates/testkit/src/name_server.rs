@@ -50,7 +50,13 @@ struct State {
 impl NameServer {
     /// Starts a name server whose replies have this TTL in seconds. It knows no names at first.
     pub fn start(ttl: u32) -> NameServer {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        NameServer::start_at(ttl, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    }
+
+    /// Starts a name server at an address. At port 53 programs find it by `/etc/resolv.conf`, which knows no others; a test has
+    /// it in a network of its own.
+    pub fn start_at(ttl: u32, address: SocketAddr) -> NameServer {
+        let socket = UdpSocket::bind(address).expect("a free port");
         let address = socket.local_addr().expect("its address");
         let state = State { ttl, v6: Some(Vec::new()), ..State::default() };
         let shared = Arc::new(NameServerState { socket, state: Mutex::new(state), changed: Condvar::new() });

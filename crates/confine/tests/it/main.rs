@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a test's child reports on standard output")]
 
 mod allowed;
+mod exchanged;
 mod forbidden;
 mod security_page;
 mod sys;

@@ -53,6 +53,7 @@ pub(crate) fn enter() -> Option<(Role, PathBuf)> {
 
 fn policy(role: Role, folder: &Path) -> Policy {
     let policy = Policy::new(role).read(folder.join("read")).list(folder.join("list"));
+    let policy = policy.reopen(folder.join("site/store")).reopen(folder.join("live/cert.pem"));
     if role == Role::Replayer { policy } else { policy.write(folder.join("write")) }
 }
 
