@@ -148,8 +148,8 @@ impl Repositories {
 
 fn root(folder: &Path, links: &Arc<Links>) -> Result<Root, RootError> {
     let unreadable = |source| RootError::Unreadable { path: folder.to_owned(), source };
-    // The folder stays the same one if the process or a link moves.
-    let path = folder.canonicalize().map_err(unreadable)?;
+    // The folder stays the same one if the process moves, and becomes another one if the link is that was named.
+    let path = std::path::absolute(folder).map_err(unreadable)?;
     let named = Folder::named(&path, links);
     match manifest_of(&named) {
         Ok(manifest) => {
@@ -175,7 +175,7 @@ fn root(folder: &Path, links: &Arc<Links>) -> Result<Root, RootError> {
 fn unpublished(folder: &Path) -> Option<RepositoryName> {
     let objects = folder.join("data");
     let is_one = objects.is_dir() && !objects.join(manifest::PATH).exists();
-    RepositoryName::parse(folder.file_name()?.to_str()?).ok().filter(|_| is_one)
+    RepositoryName::parse(folder.canonicalize().ok()?.file_name()?.to_str()?).ok().filter(|_| is_one)
 }
 
 /// Returns the repositories in a folder. A repository that is removed meanwhile is skipped.

@@ -20,6 +20,7 @@
 //! * [`descriptors`]: raises the limit of open files;
 //! * [`signing`]: heads and whitelists made by a test, signed with the fixtures' keys;
 //! * [`name_server`]: a name server with scripted replies;
+//! * [`geo_database`]: databases of places for the Geo-API;
 //! * [`mirror`]: a web server for repositories with faults on command;
 //! * [`s3`]: a server of buckets with faults on command.
 //!
@@ -36,6 +37,7 @@ pub mod descriptors;
 pub mod disk;
 pub mod doc_snippets;
 pub mod fixture;
+pub mod geo_database;
 pub mod listing;
 pub mod log_lines;
 pub mod mirror;

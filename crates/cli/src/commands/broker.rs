@@ -119,9 +119,12 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     // The cache that a CernVM-FS client left is its user's.
     let kept = if args.lower.is_empty() { CapabilitySet::empty() } else { CapabilitySet::DAC_READ_SEARCH };
     privileges::become_user(account.as_ref(), kept)?;
-    let policy = Policy::new(Role::Broker).write(socket.parent().unwrap_or(&socket));
+    // Settings may name authorities anywhere.
+    let authorities = configuration::authorities(&configuration::load(settings, None), &args.ca)?;
+    let policy = confine::of_server(Role::Broker).write(socket.parent().unwrap_or(&socket));
     let policy = confine::with_cache_folder(policy, &cache);
-    let policy = args.lower.iter().chain(&args.ca).fold(policy, Policy::read);
+    let policy = args.lower.iter().fold(policy, Policy::reopen);
+    let policy = authorities.paths.iter().fold(policy, Policy::reopen);
     confine::enforce(|| policy.prepare(), &settings.environment);
     let (tell, told) = std::sync::mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| {
@@ -136,7 +139,6 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         return Err(Failure::usage("--lower may hold objects of restricted repositories")
             .hint("have the broker serve those without --lower"));
     }
-    let authorities = configuration::authorities(&configuration::load(settings, None), &args.ca)?;
     let destinations = Destinations::Named(args.connect);
     let options = BrokerOptions {
         cache: cache.clone(),

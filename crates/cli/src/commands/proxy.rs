@@ -133,9 +133,9 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
 
 /// Returns what the proxy may read, and the cache that it may change.
 fn policy(args: &Args, cache: &Path, settings: &Settings) -> Policy {
-    let policy = confine::with_cache_folder(Policy::new(Role::Proxy), cache);
+    let policy = confine::with_cache_folder(confine::of_server(Role::Proxy), cache);
     let read = args.public_key.iter().chain(&args.ca).map(PathBuf::as_path).chain([settings.keys.as_path()]);
-    read.fold(policy, Policy::read)
+    read.fold(policy, Policy::reopen)
 }
 
 fn of_proxy(error: &ProxyError) -> Failure {

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, size};
+use crate::process::confine;
 use crate::publisher::refuse_address;
 use crate::serving::storage::{self, StorageArgs};
 use crate::serving::{self, Controls, ServingArgs};
@@ -139,14 +140,15 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Returns what the server may read: the folders, and the files that it opens again.
+/// Returns what the server may read: the folders, and the files that it opens again, also once they are others.
 fn policy(args: &Args, folders: &[PathBuf], storages: Option<&StorageOptions>) -> Policy {
-    let certificates = args.tls_cert.iter().chain(&args.tls_key).filter_map(|file| file.parent());
-    let folders = folders.iter().chain(&args.follow).map(PathBuf::as_path);
-    let policy = folders.chain(certificates).fold(Policy::new(Role::Serve), |policy, path| {
+    let certificates = || args.tls_cert.iter().chain(&args.tls_key);
+    let policy = certificates().filter_map(|file| file.parent()).fold(
+        confine::of_server(Role::Serve),
         // The folder of a file without one is the working directory.
-        policy.read(if path.as_os_str().is_empty() { Path::new(".") } else { path })
-    });
+        |policy, path| policy.read(if path.as_os_str().is_empty() { Path::new(".") } else { path }),
+    );
+    let policy = folders.iter().chain(&args.follow).chain(certificates()).fold(policy, Policy::reopen);
     match storages {
         Some(storages) => args.storage.permit(policy, storages),
         None => policy,

@@ -135,6 +135,15 @@ fn with_cache(policy: Policy, cache: Option<PathBuf>) -> Policy {
     }
 }
 
+/// Returns the policy of a server, which may not read the home of its user for the sake of what is exchanged in it.
+pub(crate) fn of_server(role: Role) -> Policy {
+    home().into_iter().fold(Policy::new(role), Policy::private)
+}
+
+fn home() -> Option<PathBuf> {
+    std::env::var_os("HOME").map(PathBuf::from)
+}
+
 /// Lets a process write to the folder of its cache, and makes the folder: only what exists can be granted.
 pub(crate) fn with_cache_folder(policy: Policy, cache: &Path) -> Policy {
     // Opening the cache reports the failure.
@@ -167,8 +176,7 @@ fn is_shared(folder: &Path) -> bool {
         "/mnt",
         "/opt",
     ];
-    let is_home = std::env::var_os("HOME").is_some_and(|home| folder == Path::new(&home));
-    is_home
+    home().is_some_and(|home| folder == home)
         || folder.parent().is_none_or(|above| above == Path::new("/"))
         || SYSTEM.iter().any(|path| folder == Path::new(path))
 }

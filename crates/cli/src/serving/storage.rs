@@ -20,12 +20,14 @@ const RETRIES: u32 = 2;
 const TIMEOUT: u32 = 5;
 
 /// Variables of the environment that name files with credentials.
-const CREDENTIAL_FILES: [&str; 6] = [
+const CREDENTIAL_FILES: [&str; 8] = [
     "AWS_CONFIG_FILE",
     "AWS_SHARED_CREDENTIALS_FILE",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
     "AZURE_FEDERATED_TOKEN_FILE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+    "GOOGLE_SERVICE_ACCOUNT",
     "SERVICE_ACCOUNT",
 ];
 
@@ -133,10 +135,11 @@ impl StorageArgs {
         let environment = Environment::of_process();
         let profiles = environment.get("HOME").map(|home| Path::new(home).join(".aws"));
         let credentials = CREDENTIAL_FILES.iter().filter_map(|name| environment.get(name)).map(PathBuf::from);
+        let policy = confine::with_cache_folder(policy, &storages.cache);
         // Tokens are renewed by replacing the file, so its folder is what stays.
-        let folders = credentials.filter_map(|file| file.parent().map(Path::to_owned));
-        let read = self.storage_ca.iter().cloned().chain(profiles).chain(folders);
-        read.fold(confine::with_cache_folder(policy, &storages.cache), Policy::read)
+        let folders = credentials.clone().filter_map(|file| file.parent().map(Path::to_owned));
+        let policy = folders.fold(policy, Policy::read);
+        self.storage_ca.iter().cloned().chain(profiles).chain(credentials).fold(policy, Policy::reopen)
     }
 
     fn settings(&self) -> StorageSettings {

@@ -1,5 +1,8 @@
 //! Restrictions of each daemon, as the kernel shows them.
 
+mod exchanged;
+mod names;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -101,23 +104,27 @@ fn the_environment_switches_the_confinement_of_a_mount_off() {
 }
 
 /// A server that does not outlive the test.
-struct Server(Child);
+struct Server {
+    child: Child,
+    url: String,
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
 fn start(command: &mut Command) -> Server {
     let child = command.env_clear().env("HOME", "/").stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut server = Server(child.expect("a server"));
+    let mut server = Server { child: child.expect("a server"), url: String::new() };
     let mut line = String::new();
-    let output = server.0.stdout.take().expect("its output");
+    let output = server.child.stdout.take().expect("its output");
     BufReader::new(output).read_line(&mut line).expect("a line");
     let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it is not ready: {line:?}"));
     assert_eq!(ready["event"], "ready");
+    server.url = ready["url"].as_str().expect("a URL").to_owned();
     server
 }
 
@@ -139,14 +146,14 @@ fn servers_proxies_and_brokers_are_confined_in_every_thread() {
     let esker = || Command::new(esker_binary());
     let serve =
         start(esker().arg("serve").arg(env.repository.path()).args(["--listen", "127.0.0.1:0", "--json"]));
-    is_confined_server(serve.0.id());
+    is_confined_server(serve.child.id());
     let server = format!("http://{}", env.mirror.address());
     let proxy = start(
         esker()
             .args(["proxy", "--json", "--upstream", &server, "--listen", "127.0.0.1:0", "--cache"])
             .arg(env.path("proxy-cache")),
     );
-    is_confined_server(proxy.0.id());
+    is_confined_server(proxy.child.id());
     let broker = Broker::start(&env);
     is_confined_server(broker.pid());
 }

@@ -40,6 +40,22 @@ pub(crate) fn unshare_mounts() -> rustix::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) }
 }
 
+/// Gives the calling thread, and its children, a network of its own: only the loopback interface, with all ports free.
+pub(crate) fn unshare_network() -> std::io::Result<()> {
+    // SAFETY: this flag does not unshare the descriptor table, which is what could pull a descriptor from under its owner.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET)? };
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: a structure of plain numbers, which may be zero.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = from.cast_signed();
+    }
+    request.ifr_ifru.ifru_flags = libc::c_short::try_from(libc::IFF_UP).expect("a small flag");
+    // SAFETY: the kernel reads the request, which lives until it returns.
+    let set = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
+    if set == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
 /// Maps a whole file and copies what it reads there.
 pub(crate) fn read_mapped(file: &File) -> Vec<u8> {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

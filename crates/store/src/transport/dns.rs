@@ -18,6 +18,7 @@ use hickory_resolver::lookup_ip::LookupIp;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
+use hickory_resolver::system_conf::read_system_conf;
 use hickory_resolver::{Hosts, ResolverBuilder, TokioResolver};
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -47,6 +48,8 @@ const OTHER_KIND: Duration = Duration::from_millis(50);
 #[derive(Default)]
 pub(super) struct Names {
     resolvers: Mutex<HashMap<(Dns, Kind), NameAnswer<TokioResolver>>>,
+    /// The last name servers of the machine that could be read: the file may be gone for a moment while it is replaced.
+    of_machine: Mutex<Option<(ResolverConfig, ResolverOpts)>>,
     hosts: Mutex<Option<NameAnswer<Hosts>>>,
 }
 
@@ -196,11 +199,26 @@ impl Names {
         if let Some(known) = self.resolvers.lock().get(&key).filter(|known| known.version == version) {
             return Ok(known.made.clone());
         }
-        let mut builder = builder(dns)?;
+        let mut builder = match dns.server {
+            Some(server) => builder_for(server),
+            None => self.builder_of_machine()?,
+        };
         set(builder.options_mut(), dns, kind);
         let made = Arc::new(builder.build().map_err(|error| error.to_string())?);
         self.resolvers.lock().insert(key, NameAnswer { made: made.clone(), version });
         Ok(made)
+    }
+
+    fn builder_of_machine(&self) -> Result<ResolverBuilder<TokioRuntimeProvider>, String> {
+        let mut last = self.of_machine.lock();
+        match read_system_conf() {
+            Ok(read) => *last = Some(read),
+            Err(error) if last.is_none() => return Err(format!("reading {RESOLV_CONF}: {error}")),
+            Err(_) => {}
+        }
+        let (config, options) = last.clone().unwrap_or_default();
+        let provider = TokioRuntimeProvider::default();
+        Ok(TokioResolver::builder_with_config(config, provider).with_options(options))
     }
 }
 
@@ -214,14 +232,9 @@ struct NoAnswer {
     is_negative: bool,
 }
 
-fn builder(dns: &Dns) -> Result<ResolverBuilder<TokioRuntimeProvider>, String> {
-    match dns.server {
-        Some(server) => Ok(TokioResolver::builder_with_config(
-            ResolverConfig::from_parts(None, Vec::new(), vec![name_server(server)]),
-            TokioRuntimeProvider::default(),
-        )),
-        None => TokioResolver::builder_tokio().map_err(|error| format!("reading /etc/resolv.conf: {error}")),
-    }
+fn builder_for(server: SocketAddr) -> ResolverBuilder<TokioRuntimeProvider> {
+    let config = ResolverConfig::from_parts(None, Vec::new(), vec![name_server(server)]);
+    TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
 }
 
 fn name_server(address: SocketAddr) -> NameServerConfig {
@@ -268,7 +281,7 @@ pub fn addresses_of(hosts: &[&str], patience: Duration) -> Vec<Vec<IpAddr>> {
 /// Returns the full name of a host, as the name servers of this machine know it: with the domain in which it was found, and
 /// that of the host itself for an alias. `None` if they tell no address of it in time. Blocks.
 pub fn full_name(host: &str, patience: Duration) -> Option<String> {
-    full_name_by(host, patience, builder(&Dns::default()).ok()?)
+    full_name_by(host, patience, TokioResolver::builder_tokio().ok()?)
 }
 
 fn full_name_by(
