@@ -7,6 +7,7 @@
 
 mod image;
 mod small;
+mod tmpfs;
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,6 +19,7 @@ use esker_store::{Disk, FileFacts, RealDisk};
 
 use image::Image;
 pub use small::SmallDisk;
+pub use tmpfs::Tmpfs;
 
 /// Folder for temporary files in memory, if the machine has it.
 const MEMORY: &str = "/dev/shm";
