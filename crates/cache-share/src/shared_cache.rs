@@ -85,7 +85,8 @@ enum Role {
 }
 
 enum Event {
-    Lost,
+    /// The writer is gone; true if it was the broker of the node.
+    Lost(bool),
     SlotFree,
     /// It is time to check the broker, the disk and the folder.
     Look,
@@ -357,9 +358,10 @@ impl Owner for SharedCache {
             let mut role = self.role.write();
             match &*role {
                 Role::Client(client) if client.is_lost() => {
+                    let was_broker = client.broker().is_some();
                     *role = Role::Electing;
                     // A closed service means that we are being closed.
-                    let _ = self.events.send(Event::Lost);
+                    let _ = self.events.send(Event::Lost(was_broker));
                 }
                 Role::Closed => return,
                 _ => {}

@@ -81,7 +81,8 @@ impl Node {
     }
 
     fn address(&self) -> BrokerAddress {
-        BrokerAddress { socket: self.folder.path().join("run/socket"), trusted: vec![self.me] }
+        let socket = self.folder.path().join("run/socket");
+        BrokerAddress { socket, trusted: vec![self.me], is_named: true }
     }
 
     fn put(&self, repository: &str, object: &Made) {

@@ -36,16 +36,20 @@ pub(super) fn run(shared: &Weak<SharedCache>, inbox: &Inbox<Event>) {
             Ok(Event::SlotFree) => {
                 shared.received.unpark().into_iter().for_each(|parked| shared.submit(parked));
             }
-            Ok(Event::Lost) => {
+            Ok(Event::Lost(was_broker)) => {
                 // The next writer may evict before it knows of us; a file that is gone there must not take room because
                 // we keep it open for later.
                 shared.received.forget_all();
-                // A broker that served us comes back soon, most likely.
-                if let Some(role) = shared.join_broker(BROKER_PATIENCE, inbox) {
+                // A broker that served us comes back soon, most likely. If another process did, there is none.
+                let patience = if was_broker { BROKER_PATIENCE } else { Duration::ZERO };
+                if let Some(role) = shared.join_broker(patience, inbox) {
                     shared.take_role(role);
                 }
                 if !shared.settle(inbox) {
                     return;
+                }
+                if was_broker || shared.broker.as_ref().is_some_and(|broker| broker.is_named) {
+                    shared.tell_of_own_cache();
                 }
             }
             Ok(Event::Look) => {
@@ -69,10 +73,7 @@ impl SharedCache {
     fn settle(&self, inbox: &Inbox<Event>) -> bool {
         while matches!(&*self.role.read(), Role::Electing) {
             match self.elect(None, inbox) {
-                Ok(role) => {
-                    self.take_role(role);
-                    self.tell_of_own_cache();
-                }
+                Ok(role) => self.take_role(role),
                 Err(error) if self.take_spare(&error) => {}
                 Err(error) => {
                     // Waiting requests fail with the reason; later requests trigger the next attempt.
@@ -186,7 +187,7 @@ impl SharedCache {
         let broker = self.broker.as_ref()?;
         let deadline = Instant::now() + patience;
         loop {
-            match self.ask_broker(broker, GREETING_PATIENCE) {
+            match self.ask_broker(broker, if broker.is_named { GREETING_PATIENCE } else { LOOK_PATIENCE }) {
                 Ok(client) => return Some(Role::Client(client)),
                 Err(Refused::Error(_)) => return None,
                 Err(Refused::Gone) if Instant::now() >= deadline => return None,
@@ -194,7 +195,7 @@ impl SharedCache {
             }
             match inbox.recv_timeout(PAUSE_MAX.min(deadline.saturating_duration_since(Instant::now()))) {
                 Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Some(Role::Closed),
-                Ok(Event::Lost | Event::SlotFree | Event::Look) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Lost(_) | Event::SlotFree | Event::Look) | Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
@@ -223,7 +224,7 @@ impl SharedCache {
             // Sleeps, but not through a close.
             match inbox.recv_timeout(pause) {
                 Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Ok(Role::Closed),
-                Ok(Event::Lost | Event::SlotFree | Event::Look) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Lost(_) | Event::SlotFree | Event::Look) | Err(RecvTimeoutError::Timeout) => {}
             }
             pause = (pause * 2).min(PAUSE_MAX);
         }

@@ -51,4 +51,7 @@ pub struct BrokerAddress {
     pub socket: PathBuf,
     /// Users that may run the broker, which determines the bytes that a mount shows.
     pub trusted: Vec<u32>,
+    /// True if the user named it. One that is only looked for, because there may be one, is not waited for and not missed until
+    /// it has served.
+    pub is_named: bool,
 }

@@ -143,15 +143,15 @@ impl RepositoryArgs {
 
     /// Returns the broker to use. A cache folder on the command line excludes it.
     pub(crate) fn broker(&self) -> Option<BrokerAddress> {
-        let socket = match (&self.broker, &self.cache) {
+        let (socket, is_named) = match (&self.broker, &self.cache) {
             _ if self.no_broker => return None,
-            (Some(named), _) => named.clone(),
+            (Some(named), _) => (named.clone(), true),
             _ if self.tiers.any() => return None,
             (None, Some(_)) => return None,
-            (None, None) => PathBuf::from(BROKER_SOCKET),
+            (None, None) => (PathBuf::from(BROKER_SOCKET), false),
         };
         let trusted = std::iter::once(0).chain(self.broker_user).collect();
-        Some(BrokerAddress { socket, trusted })
+        Some(BrokerAddress { socket, trusted, is_named })
     }
 }
 

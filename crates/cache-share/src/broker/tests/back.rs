@@ -65,6 +65,29 @@ fn bytes(answer: &Outcome<Result<Handle, StoreError>>) -> Vec<u8> {
     handle.read_all().expect("bytes")
 }
 
+/// As with 40 `esker run` at once: the first that ends was the writer of the cache, and there never was a broker.
+#[test]
+fn a_broker_that_is_only_looked_for_is_not_waited_for() {
+    let mut node = Node::new();
+    let object = made(30, 50_000);
+    node.put("public.test", &object);
+    node.broker = None;
+    let address = BrokerAddress { is_named: false, ..node.address() };
+    let first = Own::open(&node, Some(address.clone()));
+    let second = Own::open(&node, Some(address));
+    assert_eq!(
+        [&first, &second].map(|own| own.store.through()),
+        [Some(Through::Ourselves), Some(Through::Another)]
+    );
+    let begin = std::time::Instant::now();
+    first.store.close();
+    assert!(bytes(&second.ask(&object)) == object.plain);
+    // A broker that served before would have five seconds to come back.
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    assert_eq!(second.store.through(), Some(Through::Ourselves));
+    assert!(!second.said("broker"), "{:?}", second.log.all());
+}
+
 /// > C10: A mount that did without the broker of its node uses it once it is there, and no read fails because of that.
 #[test]
 fn a_broker_that_starts_late_is_used() {
@@ -158,7 +181,7 @@ fn no_read_fails_when_no_process_can_become_the_writer() {
     assert_eq!(both.each_ref().map(|own| own.store.is_writer()), [true, false]);
     assert!(bytes(&both[1].ask(&objects[0])) == objects[0].plain);
     // No process can open the cache any more, and its writer leaves.
-    let (lock, away) = (both[0].cache.join("lock"), both[0].cache.join("away"));
+    let (lock, away) = (both[0].cache.join("lock"), node.folder.path().join("away"));
     fs::rename(&lock, &away).expect("renaming the lock");
     fs::create_dir(&lock).expect("a folder in its place");
     let mut object = objects.iter();

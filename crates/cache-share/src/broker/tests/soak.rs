@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use esker_store::CacheKey;
+use esker_testkit::disk::Tmpfs;
 use esker_testkit::skip_part;
 use esker_testkit::soak::Soak;
 use esker_testkit::waiting::until_some;
@@ -76,43 +77,18 @@ impl Drop for Process {
 /// A small disk for the cache, which can be filled; or a folder, where the test can't mount one.
 struct SmallDisk {
     path: PathBuf,
-    mounted: bool,
+    mounted: Option<Tmpfs>,
 }
 
 impl SmallDisk {
     fn new(path: PathBuf) -> Self {
-        fs::create_dir(&path).expect("a folder");
-        let mounted = rustix::process::geteuid().is_root();
-        if mounted {
-            // The hard limit, unfinished writes, and little else.
-            let size = format!("size={}", QUOTA + QUOTA / 2);
-            let options = std::ffi::CString::new(size).expect("text");
-            let flags = rustix::mount::MountFlags::empty();
-            rustix::mount::mount("tmpfs", &path, "tmpfs", flags, Some(options.as_c_str()))
-                .expect("a small disk");
-        } else {
+        // The hard limit, unfinished writes, and little else.
+        let mounted = Tmpfs::mount(&path, QUOTA + QUOTA / 2);
+        if mounted.is_none() {
+            fs::create_dir(&path).expect("a folder");
             skip_part!("only root can have a small disk");
         }
         Self { path, mounted }
-    }
-
-    /// Fills the disk.
-    fn fill(&self) {
-        let mut ballast = fs::File::create(self.path.join("ballast")).expect("a file");
-        let piece = vec![1; 64 << 10];
-        while ballast.write_all(&piece).is_ok() {}
-    }
-
-    fn empty(&self) {
-        fs::remove_file(self.path.join("ballast")).expect("the ballast");
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        if self.mounted {
-            let _ = rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::DETACH);
-        }
     }
 }
 
@@ -233,7 +209,7 @@ fn compare(cache: &Path, objects: &[Made], disk: &SmallDisk, may: May) -> u64 {
             true
         })
         .expect("a check");
-    if disk.mounted {
+    if disk.mounted.is_some() {
         let facts = rustix::fs::statvfs(&disk.path).expect("the disk");
         let taken = (facts.f_blocks - facts.f_bfree) * facts.f_frsize;
         let ballast = fs::metadata(disk.path.join("ballast")).map_or(0, |ballast| ballast.len());
@@ -268,7 +244,8 @@ fn soak_broker_kill_nine_full_disk() {
     CacheFolder::open(&cache, QUOTA).expect("the cache").pin("public.test:/pinned", &pins).expect("pinning");
 
     let me = rustix::process::geteuid().as_raw();
-    let address = BrokerAddress { socket: folder.path().join("run/socket"), trusted: vec![me] };
+    let socket = folder.path().join("run/socket");
+    let address = BrokerAddress { socket, trusted: vec![me], is_named: true };
     let stores = (0..MOUNTS)
         .map(|number| {
             let own = folder.path().join(format!("own-{number}"));
@@ -309,10 +286,10 @@ fn soak_broker_kill_nine_full_disk() {
         }
         while soak.goes_on_until(4) {
             let kills_now = soak.rounds() % 2 == 1;
-            let fills_now = disk.mounted && soak.rounds() % 4 < 2;
+            let fills_now = disk.mounted.is_some() && soak.rounds() % 4 < 2;
             readers.wait_for_reads(READS_A_ROUND / 2);
             if fills_now {
-                disk.fill();
+                disk.mounted.iter().for_each(Tmpfs::fill);
                 fillings += 1;
             }
             readers.wait_for_reads(READS_A_ROUND / 2);
@@ -326,7 +303,7 @@ fn soak_broker_kill_nine_full_disk() {
             failures += compare(&cache, &objects, &disk, May::HardLimit);
             drop(quiet);
             if fills_now {
-                disk.empty();
+                disk.mounted.iter().for_each(Tmpfs::empty);
             }
         }
         drop(stop);
@@ -334,8 +311,8 @@ fn soak_broker_kill_nine_full_disk() {
     compare(&cache, &objects, &disk, May::Quota);
     let report = CacheFolder::open(&cache, QUOTA).and_then(|mut folder| folder.report());
     assert_eq!(requests(), first, "pinned objects were fetched again: {kills} kills, {report:?}");
-    assert!(kills > 0 && (fillings > 0) == disk.mounted);
-    assert!(!disk.mounted || failures > 0, "the disk was never full when a writer wrote");
+    assert!(kills > 0 && (fillings > 0) == disk.mounted.is_some());
+    assert!(disk.mounted.is_none() || failures > 0, "the disk was never full when a writer wrote");
     let (reads, fetched) = (*readers.reads.lock(), mirror.count(|path| path.contains("/data/")));
     drop(readers);
     drop(broker);
