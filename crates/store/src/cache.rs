@@ -56,7 +56,7 @@ use status::CacheStatus;
 pub(crate) use entry::{Entry, EntryUse, Pin};
 pub(crate) use open::OpenOutcome;
 pub use options::CacheOptions;
-pub(crate) use passthrough::FileRoom;
+pub(crate) use passthrough::{FileRoom, SealedMemory};
 pub(crate) use space::Reservation;
 pub(crate) use start::private;
 pub(crate) use state::CacheState;

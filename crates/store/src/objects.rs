@@ -331,7 +331,9 @@ impl FetchJob {
             let Some(bytes) = room.filter(|_| !job.priority.give_up()) else { return job.fail(error) };
             let cache = job.store.cache.clone();
             job.enter(WaitCause::Disk);
-            cache.space.make_room(bytes, move || job.on_pool(move |job| job.fetch_after(rounds + 1)));
+            cache.space.make_room(bytes, move |made| {
+                job.on_pool(move |job| if made { job.fetch_after(rounds + 1) } else { job.fail(error) });
+            });
         });
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use super::entry::Entry;
 use super::space::{Space, Task};
@@ -41,36 +42,47 @@ fn is_not_binding(holder: &Weak<dyn Holder>) -> bool {
 
 /// Runs the evictor's thread. It keeps the cache alive only while it evicts.
 pub(super) fn run(space: &Arc<Space>, cache: &Weak<CacheState>) {
-    while let Task::EvictTo(goal) = space.next_task() {
+    while let Task::EvictTo(goal, until) = space.next_task() {
         let Some(cache) = cache.upgrade() else { return };
-        let reached = cache.evict_to(goal);
+        let reached = cache.evict_to(goal, until);
         space.evicted(reached);
     }
 }
 
 impl CacheState {
-    /// Evicts until at most `goal` bytes are used or all remaining objects are in use; returns whether it reached the
-    /// goal.
-    fn evict_to(&self, goal: u64) -> bool {
-        self.evict_these(self.table.oldest_first(), goal);
-        if self.space.used() > goal && self.holders.lock().iter().any(is_not_binding) {
-            self.evict_asking(self.table.oldest_first(), goal, Whom::Binding);
+    /// Evicts until at most `goal` bytes are used, all remaining objects are in use, or the time is over; returns whether it
+    /// reached the goal.
+    fn evict_to(&self, goal: u64, until: Option<Instant>) -> bool {
+        self.evict_asking(self.table.oldest_first(), (goal, until), Whom::All);
+        let has_time = until.is_none_or(|until| Instant::now() < until);
+        if has_time && self.space.used() > goal && self.holders.lock().iter().any(is_not_binding) {
+            self.evict_asking(self.table.oldest_first(), (goal, until), Whom::Binding);
         }
         self.space.used() <= goal
     }
 
     /// Evicts the unused ones of these victims in order, until at most `goal` bytes are used.
     pub(super) fn evict_these(&self, victims: Vec<(u64, Arc<Entry>)>, goal: u64) -> Freed {
-        self.evict_asking(victims, goal, Whom::All)
+        self.evict_asking(victims, (goal, None), Whom::All)
     }
 
-    fn evict_asking(&self, victims: Vec<(u64, Arc<Entry>)>, goal: u64, whom: Whom) -> Freed {
+    fn evict_asking(
+        &self,
+        victims: Vec<(u64, Arc<Entry>)>,
+        (goal, until): (u64, Option<Instant>),
+        whom: Whom,
+    ) -> Freed {
         let mut freed = Freed::default();
         let mut victims = victims.into_iter();
+        // Holders wait for what is in use: one wait for many objects, once the oldest turned out to be.
+        let mut is_fruitless = false;
         loop {
             let mut excess = self.space.used().saturating_sub(goal);
+            if excess == 0 || until.is_some_and(|until| Instant::now() >= until) {
+                return freed;
+            }
             let mut batch = Vec::new();
-            while excess > 0 && batch.len() < BATCH {
+            while (excess > 0 || is_fruitless) && batch.len() < BATCH {
                 let Some((read_at, entry)) = victims.next() else { break };
                 if self.pins.has(&entry.key) {
                     freed.pinned += 1;
@@ -87,14 +99,19 @@ impl CacheState {
             if batch.is_empty() {
                 return freed;
             }
-            self.evict_batch(&batch, whom, &mut freed);
+            let before = freed.objects;
+            self.evict_batch(&batch, goal, whom, &mut freed);
+            is_fruitless = freed.objects == before;
         }
     }
 
-    fn evict_batch(&self, batch: &[(u64, Arc<Entry>)], whom: Whom, freed: &mut Freed) {
+    fn evict_batch(&self, batch: &[(u64, Arc<Entry>)], goal: u64, whom: Whom, freed: &mut Freed) {
         let keys: Vec<_> = batch.iter().map(|(_, entry)| entry.key).collect();
         let held = self.ask_holders(&keys, whom);
         for ((read_at, entry), held) in batch.iter().zip(held) {
+            if self.space.used() <= goal {
+                return;
+            }
             if held {
                 // In use is as good as read now; and so it is not asked about again at once.
                 entry.read_now(&self.reads);

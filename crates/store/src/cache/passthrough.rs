@@ -18,19 +18,15 @@ use crate::objects::handle::{Handle, Keep};
 use crate::transport::source::{Spool, SpoolAccount};
 
 impl CacheState {
-    /// Serves bytes from sealed memory.
+    /// Serves written bytes from memory, which is sealed.
     pub(crate) fn serve_memory(
         &self,
-        plain: &[u8],
+        memory: SealedMemory,
         slot: Slot,
         share: UncachedShare,
     ) -> Result<Handle, Cause> {
-        let file = sealed(plain).map_err(|source| Cause::Disk {
-            doing: "keeping an object in",
-            path: "memory".into(),
-            source,
-        })?;
-        Ok(self.lend(file, plain.len() as u64, slot, share))
+        let (file, len) = memory.seal()?;
+        Ok(self.lend(file, len, slot, share))
     }
 
     /// Serves a written file without giving it a name.
@@ -50,14 +46,39 @@ impl CacheState {
     }
 }
 
-fn sealed(plain: &[u8]) -> io::Result<File> {
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let memory: OwnedFd = rustix::fs::memfd_create("esker-object", flags)?;
-    let mut file = File::from(memory);
-    file.write_all(plain)?;
-    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    rustix::fs::fcntl_add_seals(&file, seals)?;
-    Ok(file)
+/// Memory for an object, which nobody can change once it is sealed.
+pub(crate) struct SealedMemory {
+    file: File,
+    len: u64,
+}
+
+impl SealedMemory {
+    pub(crate) fn begin() -> Result<Self, Cause> {
+        let file = memory_file(MemfdFlags::ALLOW_SEALING).map_err(in_memory)?;
+        Ok(Self { file, len: 0 })
+    }
+
+    /// Appends plain bytes.
+    pub(crate) fn write(&mut self, plain: &[u8]) -> Result<(), Cause> {
+        self.file.write_all(plain).map_err(in_memory)?;
+        self.len += plain.len() as u64;
+        Ok(())
+    }
+
+    fn seal(self) -> Result<(File, u64), Cause> {
+        let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        rustix::fs::fcntl_add_seals(&self.file, seals).map_err(|errno| in_memory(errno.into()))?;
+        Ok((self.file, self.len))
+    }
+}
+
+fn memory_file(more: MemfdFlags) -> io::Result<File> {
+    let memory: OwnedFd = rustix::fs::memfd_create("esker-object", MemfdFlags::CLOEXEC | more)?;
+    Ok(File::from(memory))
+}
+
+fn in_memory(source: io::Error) -> Cause {
+    Cause::Disk { doing: "keeping an object in", path: "memory".into(), source }
 }
 
 /// Room for a whole file: reserved in the quota, or taken from the account of uncached files.
@@ -105,11 +126,30 @@ impl SpoolAccount for SpoolRoom {
     }
 }
 
+/// Memory for a spooled file that the disk has no room for.
+struct SpoolMemory(UncachedShare);
+
+impl SpoolAccount for SpoolMemory {
+    fn grow(&mut self, bytes: u64) -> Result<(), Cause> {
+        let full = Cause::Full { needed: bytes, used: self.0.bytes, limit: self.0.account.limit() };
+        if self.0.grow(bytes) { Ok(()) } else { Err(full) }
+    }
+
+    fn shrink(&mut self, bytes: u64) {
+        self.0.shrink(bytes);
+    }
+}
+
 impl Spool for CacheState {
     fn account(&self) -> Option<Box<dyn SpoolAccount>> {
         let (space, reserved) = (self.space.clone(), self.space.nothing());
         let passing = UncachedShare { account: self.uncached_files.clone(), bytes: 0 };
         Some(Box::new(SpoolRoom { space, passing, reserved, block: self.block, len: 0 }))
+    }
+
+    fn memory(&self) -> io::Result<(File, Box<dyn SpoolAccount>)> {
+        let passing = UncachedShare { account: self.uncached_memory.clone(), bytes: 0 };
+        Ok((memory_file(MemfdFlags::empty())?, Box::new(SpoolMemory(passing))))
     }
 
     fn file(&self) -> io::Result<File> {
@@ -137,7 +177,10 @@ mod tests {
     /// The mode of a memory file lets any user open it for writing through `/proc`; the seals prevent the write.
     #[test]
     fn sealed_memory_stays_as_it_is() {
-        let file = sealed(b"an object").unwrap();
+        let mut memory = SealedMemory::begin().unwrap();
+        memory.write(b"an object").unwrap();
+        let (file, len) = memory.seal().unwrap();
+        assert_eq!(len, 9);
         let path = descriptor_path(&file);
         let again = File::options().read(true).write(true).open(path).unwrap();
         for outcome in [again.write_all_at(b"!", 0), again.set_len(0), again.set_len(100)] {

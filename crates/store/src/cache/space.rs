@@ -38,11 +38,18 @@ impl Marks {
     }
 }
 
+/// Time limit of an eviction for a full disk, after which no further holder is asked; and the age of a running one from which
+/// nothing waits for it. Bytes that find no room pass through memory.
+const URGENT_MAX: Duration = Duration::from_millis(300);
+const URGENT_WAIT: Duration = Duration::from_millis(50);
+/// Part of the cache that an eviction for a full disk frees at least, so that they are rare: each sorts all objects.
+const URGENT_PART: u64 = 64;
+
 /// Time after which an eviction that found everything in use is repeated.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 type Granted = Box<dyn FnOnce(Result<Reservation, Cause>) + Send>;
-type Tried = Box<dyn FnOnce() + Send>;
+type Tried = Box<dyn FnOnce(bool) + Send>;
 
 /// Account of used and reserved bytes.
 pub(crate) struct Space {
@@ -60,17 +67,22 @@ struct State {
     parked: VecDeque<(u64, Granted)>,
     /// Requests to evict so many bytes because the disk is full, regardless of the quota.
     urgent: Vec<(u64, Tried)>,
+    /// Those of them that the eviction in progress is for.
+    trying: Vec<Tried>,
+    /// Time of the last eviction that was of no use to a full disk.
+    no_room: Option<Instant>,
     /// Time of the last eviction that missed its goal, and the bytes in use then.
     stuck: Option<(Instant, u64)>,
     over_quota: u64,
-    busy: bool,
+    /// Start of the eviction in progress.
+    busy: Option<Instant>,
     stopping: bool,
 }
 
 /// Next step of the evictor.
 pub(super) enum Task {
-    /// Evict until no more than this is used.
-    EvictTo(u64),
+    /// Evict until no more than this is used, or until this time.
+    EvictTo(u64, Option<Instant>),
     /// Ends the thread.
     Stop,
 }
@@ -190,21 +202,36 @@ impl Space {
         answered.recv().unwrap_or(Err(Cause::Closed))
     }
 
-    /// Evicts so many bytes if possible, because the disk is full; then calls `tried`.
-    pub(crate) fn make_room(&self, bytes: u64, tried: impl FnOnce() + Send + 'static) {
+    /// Evicts so many bytes if possible, because the disk is full; then calls `tried` with the outcome. Where that was of no use
+    /// a moment ago, or takes long now, `tried` is called at once: a full disk must not delay one object after the other.
+    pub(crate) fn make_room(&self, bytes: u64, tried: impl FnOnce(bool) + Send + 'static) {
         let mut state = self.state.lock();
-        if state.stopping {
-            drop(state);
-            return tried();
+        let is_slow = state.busy.is_some_and(|since| since.elapsed() >= URGENT_WAIT);
+        if !state.stopping && !is_slow && state.no_room.is_none() {
+            state.urgent.push((bytes, Box::new(tried)));
+            self.work.notify_one();
+            return;
         }
-        state.urgent.push((bytes, Box::new(tried)));
-        self.work.notify_one();
+        let is_due = state.no_room.is_some_and(|since| since.elapsed() >= self.marks.patience);
+        if is_due && !state.stopping && state.urgent.is_empty() {
+            // For the objects after this one; nothing waits for it.
+            state.no_room = Some(Instant::now());
+            state.urgent.push((bytes, Box::new(|_| ())));
+            self.work.notify_one();
+        }
+        drop(state);
+        tried(false);
+    }
+
+    /// Records that the disk was full even after room was made.
+    pub(crate) fn is_of_no_use(&self) {
+        self.state.lock().no_room = Some(Instant::now());
     }
 
     /// Waits until the evictor has nothing to do.
     pub(super) fn settle(&self) {
         let mut state = self.state.lock();
-        while !state.stopping && (state.busy || self.has_work(&state)) {
+        while !state.stopping && (state.busy.is_some() || self.has_work(&state)) {
             self.settled.wait(&mut state);
         }
     }
@@ -223,14 +250,14 @@ impl Space {
             granted(Err(self.full(bytes, used)));
         }
         for (_, tried) in urgent {
-            tried();
+            tried(false);
         }
     }
 
     /// Waits for a task. Called only by the evictor, which then calls [`Self::evicted`].
     pub(super) fn next_task(&self) -> Task {
         let mut state = self.state.lock();
-        state.busy = false;
+        state.busy = None;
         while !state.stopping && !self.has_work(&state) {
             self.settled.notify_all();
             if state.stuck.is_some() {
@@ -245,14 +272,18 @@ impl Space {
         if state.stopping {
             return Task::Stop;
         }
-        state.busy = true;
+        let start = Instant::now();
+        state.busy = Some(start);
         let parked = self.first_parked(&state);
-        let urgent: u64 = state.urgent.iter().map(|(bytes, _)| *bytes).sum();
         let mut goal = self.marks.low.min(self.marks.quota.saturating_sub(parked));
-        if urgent > 0 {
-            goal = goal.min(state.used.saturating_sub(urgent));
+        let urgent = std::mem::take(&mut state.urgent);
+        let bytes: u64 = urgent.iter().map(|(bytes, _)| *bytes).sum();
+        if bytes == 0 {
+            return Task::EvictTo(goal, None);
         }
-        Task::EvictTo(goal)
+        goal = goal.min(state.used.saturating_sub(bytes.max(state.used / URGENT_PART)));
+        state.trying.extend(urgent.into_iter().map(|(_, tried)| tried));
+        Task::EvictTo(goal, state.parked.is_empty().then(|| start + URGENT_MAX))
     }
 
     /// Returns the bytes of the parked reservations that the next eviction makes room for. Not all at once, or a burst
@@ -273,7 +304,10 @@ impl Space {
     /// use.
     pub(super) fn evicted(self: &Arc<Self>, reached: bool) {
         let mut state = self.state.lock();
-        let urgent = std::mem::take(&mut state.urgent);
+        let trying = std::mem::take(&mut state.trying);
+        if !trying.is_empty() {
+            state.no_room = (!reached).then(Instant::now);
+        }
         let mut outcomes = Vec::new();
         let most = if reached { self.marks.quota } else { self.marks.hard };
         while let Some((bytes, granted)) = state.parked.pop_front() {
@@ -298,8 +332,8 @@ impl Space {
         for (granted, outcome) in outcomes {
             granted(outcome);
         }
-        for (_, tried) in urgent {
-            tried();
+        for tried in trying {
+            tried(reached);
         }
     }
 

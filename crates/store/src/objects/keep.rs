@@ -6,7 +6,7 @@ use esker_format::compress::{Compression, DecompressError, Inflater, decompress}
 use esker_threads::waits::WaitCause;
 
 use super::{FetchJob, says_full};
-use crate::cache::{Entry, FileRoom, Reservation, UncachedShare, Writing};
+use crate::cache::{Entry, FileRoom, Reservation, SealedMemory, UncachedShare, Writing};
 use crate::error::Cause;
 use crate::transport::source::Stored;
 
@@ -165,12 +165,18 @@ impl FetchJob {
                 let cache = self.store.cache.clone();
                 let bytes = cache.charge_of(plain.bytes().len() as u64);
                 self.enter(WaitCause::Disk);
-                cache.space.make_room(bytes, move || {
-                    self.on_pool(move |job| job.keep_whole(plain, Attempt::AfterMakingRoom));
+                cache.space.make_room(bytes, move |made| {
+                    self.on_pool(move |job| match made {
+                        true => job.keep_whole(plain, Attempt::AfterMakingRoom),
+                        false => job.serve_unkept(plain, cause),
+                    });
                 });
             }
             // The disk failed, but the bytes are here and verified.
-            Err(cause) => self.serve_unkept(plain, cause),
+            Err(cause) => {
+                self.note_uselessness(&cause);
+                self.serve_unkept(plain, cause);
+            }
         }
     }
 
@@ -196,7 +202,11 @@ impl FetchJob {
             return self.complete(Err(cause));
         };
         cache.with_slot(self.urgency(), move |slot| {
-            let served = self.store.cache.serve_memory(plain.bytes(), slot, share);
+            let written = SealedMemory::begin().and_then(|mut memory| {
+                memory.write(plain.bytes())?;
+                Ok(memory)
+            });
+            let served = written.and_then(|memory| self.store.cache.serve_memory(memory, slot, share));
             self.complete(served);
         });
     }
@@ -222,10 +232,45 @@ impl FetchJob {
             Err(cause) if rounds == 0 && says_full(&cause) => {
                 // The bytes written so far are free again, too.
                 self.enter(WaitCause::Disk);
-                cache.space.make_room(cache.charge_of(plain_len), move || {
-                    self.on_pool(move |job| job.keep_in_pieces(stored, plain_len, 1));
+                cache.space.make_room(cache.charge_of(plain_len), move |made| {
+                    self.on_pool(move |job| match made {
+                        true => job.keep_in_pieces(stored, plain_len, 1),
+                        false => job.write_in_memory(&stored, plain_len, cause),
+                    });
                 });
             }
+            Err(cause @ Cause::Disk { .. }) => {
+                self.note_uselessness(&cause);
+                self.write_in_memory(&stored, plain_len, cause);
+            }
+            Err(cause) => self.complete(Err(cause)),
+        }
+    }
+
+    /// Records that room was made on a full disk for nothing.
+    fn note_uselessness(&self, cause: &Cause) {
+        if says_full(cause) {
+            self.store.cache.space.is_of_no_use();
+        }
+    }
+
+    /// Serves a large object from memory, because the disk fails.
+    fn write_in_memory(self, stored: &Stored, plain_len: u64, failure: Cause) {
+        let cache = self.store.cache.clone();
+        if self.priority.give_up() {
+            return self.complete(Err(failure));
+        }
+        let Some(share) = cache.uncached_memory.take(plain_len) else { return self.complete(Err(failure)) };
+        let mut memory = match SealedMemory::begin() {
+            Ok(memory) => memory,
+            Err(cause) => return self.complete(Err(cause)),
+        };
+        self.enter(WaitCause::Processing);
+        match self.inflate(&mut |take: Take<'_>| stored.pieces(take), &mut |plain| memory.write(plain)) {
+            Ok(_) => cache.with_slot(self.urgency(), move |slot| {
+                let served = self.store.cache.serve_memory(memory, slot, share);
+                self.complete(served);
+            }),
             Err(cause) => self.complete(Err(cause)),
         }
     }

@@ -5,7 +5,7 @@
 //! makes it try another proxy or server.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use esker_threads::waits::WaitCause;
 use rustix::fs::FallocateFlags;
 
 use crate::callback::Callback;
-use crate::error::{Cause, StoreError};
+use crate::error::{Cause, StoreError, is_full};
 use crate::memory_budget::Share;
 use crate::priority::{Priority, Urgency};
 use crate::progress::Progress;
@@ -151,6 +151,11 @@ pub trait Spool: Send + Sync {
     fn account(&self) -> Option<Box<dyn SpoolAccount>> {
         None
     }
+
+    /// Creates an empty file in memory, for a body that finds the disk full, and its account.
+    fn memory(&self) -> io::Result<(File, Box<dyn SpoolAccount>)> {
+        Err(io::ErrorKind::StorageFull.into())
+    }
 }
 
 /// Account of one spooled file's bytes; releases them on drop.
@@ -168,12 +173,22 @@ pub(crate) struct SpoolFile {
     file: File,
     account: Option<Box<dyn SpoolAccount>>,
     spool: Arc<dyn Spool>,
+    len: u64,
+    is_memory: bool,
 }
 
 impl SpoolFile {
     pub(crate) fn begin(spool: &Arc<dyn Spool>) -> Result<Self, Cause> {
-        let file = spool.file().map_err(spooling_failed)?;
-        Ok(Self { file, account: spool.account(), spool: spool.clone() })
+        let begun = match spool.file() {
+            Ok(file) => Ok((file, spool.account(), false)),
+            Err(error) if is_full(&error) => {
+                let memory = spool.memory().map_err(|_| error);
+                memory.map(|(file, account)| (file, Some(account), true))
+            }
+            Err(error) => Err(error),
+        };
+        let (file, account, is_memory) = begun.map_err(spooling_failed)?;
+        Ok(Self { file, account, spool: spool.clone(), len: 0, is_memory })
     }
 
     /// Appends bytes after reserving room for them. Blocks.
@@ -181,7 +196,35 @@ impl SpoolFile {
         if let Some(account) = &mut self.account {
             account.grow(bytes.len() as u64)?;
         }
-        self.spool.append(&self.file, bytes).map_err(spooling_failed)
+        let appended = match self.is_memory {
+            true => self.file.write_all(bytes),
+            false => self.spool.append(&self.file, bytes),
+        };
+        match appended {
+            Err(error) if is_full(&error) && !self.is_memory => {
+                self.move_to_memory(bytes).map_err(|_| spooling_failed(error))?;
+            }
+            other => other.map_err(spooling_failed)?,
+        }
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Continues in memory with these bytes, because the disk is full.
+    fn move_to_memory(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let (mut memory, mut account) = self.spool.memory()?;
+        let no_room = |_| io::Error::from(io::ErrorKind::StorageFull);
+        account.grow(self.len + bytes.len() as u64).map_err(no_room)?;
+        let mut piece = vec![0; PIECE];
+        let mut at = 0;
+        while at < self.len {
+            let piece = self.read_piece(&mut piece, at, self.len)?;
+            memory.write_all(piece)?;
+            at += piece.len() as u64;
+        }
+        memory.write_all(bytes)?;
+        (self.file, self.account, self.is_memory) = (memory, Some(account), true);
+        Ok(())
     }
 
     /// Reads the piece at this offset, of a file of `len` bytes, into `room`; returns its bytes.
@@ -285,6 +328,14 @@ impl Stored {
                 })?;
                 Ok(all)
             }
+        }
+    }
+
+    /// Returns the file of bytes that are not in memory.
+    pub fn into_file(self) -> Result<File, Self> {
+        match self.body {
+            Body::Spooled { file, .. } => Ok(file.file),
+            Body::Memory { .. } => Err(self),
         }
     }
 

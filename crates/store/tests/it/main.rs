@@ -13,6 +13,7 @@ mod crash;
 mod damage;
 mod descriptors;
 mod destinations;
+mod full_disk;
 mod heads;
 mod http;
 mod kill;
