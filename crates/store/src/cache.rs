@@ -54,11 +54,12 @@ use state::LowerCache;
 use status::CacheStatus;
 
 pub(crate) use entry::{Entry, EntryUse, Pin};
+pub(crate) use layout::Layout;
 pub(crate) use open::OpenOutcome;
 pub use options::CacheOptions;
 pub(crate) use passthrough::{FileRoom, SealedMemory};
 pub(crate) use space::Reservation;
-pub(crate) use start::private;
+pub(crate) use start::{is_draft, ours, private};
 pub(crate) use state::CacheState;
 pub(crate) use uncached::UncachedShare;
 pub(crate) use write::Writing;

@@ -1,6 +1,7 @@
 //! Failures between a server and verified bytes on disk.
 
 use std::error::Error;
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -257,6 +258,14 @@ pub enum Cause {
         /// The owner or the mode that makes the folder unsafe.
         problem: String,
     },
+    /// The folder is not empty, and nothing in it says that Esker made it.
+    #[error("`{}` is not empty and is no cache of this kind: it holds `{}`; name a new or an empty folder", path.display(), entry.display())]
+    NotOurs {
+        /// Path of the folder.
+        path: PathBuf,
+        /// Name of an entry that a cache doesn't have.
+        entry: OsString,
+    },
     /// The cache has no room, and all objects in it are in use.
     #[error(
         "no room for {needed} bytes: {used} bytes of the cache are in use and its hard limit is {limit} bytes"
@@ -376,6 +385,7 @@ impl Cause {
             | Cause::WrongSize { .. } => Blame::Object,
             Cause::Disk { .. }
             | Cause::NotPrivate { .. }
+            | Cause::NotOurs { .. }
             | Cause::Full { .. }
             | Cause::LargerThanCache { .. } => Blame::Disk,
             Cause::Silent { .. } => Blame::Disk,
@@ -430,6 +440,7 @@ impl Cause {
             | Cause::LargerThanCache { .. }
             | Cause::NotAllowed { .. }
             | Cause::NotPrivate { .. }
+            | Cause::NotOurs { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed
             | Cause::NoExternalServer

@@ -21,6 +21,7 @@ mod engine;
 mod error;
 mod failover;
 mod file_lock;
+mod folder_owner;
 mod head;
 mod memory_budget;
 mod object_storage;
@@ -55,6 +56,7 @@ pub use engine::{Engine, EngineOptions, connect, connect_bucket, connect_straigh
 pub use error::{Blame, Cause, Phase, StoreError, names};
 pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
+pub use folder_owner::{CacheKind, foreign_entry};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
 pub use object_storage::{
     Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, is_bucket, public_url,

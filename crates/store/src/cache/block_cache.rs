@@ -27,7 +27,7 @@ use rustix::fs::{FlockOperation, Timespec, Timestamps, UTIME_OMIT, flock, futime
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::cache::disk::{Disk, RealDisk, make_dirs};
-use crate::cache::private;
+use crate::cache::{ours, private};
 use crate::error::{Cause, StoreError, is_full};
 
 const FOLDER: &str = "images";
@@ -61,12 +61,17 @@ impl BlockCache {
         let folder = cache.join(FOLDER);
         let failed = |cause| StoreError::new("the cache of images", cause);
         let disk = RealDisk::PRIVATE;
+        ours(cache).map_err(failed)?;
         make_dirs(&disk, &folder).map_err(|source| {
             failed(Cause::Disk { doing: "making the folder", path: folder.clone(), source })
         })?;
         for folder in [cache, &folder] {
             private(folder).map_err(failed)?;
         }
+        // It marks the folder as a cache.
+        open_lock(&folder).map_err(|source| {
+            failed(Cause::Disk { doing: "making the lock of", path: folder.clone(), source })
+        })?;
         // The first one that writes looks how much there is.
         let written = AtomicU64::new(limit);
         Ok(Arc::new(Self { folder, limit, written, temporary: AtomicU64::new(0) }))
@@ -103,7 +108,7 @@ impl BlockCache {
     /// Evicts the least recently read blocks down to seven eighths of `limit`; does nothing below it, or while another
     /// process evicts.
     fn shrink(&self, limit: u64) -> io::Result<u64> {
-        let lock = fs::OpenOptions::new().create(true).append(true).open(self.folder.join("lock"))?;
+        let lock = open_lock(&self.folder)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Ok(0);
         }
@@ -131,6 +136,10 @@ impl BlockCache {
         }
         Ok(before - total)
     }
+}
+
+fn open_lock(folder: &Path) -> io::Result<File> {
+    fs::OpenOptions::new().create(true).append(true).open(folder.join("lock"))
 }
 
 struct Found {

@@ -45,7 +45,7 @@ impl Layout {
     }
 
     /// Returns the key that a file name in a folder of `objects` encodes.
-    pub(super) fn key(folder: &str, name: &str) -> Option<CacheKey> {
+    pub(crate) fn key(folder: &str, name: &str) -> Option<CacheKey> {
         let (rest, suffix) = name.rsplit_once('.')?;
         let compression = match suffix {
             "z" => Compression::Zlib,

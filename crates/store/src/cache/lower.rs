@@ -207,6 +207,12 @@ impl Tier {
         let users = |owner| vec![0, lower.root, me, owner];
         if lower.form == LowerForm::Alien {
             let folder = Folder::walk(&lower.folder, |_| Writers::AllUsers)?;
+            let path = &lower.folder;
+            let found = alien::foreign_entry(path);
+            let failed = |source| Cause::Disk { doing: "listing", path: path.clone(), source };
+            if let Some(entry) = found.map_err(failed)? {
+                return Err(Cause::NotOurs { path: path.clone(), entry });
+            }
             return Ok(Self { place, folder, layout: Layout::CernVmFs, alien: Some(Alien::new()) });
         }
         let folder = Folder::walk(&lower.folder, |owner| Writers::WithGroups(users(owner)))?;

@@ -33,10 +33,19 @@ use super::uncached::UncachedAccount;
 use crate::engine::Engine;
 use crate::error::Cause;
 use crate::file_lock::FileLock;
+use crate::folder_owner::CacheKind;
 
 /// Bytes of memory for objects that are served uncached because the disk fails. They live as long as a reader holds
 /// them, so this bounds the bytes read at once.
 const UNKEPT_MEMORY_MAX: u64 = 256 << 20;
+
+/// Name of the file by which a file system is tried.
+const NAMED: &str = "named";
+
+/// True for the name of a file in `txn/` that the cache gave.
+pub(crate) fn is_draft(name: &OsStr) -> bool {
+    name == NAMED || name.as_encoded_bytes().iter().all(u8::is_ascii_digit)
+}
 
 /// Content of the folder when the cache was opened.
 pub(super) struct Loaded {
@@ -49,7 +58,16 @@ fn failed(doing: &'static str, path: &Path, source: io::Error) -> Cause {
     Cause::Disk { doing, path: path.to_owned(), source }
 }
 
-/// Creates the folders, and refuses a folder that others could write to.
+/// Refuses a folder of something else, in which nothing may be removed.
+pub(crate) fn ours(folder: &Path) -> Result<(), Cause> {
+    let found = CacheKind::Mounts.foreign_entry(folder);
+    match found.map_err(|source| failed("listing", folder, source))? {
+        Some(entry) => Err(Cause::NotOurs { path: folder.to_owned(), entry }),
+        None => Ok(()),
+    }
+}
+
+/// Creates the folders, and refuses a folder that others could write to, or that is something else's.
 pub(super) fn make_folders(disk: &dyn Disk, layout: &Layout) -> Result<(), Cause> {
     if let Some(parent) = layout.root.parent()
         && !parent.as_os_str().is_empty()
@@ -57,6 +75,7 @@ pub(super) fn make_folders(disk: &dyn Disk, layout: &Layout) -> Result<(), Cause
     {
         std::fs::create_dir_all(parent).map_err(|source| failed("making the folder", parent, source))?;
     }
+    ours(&layout.root)?;
     for folder in [&layout.root, &layout.objects, &layout.txn, &layout.heads] {
         disk.make_dir(folder).map_err(|source| failed("making the folder", folder, source))?;
     }
@@ -100,7 +119,7 @@ pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Loaded, Cause> {
         Err(source) => return Err(failed("removing", &layout.index, source)),
     }
     disk.sync_dir(&layout.root).map_err(|source| failed("syncing", &layout.root, source))?;
-    let mut leftovers = remove_all(disk, &layout.txn, |_| true)?;
+    let mut leftovers = remove_all(disk, &layout.txn, is_draft)?;
     let unfinished = |name: &OsStr| name.as_encoded_bytes().starts_with(TEMPORARY_PREFIX.as_bytes());
     leftovers += remove_all(disk, &layout.heads, unfinished)?;
     leftovers += remove_all(disk, &layout.root, unfinished)?;
@@ -116,7 +135,7 @@ pub(super) fn load(disk: &dyn Disk, layout: &Layout) -> Result<Loaded, Cause> {
 
 /// Returns true if the file system can name an unnamed file once it is complete.
 pub(super) fn names_later(disk: &dyn Disk, layout: &Layout) -> bool {
-    let path = layout.txn.join("named");
+    let path = layout.txn.join(NAMED);
     let Ok(Some(file)) = disk.create_nameless(&layout.txn) else { return false };
     disk.name(&file, &path).is_ok() && disk.remove(&path).is_ok()
 }
@@ -140,15 +159,13 @@ fn remove_all(disk: &dyn Disk, folder: &Path, which: impl Fn(&OsStr) -> bool) ->
     Ok(removed)
 }
 
-/// Lists the objects in `objects/`, least recently modified first, because the order of reads is unknown. Other files
-/// are removed: they would take space outside of the account.
+/// Lists the objects in `objects/`, least recently modified first, because the order of reads is unknown. Damaged ones are
+/// removed, which would take space outside of the account; files with names that the cache never gives are left alone.
 fn scan(disk: &dyn Disk, layout: &Layout) -> Result<Vec<Listed>, Cause> {
     let mut found: Vec<(SystemTime, Listed)> = Vec::new();
     for folder_name in list(disk, &layout.objects)? {
         let folder = layout.objects.join(&folder_name);
-        let is_folder = folder_name.len() == 2 && !facts(disk, &folder)?.regular;
-        if !is_folder {
-            remove(disk, &folder)?;
+        if folder_name.len() != 2 || facts(disk, &folder)?.regular {
             continue;
         }
         for name in list(disk, &folder)? {
@@ -160,7 +177,8 @@ fn scan(disk: &dyn Disk, layout: &Layout) -> Result<Vec<Listed>, Cause> {
                 (Some(key), Some(plain_len)) if facts.regular => {
                     found.push((facts.modified, Listed { key, plain_len, checked: false }));
                 }
-                _ => remove(disk, &path)?,
+                (Some(_), _) => remove(disk, &path)?,
+                (None, _) => {}
             }
         }
     }

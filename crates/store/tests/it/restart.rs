@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_store::{Blame, Cache, Cause, ObjectStore, Objects};
+use esker_store::{Blame, Cache, CacheOptions, Cause, Lower, LowerForm, ObjectStore, Objects};
 use esker_testkit::disk::{FaultDisk, Plan};
 
 use crate::crash::Begun;
@@ -195,7 +195,44 @@ fn unfinished_files_are_removed_at_start() {
     assert_eq!(cache.status().leftovers, 2);
     assert_eq!(fs::read_dir(folder.path().join("txn")).unwrap().count(), 0);
     assert!(folder.path().join("heads/x.head").exists());
-    assert!(!folder.path().join("objects/ab-no-object").exists());
+    // The cache never gives such a name: whatever it is, it is not the cache's to remove.
+    assert!(folder.path().join("objects/ab-no-object").exists());
+}
+
+/// As `--cache DIR` with the folder of a bare git repository.
+///
+/// > C28: A folder that is not empty and has no mark of a cache is refused as the cache of a mount, broker, server or proxy, as a cache of images, and as an alien cache, and nothing in it is changed.
+#[test]
+fn a_folder_of_something_else_is_refused_and_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in ["HEAD", "objects/ab/0123456789abcdef0123456789abcdef012345", "objects/pack/a.pack", "txn/17"]
+    {
+        fs::create_dir_all(folder.path().join(path).parent().unwrap()).unwrap();
+        fs::write(folder.path().join(path), path).unwrap();
+    }
+    let all = || {
+        let mut paths = vec![folder.path().to_owned()];
+        let mut files = Vec::new();
+        while let Some(path) = paths.pop() {
+            match fs::read_dir(&path) {
+                Ok(entries) => paths.extend(entries.map(|entry| entry.unwrap().path())),
+                Err(_) => files.push((path.clone(), fs::read(&path).unwrap())),
+            }
+        }
+        files.sort();
+        files
+    };
+    let before = all();
+    let error = Cache::open(&engine(), folder.path(), roomy()).err().unwrap();
+    assert!(matches!(error.cause(), Cause::NotOurs { entry, .. } if entry == "HEAD"), "{error}");
+    let error = esker_store::BlockCache::open(folder.path(), 1 << 20).err().unwrap();
+    assert!(matches!(error.cause(), Cause::NotOurs { .. }), "{error}");
+    let lower = Lower { folder: folder.path().to_owned(), form: LowerForm::Alien, root: 0 };
+    let own = tempfile::tempdir().unwrap();
+    let options = CacheOptions { lower: vec![lower], ..roomy() };
+    let error = Cache::open(&engine(), own.path(), options).err().unwrap();
+    assert!(matches!(error.cause(), Cause::NotOurs { .. }), "{error}");
+    assert!(all() == before, "{before:?} became {:?}", all());
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! unless its writer's node crashed, and readers verify it. Modes are those of the reference client: folders `0770`,
 //! files `0660`, so that the group shares them.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
@@ -28,6 +29,26 @@ const TXN: &str = "txn";
 pub(super) struct Alien {
     ours: u64,
     next: AtomicU64,
+}
+
+/// Returns an entry of a folder that an alien cache doesn't have; `None` if it is one, or empty. One has a folder for unfinished
+/// files and folders of objects; before there are both, only these and what the reference client keeps beside them.
+pub(super) fn foreign_entry(folder: &Path) -> io::Result<Option<OsString>> {
+    let name = |path: &Path| path.file_name().unwrap_or_default().as_encoded_bytes().to_vec();
+    let is_of_objects = |path: &Path| {
+        let name = name(path);
+        name.len() == 2 && name.iter().all(u8::is_ascii_hexdigit) && path.is_dir()
+    };
+    let has_objects = || {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).any(|path| is_of_objects(&path))
+    };
+    let is_txn = |path: &Path| name(path) == TXN.as_bytes() && path.is_dir();
+    let is_harmless = |path: &Path| {
+        let is_known = [&b"quarantaine"[..], b"lost+found"].contains(&&name(path)[..]);
+        is_of_objects(path) || is_txn(path) || is_known || name(path).starts_with(b".cvmfs")
+    };
+    crate::folder_owner::foreign_entry(folder, |path| is_txn(path) && has_objects(), is_harmless)
 }
 
 /// Makes the folder, for the group to share.
