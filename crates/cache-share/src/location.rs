@@ -115,6 +115,11 @@ pub fn network_of(path: &Path) -> io::Result<Option<&'static str>> {
     Ok(network(&look(path)?))
 }
 
+/// Returns the size of the disk of a folder, or of its parent if it doesn't exist, in bytes.
+pub fn disk_size(path: &Path) -> io::Result<u64> {
+    Ok(look(path)?.total)
+}
+
 /// Chooses the first suitable candidate and makes the folder. If none has enough room on a disk, the one with the most
 /// room.
 pub fn choose(candidates: &[Candidate], wish: &LocationRules) -> Result<CacheLocation, NoCacheLocation> {

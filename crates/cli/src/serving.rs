@@ -10,6 +10,7 @@ use std::time::Duration;
 use esker_confine::Policy;
 use esker_run::{Received, die_by, inherited_listeners, notify, take_signals};
 use esker_server::{AccessLog, Limits, LogForm, LogOutput, LogTarget, Served, Server, Stopper, TlsFiles};
+use esker_store::CacheKind;
 use rustix::thread::CapabilitySet;
 use serde_json::{Value, json};
 
@@ -136,6 +137,10 @@ pub(crate) fn cache_folder(cache: &Path, account: Option<&Account>) -> Result<Pa
     let cache =
         std::path::absolute(cache).context(Kind::Usage, format!("--cache {} is no path", cache.display()))?;
     if let Some(account) = account {
+        // A folder of something else is not given away; opening the cache says whose it is.
+        if CacheKind::Proxy.foreign_entry(&cache).is_ok_and(|entry| entry.is_some()) {
+            return Ok(cache);
+        }
         std::fs::create_dir_all(&cache)
             .and_then(|()| privileges::give_folder(&cache, account))
             .context(Kind::Failed, format!("can't give {} to user {}", cache.display(), account.name))?;

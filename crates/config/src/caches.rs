@@ -163,11 +163,13 @@ impl Parameters {
         found.unwrap_or_else(|| (name.to_owned(), Origin::Option("nothing")))
     }
 
-    /// Returns the quota in bytes; `None` for none.
+    /// Returns the quota in bytes, the largest number for one without a limit; `None` if there is none.
     fn quota(&self, cache: &str) -> Read<Option<u64>> {
         let name = parameter(cache, "QUOTA_LIMIT");
-        let megabytes = self.number(&name)?.filter(|megabytes| *megabytes > 0);
-        let bytes = megabytes.map(|megabytes| u64::try_from(megabytes).ok()?.checked_mul(1 << 20));
+        let bytes = self.number(&name)?.map(|megabytes| match u64::try_from(megabytes) {
+            Ok(0) | Err(_) => Some(u64::MAX),
+            Ok(megabytes) => megabytes.checked_mul(1 << 20),
+        });
         bytes.map(|bytes| bytes.ok_or_else(|| self.bad(&name, "it is too large"))).transpose()
     }
 }

@@ -309,7 +309,7 @@ fn parameters_have_types() {
     );
     let parameters = site.load(Some("sw.test"));
     let cache = parameters.cache().expect("a cache").expect("one");
-    assert_eq!((cache.path.as_path(), cache.quota), (Path::new("/c/esker"), None));
+    assert_eq!((cache.path.as_path(), cache.quota), (Path::new("/c/esker"), Some(u64::MAX)));
     assert_eq!(parameters.pin(), Ok(Some(esker_view::Pin::Head)));
     let servers = parameters.servers(Some("auto")).expect("servers");
     assert_eq!((servers.dns.family, servers.order), (esker_store::Family::OnlyV4, esker_store::Order::Geo));

@@ -240,7 +240,7 @@ impl ProxyState {
     pub(crate) fn place(&self, folder: &Folder) -> Result<Arc<Place>, StoreError> {
         self.places.get(folder, || {
             let (urls, source) = self.objects.upstream.open(folder)?;
-            let files = Files::open(&self.objects.cache.heads(), folder);
+            let files = Files::open(&self.objects.cache, folder);
             Ok(Place::new(folder.clone(), urls, source, files))
         })
     }

@@ -73,16 +73,18 @@ async fn alive() -> Answer {
     Answer::current("text/plain", "ok\n".into())
 }
 
-/// Answers whether the served folders can be read and the server is not stopping.
+/// Answers whether the served folders can be read, a cache can be written to, and the server is not stopping.
 async fn ready(State(site): State<Arc<Site>>, Extension(exchange): Extension<Arc<Exchange>>) -> Answer {
     if exchange.transport.stops() {
         return Answer::explained(BUSY, "the server stops");
     }
-    let repositories = site.repositories.clone();
-    match tokio::task::spawn_blocking(move || repositories.unreadable()).await {
-        Ok(None) => Answer::current("text/plain", "ready\n".into()),
+    let (repositories, storages) = (site.repositories.clone(), site.storages.clone());
+    let look = move || (repositories.unreadable(), storages.and_then(|storages| storages.trouble()));
+    match tokio::task::spawn_blocking(look).await {
+        Ok((_, Some(reason))) => Answer::explained(BUSY, &format!("the cache can't be written to: {reason}")),
+        Ok((None, None)) => Answer::current("text/plain", "ready\n".into()),
         // The path is for the log: a client need not know it.
-        Ok(Some((path, error))) => {
+        Ok((Some((path, error)), None)) => {
             tracing::warn!("can't read the folder {}: {error}", path.display());
             Answer::explained(BUSY, "a served folder can't be read")
         }

@@ -110,6 +110,11 @@ impl Storages {
         }
     }
 
+    /// Returns why the cache can't be written to, if that is so. Blocks on the disk.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.state.objects.cache.trouble()
+    }
+
     /// Returns the metrics of the cache.
     pub(crate) fn metrics(&self) -> String {
         self.state.cache_metrics("serve")

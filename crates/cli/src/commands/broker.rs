@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use esker_cache_share::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
 use esker_confine::{Policy, Role};
 use esker_run::take_signals;
-use esker_store::{DestinationRule, Destinations, LowerForm};
+use esker_store::{CacheKind, DestinationRule, Destinations, LowerForm};
 use rustix::thread::CapabilitySet;
 
 use crate::error::{Context, Failure, Kind, chain, of_store};
@@ -112,7 +112,9 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let rules = Rules { repositories: args.allow.into_iter().collect(), others: args.others };
     let cache = place.path;
     // Before there are threads: each has privileges of its own.
-    if let Some(account) = &account {
+    // A folder of something else is not given away; opening the cache says whose it is.
+    let is_ours = CacheKind::Mounts.foreign_entry(&cache).is_ok_and(|entry| entry.is_none());
+    if let Some(account) = account.as_ref().filter(|_| is_ours) {
         let failed = format!("can't give the cache {} to user {}", cache.display(), account.name);
         privileges::give_folder(&cache, account).context(Kind::Failed, failed)?;
     }

@@ -17,6 +17,7 @@ use crate::output::{Output, parse_duration, parse_size, size};
 use crate::process::confine;
 use crate::serving::{self, Controls, ServingArgs};
 use crate::settings::Settings;
+use crate::settings::cache::default_server_size;
 use crate::settings::public_keys::{master_keys, public_keys};
 
 /// Caches repositories for the clients of a site, Esker's and CernVM-FS's.
@@ -44,9 +45,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     cache: PathBuf,
 
-    /// Largest size of the cache
-    #[arg(long, value_name = "SIZE", default_value = "100GiB", value_parser = parse_size)]
-    cache_size: u64,
+    /// Largest size of the cache [default: 100GiB, or half of a smaller disk]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    cache_size: Option<u64>,
 
     /// Time for which a manifest is served without asking the servers
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_duration)]
@@ -90,7 +91,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let options = ProxyOptions {
         own_url: args.own_url.clone(),
         peers: args.peer.clone(),
-        cache_size: args.cache_size,
+        cache_size: args.cache_size.unwrap_or_else(|| default_server_size(&cache)),
         head_age: args.head_age,
         stale_age: args.stale_age,
         keys,
@@ -148,6 +149,9 @@ fn of_proxy(error: &ProxyError) -> Failure {
     match error {
         ProxyError::Cache(CacheError::Busy { .. }) => {
             failure.hint("stop the other proxy, or name another folder with --cache DIR")
+        }
+        ProxyError::Cache(CacheError::NotOurs { .. }) => {
+            failure.hint("name a new or an empty folder with --cache DIR")
         }
         ProxyError::Cache(CacheError::Io { .. }) => {
             failure.hint("name a folder that the proxy may write to with --cache DIR")

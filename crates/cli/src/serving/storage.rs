@@ -13,6 +13,7 @@ use crate::output::{parse_duration, parse_size};
 use crate::process::confine;
 use crate::process::privileges::Account;
 use crate::serving::cache_folder;
+use crate::settings::cache::default_server_size;
 
 /// Repetitions of a failed request: a client that waits goes on to another server.
 const RETRIES: u32 = 2;
@@ -39,9 +40,9 @@ pub(crate) struct StorageArgs {
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 
-    /// Largest size of the cache
-    #[arg(long, value_name = "SIZE", default_value = "100GiB", value_parser = parse_size, requires = "cache")]
-    cache_size: u64,
+    /// Largest size of the cache [default: 100GiB, or half of a smaller disk]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, requires = "cache")]
+    cache_size: Option<u64>,
 
     /// Time for which a manifest is served without asking the storage
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration, requires = "cache")]
@@ -126,7 +127,8 @@ impl StorageArgs {
         };
         let repositories = buckets.iter().map(named).collect::<Result<Vec<_>, Failure>>()?;
         let cache = cache_folder(cache, account)?;
-        Ok(Some(StorageOptions { repositories, cache, cache_size: self.cache_size, head_age: self.head_age }))
+        let cache_size = self.cache_size.unwrap_or_else(|| default_server_size(&cache));
+        Ok(Some(StorageOptions { repositories, cache, cache_size, head_age: self.head_age }))
     }
 
     /// Adds the paths of these repositories to what a confined server may use: its cache, certificates, and the files in
@@ -175,6 +177,7 @@ pub(crate) fn of_cache(error: &CacheError) -> Failure {
         CacheError::Busy { .. } => {
             failure.hint("stop the other server, or name another folder with --cache DIR")
         }
+        CacheError::NotOurs { .. } => failure.hint("name a new or an empty folder with --cache DIR"),
         CacheError::Io { .. } => failure.hint("name a folder that the server may write to with --cache DIR"),
     }
 }

@@ -67,11 +67,12 @@ pub(super) fn resolve(
         return Err(failed(format!("it is on a network file system ({kind}), which may hang and is slow"))
             .hint("set it to a folder on a disk of this node, or use --cache-on-network"));
     }
-    // Without a limit there is that of the disk.
+    // A quota without a limit has that of the disk.
     let disk = path.parent().and_then(|folder| statvfs(folder).ok());
     let total = disk.map_or(0, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
     let place = CacheLocation { path, from, total, passed_over: Vec::new() };
-    let quota = args.quota.or(quota).unwrap_or(if total > 0 { total } else { default_quota(&place) });
+    let quota = args.quota.or(quota.map(|quota| quota.min(if total > 0 { total } else { quota })));
+    let quota = quota.unwrap_or_else(|| default_quota(&place));
     Ok((place, quota))
 }
 
@@ -91,6 +92,15 @@ fn in_memory(quota: Option<u64>, from: String) -> Result<(CacheLocation, u64), F
 pub(crate) fn default_quota(place: &CacheLocation) -> u64 {
     const USUAL: u64 = 10 << 30;
     if place.total == 0 { USUAL } else { USUAL.min(place.total / 2) }
+}
+
+/// Returns the default size of a server's cache: never most of a small disk.
+pub(crate) fn default_server_size(folder: &Path) -> u64 {
+    const USUAL: u64 = 100 << 30;
+    match location::disk_size(folder) {
+        Ok(total) if total > 0 => USUAL.min(total / 2),
+        _ => USUAL,
+    }
 }
 
 /// True if a folder is writable, or could be made.

@@ -204,7 +204,10 @@ impl Settings {
                 Err(failed(error.to_string()).hint("check the disk, or name another folder"))
             }
             // Opening it reports any error.
-            _ => Ok(CacheLocation { path, from: "--cache".to_owned(), total: 0, passed_over: Vec::new() }),
+            _ => {
+                let total = location::disk_size(&path).unwrap_or_default();
+                Ok(CacheLocation { path, from: "--cache".to_owned(), total, passed_over: Vec::new() })
+            }
         }
     }
 }

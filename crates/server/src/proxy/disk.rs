@@ -7,22 +7,28 @@
 //! DIR/clean              bytes by folder, present only after a clean stop
 //! ```
 //!
+//! A full disk costs no request more than a failed allocation: own objects make room, and where they can't, bytes are handed on
+//! without being stored ([`DiskCache::trouble`] tells).
+//!
 //! Objects are not synced one by one. After an unclean stop each object is verified again before its first use: one
 //! whose inode changed before the start is doubtful, and the verification changes its inode.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use esker_format::hash::Hasher;
 use esker_format::object::ObjectName;
-use esker_store::{FileLock, Locking, RealDisk, make_dirs, persist};
-use parking_lot::{Mutex, RwLock};
-use rustix::fs::{Timespec, Timestamps};
+use esker_store::{CacheKind, FileLock, Locking, RealDisk, make_dirs, persist};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rustix::fs::{FallocateFlags, Timespec, Timestamps, fallocate};
+use rustix::io::Errno;
 
 use super::evict;
 
@@ -34,6 +40,14 @@ const LISTERS: usize = 8;
 const PIECE: usize = 256 << 10;
 /// Name of the file with the bytes of each folder.
 const CLEAN: &str = "clean";
+/// Name of an empty file that tells the time of the file system.
+const CLOCK: &str = "clock";
+/// Maximum number of bytes of bodies in memory that the disk has no room for.
+const MEMORY_MAX: u64 = 256 << 20;
+/// Time for which no room is made again after that was of no use.
+const NO_ROOM: Duration = Duration::from_secs(2);
+/// Size of the file that is written to find out whether the disk is well again.
+const PROBE: usize = 64 << 10;
 
 /// Failure to open a cache folder.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +59,14 @@ pub enum CacheError {
         path: PathBuf,
         /// Process id of the other proxy, if known.
         pid: Option<u32>,
+    },
+    /// The folder is not empty, and nothing in it says that a proxy made it.
+    #[error("{} is not empty and is no cache of a proxy: it holds `{}`", path.display(), entry.display())]
+    NotOurs {
+        /// The folder.
+        path: PathBuf,
+        /// Name of an entry that a proxy's cache doesn't have.
+        entry: OsString,
     },
     /// The folder can't be used.
     #[error("can't use the cache folder {}", path.display())]
@@ -89,13 +111,45 @@ pub(crate) struct DiskCache {
     pub(super) evicted: AtomicU64,
     /// True after [`Self::close`]; held for reading while an object is stored or removed.
     is_closed: RwLock<bool>,
+    /// Reason of the last failure to store something; none once something was stored again.
+    trouble: Mutex<Option<String>>,
+    /// Time at which the disk was full although room had been made, or there was nothing to evict.
+    no_room: Mutex<Option<Instant>>,
+    /// Bytes of bodies in memory that are being received, and files in memory that were handed out.
+    pub(super) in_memory: AtomicU64,
+    lent: Mutex<Vec<(Weak<File>, u64)>>,
     _lock: FileLock,
+}
+
+/// An unfinished file with room for an object; removed on drop unless it became the object.
+pub(crate) struct Draft<'c> {
+    cache: &'c DiskCache,
+    file: File,
+    path: PathBuf,
+    len: u64,
+    /// True if the cache still counts its bytes as reserved for it.
+    is_reserved: bool,
+    /// Keeps the cache open.
+    _gate: RwLockReadGuard<'c, bool>,
+}
+
+impl Drop for Draft<'_> {
+    fn drop(&mut self) {
+        if self.is_reserved {
+            self.cache.release(self.len);
+            // What is left of it is removed at the next start, too.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl DiskCache {
     /// Opens or creates the cache. Lists all objects after an unclean stop.
     pub(crate) fn open(root: &Path, limit: u64, record_after: Duration) -> Result<Self, CacheError> {
         let failed = |source| CacheError::Io { path: root.to_owned(), source };
+        if let Some(entry) = CacheKind::Proxy.foreign_entry(root).map_err(failed)? {
+            return Err(CacheError::NotOurs { path: root.to_owned(), entry });
+        }
         make_dirs(&RealDisk::PRIVATE, root).map_err(failed)?;
         let lock = match FileLock::try_take(&root.join("lock")).map_err(failed)? {
             Locking::Taken(lock) => lock,
@@ -106,7 +160,11 @@ impl DiskCache {
             fs::create_dir_all(root.join(folder)).map_err(failed)?;
         }
         for entry in fs::read_dir(&temporary).map_err(failed)? {
-            fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
+            let entry = entry.map_err(failed)?;
+            let is_number = entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit);
+            if is_number || entry.file_name() == CLOCK {
+                fs::remove_file(entry.path()).map_err(failed)?;
+            }
         }
         for number in 0..FOLDERS {
             match fs::create_dir(root.join(format!("objects/{number:02x}"))) {
@@ -138,6 +196,10 @@ impl DiskCache {
             temporary: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
             is_closed: RwLock::new(false),
+            trouble: Mutex::default(),
+            no_room: Mutex::default(),
+            in_memory: AtomicU64::new(0),
+            lent: Mutex::default(),
             _lock: lock,
         };
         // The limit may be smaller than at the last start.
@@ -215,29 +277,100 @@ impl DiskCache {
             Incoming::Bytes(bytes) => bytes.len() as u64,
             Incoming::Reader(_, len) => *len,
         };
-        let is_closed = self.is_closed.read();
-        if *is_closed || !evict::make_room(self, len) {
-            return Ok(false);
-        }
-        let temporary = self.temporary();
-        let stored = self.write(&temporary, content, len).and_then(|()| self.place(name, &temporary, len));
-        if stored.is_err() {
-            self.release(len);
-            // What is left of it is removed at the next start, too.
-            let _ = fs::remove_file(&temporary);
-        }
-        stored.map(|()| true)
+        let Some(draft) = self.begin(len)? else { return Ok(false) };
+        self.finish(draft, name, content).map(|()| true)
     }
 
-    fn write(&self, path: &Path, content: Incoming, len: u64) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        match content {
-            Incoming::Bytes(bytes) => file.write_all(&bytes),
-            Incoming::Reader(mut reader, _) => {
-                let copied = io::copy(&mut reader, &mut file)?;
-                if copied == len { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-            }
+    /// Makes a file with room for so many bytes; `None` if the cache has none.
+    pub(crate) fn begin(&self, len: u64) -> io::Result<Option<Draft<'_>>> {
+        let gate = self.is_closed.read();
+        if *gate || !evict::make_room(self, len) {
+            return Ok(None);
         }
+        let made = self.with_room(len, || {
+            let path = self.temporary();
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+            // So that a full disk is found out before anything is written.
+            allocate(&file, len).inspect_err(|_| _ = fs::remove_file(&path))?;
+            Ok((file, path))
+        });
+        let (file, path) = made.inspect_err(|_| self.release(len))?;
+        Ok(Some(Draft { cache: self, file, path, len, is_reserved: true, _gate: gate }))
+    }
+
+    /// Writes an object into its file and names it.
+    pub(crate) fn finish(&self, mut draft: Draft<'_>, name: ObjectName, content: Incoming) -> io::Result<()> {
+        let written = match content {
+            Incoming::Bytes(bytes) => draft.file.write_all(&bytes),
+            Incoming::Reader(mut reader, _) => {
+                io::copy(&mut reader, &mut draft.file).and_then(|copied| match copied == draft.len {
+                    true => Ok(()),
+                    false => Err(io::ErrorKind::UnexpectedEof.into()),
+                })
+            }
+        };
+        let stored = written.and_then(|()| self.place(name, &draft.path, draft.len));
+        self.note(stored.as_ref().err());
+        draft.is_reserved = stored.is_err();
+        stored
+    }
+
+    /// Saves a small file durably.
+    pub(crate) fn save(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.with_room(bytes.len() as u64, || {
+            make_dirs(&RealDisk::PRIVATE, path.parent().unwrap_or(path))?;
+            persist(&RealDisk::PRIVATE, path, bytes)
+        })
+    }
+
+    /// Calls `write`, and once more after evicting objects if the disk is full.
+    pub(super) fn with_room<T>(&self, len: u64, mut write: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        let outcome = match write() {
+            Err(error) if is_full(&error) && self.frees_disk(len) => {
+                write().inspect_err(|_| *self.no_room.lock() = Some(Instant::now()))
+            }
+            other => other,
+        };
+        self.note(outcome.as_ref().err());
+        outcome
+    }
+
+    /// Evicts so many bytes for a full disk, unless that was of no use a moment ago; returns true if it did.
+    fn frees_disk(&self, len: u64) -> bool {
+        if self.no_room.lock().is_some_and(|since| since.elapsed() < NO_ROOM) {
+            return false;
+        }
+        let is_freed = evict::free(self, len);
+        *self.no_room.lock() = (!is_freed).then(Instant::now);
+        is_freed
+    }
+
+    fn note(&self, failure: Option<&io::Error>) {
+        *self.trouble.lock() = failure.map(ToString::to_string);
+    }
+
+    /// Returns why the last object or manifest could not be stored, if that is still so. Blocks on the disk.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().as_ref()?;
+        let path = self.temporary();
+        let written = fs::write(&path, vec![0; PROBE]);
+        let _ = fs::remove_file(&path);
+        self.note(written.as_ref().err());
+        self.trouble.lock().clone()
+    }
+
+    /// Reserves bytes of memory for a body that the disk has no room for.
+    pub(super) fn reserve_memory(&self, bytes: u64) -> bool {
+        let mut lent = self.lent.lock();
+        lent.retain(|(file, _)| file.strong_count() > 0);
+        let handed_out: u64 = lent.iter().map(|(_, len)| len).sum();
+        let more = |used: u64| used.checked_add(bytes).filter(|sum| sum + handed_out <= MEMORY_MAX);
+        self.in_memory.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// Counts a file that is handed out without being stored.
+    pub(super) fn lend(&self, file: &std::sync::Arc<File>, len: u64) {
+        self.lent.lock().push((std::sync::Arc::downgrade(file), len));
     }
 
     fn place(&self, name: ObjectName, temporary: &Path, len: u64) -> io::Result<()> {
@@ -308,6 +441,19 @@ impl DiskCache {
     }
 }
 
+/// Returns whether an I/O error means that the disk or a quota on it is full.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Reserves the blocks of a file, where the file system can.
+fn allocate(file: &File, len: u64) -> io::Result<()> {
+    match if len == 0 { Ok(()) } else { fallocate(file, FallocateFlags::empty(), 0, len) } {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        other => Ok(other?),
+    }
+}
+
 /// Returns the folder of an object.
 fn folder_of(name: ObjectName) -> usize {
     usize::from(name.hash.digest()[0])
@@ -320,7 +466,7 @@ pub(super) fn time(seconds: i64, nanoseconds: i64) -> SystemTime {
 
 /// Returns the time by the clock of the file system, which is coarser than that of the process.
 fn now_at(folder: &Path) -> io::Result<SystemTime> {
-    let probe = folder.join("clock");
+    let probe = folder.join(CLOCK);
     let facts = File::create(&probe)?.metadata()?;
     fs::remove_file(&probe)?;
     Ok(time(facts.ctime(), facts.ctime_nsec()))

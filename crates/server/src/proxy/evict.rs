@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
+use esker_format::object::ObjectName;
+
 use super::disk::{DiskCache, FOLDERS};
 
 /// Number of objects that one round looks at; bounds its memory to some megabytes beside the largest folder.
@@ -45,6 +47,19 @@ pub(super) fn make_room(cache: &DiskCache, len: u64) -> bool {
     cache.reserve(len)
 }
 
+/// Evicts at least `len` bytes, because the disk is full. Returns false if there were none.
+pub(super) fn free(cache: &DiskCache, len: u64) -> bool {
+    let mut cursor = cache.cursor.lock();
+    let used = cache.used();
+    let goal = used.saturating_sub(len.max(used / PART));
+    for _ in 0..=FOLDERS {
+        if cache.used() <= goal || round(cache, &mut cursor, goal) == 0 {
+            break;
+        }
+    }
+    cache.used() < used
+}
+
 /// Evicts until `goal` bytes are left, or the oldest part of a sample is gone; returns the number of evicted objects.
 fn round(cache: &DiskCache, cursor: &mut usize, goal: u64) -> u64 {
     let mut sample = Vec::new();
@@ -75,6 +90,11 @@ fn list(cache: &DiskCache, folder: usize, sample: &mut Vec<Candidate>) {
     for entry in fs::read_dir(cache.folder(folder)).into_iter().flatten().flatten() {
         // One that is gone meanwhile needs no eviction.
         let Ok(last_use) = entry.metadata().and_then(|facts| facts.modified()) else { continue };
-        sample.push(Candidate { last_use, folder, path: entry.path() });
+        // Only what the cache put there is its to remove.
+        let name = entry.file_name();
+        let object = name.to_str().and_then(|name| ObjectName::parse(&format!("{folder:02x}{name}")));
+        if object.is_some() {
+            sample.push(Candidate { last_use, folder, path: entry.path() });
+        }
     }
 }

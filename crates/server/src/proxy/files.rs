@@ -12,11 +12,12 @@ use bytes::Bytes;
 use esker_format::manifest::{self, Manifest};
 use esker_format::trust::AcceptedHead;
 use esker_format::whitelist;
-use esker_store::{RealDisk, make_dirs, persist};
 use parking_lot::Mutex;
 
 use super::destinations::Group;
+use super::disk::DiskCache;
 use super::flights::Flights;
+use super::objects::is_due;
 use super::place::Revision;
 use super::target::Folder;
 
@@ -45,12 +46,15 @@ pub(crate) struct Kept {
     retry_at: Option<Instant>,
     /// Time at which the confirmation was recorded on disk.
     recorded: Option<Instant>,
+    /// True if the file on disk has this content.
+    is_saved: bool,
 }
 
 impl Kept {
     pub(crate) fn new(content: Option<Bytes>) -> Self {
         let checked = Some(Instant::now());
-        Self { content, confirmed: SystemTime::now(), checked, retry_at: None, recorded: None }
+        let confirmed = SystemTime::now();
+        Self { content, confirmed, checked, retry_at: None, recorded: None, is_saved: false }
     }
 
     /// Returns true if an upstream server confirmed it less than `age` ago.
@@ -77,6 +81,7 @@ pub(crate) fn head_of(bytes: &[u8]) -> Option<AcceptedHead> {
 
 /// The changing files of one folder.
 pub(crate) struct Files {
+    cache: Arc<DiskCache>,
     /// Folder of the saved files.
     saved: PathBuf,
     all: Mutex<HashMap<String, Kept>>,
@@ -87,7 +92,7 @@ pub(crate) struct Files {
 
 impl Files {
     /// Opens the files of a folder and reads the saved ones.
-    pub(crate) fn open(heads: &Path, folder: &Folder) -> Self {
+    pub(crate) fn open(cache: &Arc<DiskCache>, folder: &Folder) -> Self {
         let group = match &folder.group {
             Group::Upstreams => "upstreams".to_owned(),
             Group::Storage => "storage".to_owned(),
@@ -96,14 +101,15 @@ impl Files {
                 origin.to_string().chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect()
             }
         };
-        let saved = heads.join(group).join(&folder.path);
+        let saved = cache.heads().join(group).join(&folder.path);
         let mut all = HashMap::new();
         for path in [manifest::PATH, whitelist::PATH] {
             if let Some(kept) = read(&saved.join(path)) {
                 all.insert(path.to_owned(), kept);
             }
         }
-        Self { saved, all: Mutex::new(all), flights: Arc::default(), away: AtomicBool::new(false) }
+        let (all, away) = (Mutex::new(all), AtomicBool::new(false));
+        Self { cache: cache.clone(), saved, all, flights: Arc::default(), away }
     }
 
     /// Returns a file.
@@ -122,21 +128,30 @@ impl Files {
         Some(Manifest::parse(&manifest).ok()?.into())
     }
 
-    /// Keeps a file that an upstream server sent, and saves a signed one. One that is not saved must not be handed out:
-    /// after a restart an older one might be.
-    pub(crate) fn keep(&self, path: &str, content: Option<Bytes>) -> io::Result<Kept> {
+    /// Keeps a file that an upstream server sent, and saves a signed one. Where that fails, it is handed out all the same, and
+    /// saved at its next confirmation: should an older one be handed out after a restart, clients refuse it.
+    pub(crate) fn keep(&self, path: &str, content: Option<Bytes>) -> Kept {
         let mut kept = Kept::new(content);
         let before = self.get(path);
         if let (true, Some(bytes)) = (is_signed(path), &kept.content) {
             let recorded = before.as_ref().and_then(|before| before.recorded);
-            let is_same = before.as_ref().is_some_and(|before| before.content == kept.content);
-            kept.recorded = self.save(path, bytes, if is_same { recorded } else { None }, is_same)?;
+            let is_same =
+                before.as_ref().is_some_and(|before| before.is_saved && before.content == kept.content);
+            let recorded = if is_same { recorded } else { None };
+            kept.recorded = self.save(path, bytes, recorded, is_same).unwrap_or_else(|error| {
+                if is_due() {
+                    let file = self.saved.join(path);
+                    tracing::warn!("can't save {}, which is served all the same: {error}", file.display());
+                }
+                None
+            });
+            kept.is_saved = kept.recorded.is_some();
         }
         let len = kept.content.as_ref().map_or(0, Bytes::len);
         let mut all = self.all.lock();
         if len > KEPT_MAX {
             all.remove(path);
-            return Ok(kept);
+            return kept;
         }
         if all.len() >= FILES_MAX && !all.contains_key(path) {
             let others = all.iter().filter(|(path, _)| !is_signed(path));
@@ -144,7 +159,7 @@ impl Files {
             oldest.and_then(|oldest| all.remove(&oldest));
         }
         all.insert(path.to_owned(), kept.clone());
-        Ok(kept)
+        kept
     }
 
     fn save(
@@ -162,8 +177,7 @@ impl Files {
         let is_recorded =
             is_same && File::options().write(true).open(&file).and_then(|file| file.set_times(now)).is_ok();
         if !is_recorded {
-            make_dirs(&RealDisk::PRIVATE, &self.saved)?;
-            persist(&RealDisk::PRIVATE, &file, bytes)?;
+            self.cache.save(&file, bytes)?;
         }
         Ok(Some(Instant::now()))
     }
@@ -190,7 +204,14 @@ fn read(path: &Path) -> Option<Kept> {
     let facts = fs::metadata(path).ok().filter(|facts| facts.len() <= KEPT_MAX as u64)?;
     let content = Bytes::from(fs::read(path).ok()?);
     let confirmed = facts.modified().ok()?;
-    Some(Kept { content: Some(content), confirmed, checked: None, retry_at: None, recorded: None })
+    Some(Kept {
+        content: Some(content),
+        confirmed,
+        checked: None,
+        retry_at: None,
+        recorded: None,
+        is_saved: true,
+    })
 }
 
 impl From<Manifest> for Revision {

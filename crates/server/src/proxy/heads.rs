@@ -177,14 +177,14 @@ impl Heads {
                 }
                 let failure = Failure::from(error);
                 if matches!(failure, Failure::Missing) && !is_signed(path) {
-                    place.files.keep(path, None)?;
+                    place.files.keep(path, None);
                 }
                 return Err(failure);
             }
         };
         let is_new = place.files.get(path).is_none_or(|kept| kept.content.as_ref() != Some(&bytes));
         if path != manifest::PATH || !is_new {
-            return Ok(place.files.keep(path, Some(bytes))?);
+            return Ok(place.files.keep(path, Some(bytes)));
         }
         self.accept(place, bytes).await
     }
@@ -228,7 +228,7 @@ impl Heads {
             let revision = head.revision;
             outcome.map_err(|reason| Failure::Incomplete { revision, reason: Arc::new(reason) })?;
         }
-        let kept = place.files.keep(manifest::PATH, Some(bytes))?;
+        let kept = place.files.keep(manifest::PATH, Some(bytes));
         place.forget_missing();
         place.revision.send_replace(place.files.revision());
         let (catalogs, objects, place) = (self.catalogs.clone(), self.objects.clone(), place.clone());

@@ -17,7 +17,7 @@ pub(crate) struct Monitor(pub(crate) Arc<ProxyState>);
 
 impl Handler for Monitor {
     fn answer(self: Arc<Self>, call: Call) -> Answering {
-        Box::pin(async move { self.0.respond_about_itself(&call) })
+        Box::pin(async move { self.0.respond_about_itself(&call).await })
     }
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn answer(state: &ProxyState, path: &str, has_metrics: bool) -> Optio
     match path {
         STATE => Some(("application/json", format!("{:#}\n", state.status()))),
         "/metrics" if has_metrics => Some((metrics::CONTENT_TYPE, text(state, &state.served))),
-        "/healthz" | "/readyz" => Some(("text/plain", "ok\n".to_owned())),
+        "/healthz" => Some(("text/plain", "ok\n".to_owned())),
         _ => None,
     }
 }

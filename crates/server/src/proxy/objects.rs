@@ -162,18 +162,37 @@ fn keep(cache: &DiskCache, name: ObjectName, stored: Stored, announcer: &Announc
         announcer.give(Ok(Object::Bytes(bytes.clone())));
         return note(name, cache.put(name, Incoming::Bytes(bytes)));
     }
-    let put = cache.put(name, Incoming::Reader(stored.into_reader(), len));
+    let draft = match cache.begin(len) {
+        Ok(Some(draft)) => draft,
+        other => {
+            note(name, other.map(|_| false));
+            return announcer.give(handed_on(cache, stored));
+        }
+    };
+    let put = cache.finish(draft, name, Incoming::Reader(stored.into_reader(), len));
     let found = match &put {
-        Ok(true) => cache.find(name),
-        Ok(false) => Err(std::io::ErrorKind::StorageFull.into()),
+        Ok(()) => cache.find(name),
         Err(error) => Err(error.kind().into()),
     };
-    note(name, put);
+    note(name, put.map(|()| true));
     announcer.give(match found {
         Ok(Some(found)) => Ok(found.into()),
         Ok(None) => Err(std::io::Error::from(std::io::ErrorKind::NotFound).into()),
         Err(error) => Err(error.into()),
     });
+}
+
+/// Returns a large object that finds no room in the cache.
+fn handed_on(cache: &DiskCache, stored: Stored) -> Result<Object, Failure> {
+    let len = stored.len();
+    match stored.into_file() {
+        Ok(file) => {
+            let file = Arc::new(file);
+            cache.lend(&file, len);
+            Ok(Object::File(file, len))
+        }
+        Err(stored) => Ok(Object::Bytes(stored.into_bytes()?.into())),
+    }
 }
 
 fn note(name: ObjectName, put: std::io::Result<bool>) {
@@ -189,7 +208,7 @@ fn note(name: ObjectName, put: std::io::Result<bool>) {
 }
 
 /// Returns true once a minute.
-fn is_due() -> bool {
+pub(super) fn is_due() -> bool {
     static LAST: Mutex<Option<Instant>> = Mutex::new(None);
     let mut last = LAST.lock();
     let is_due = last.is_none_or(|last| last.elapsed() >= Duration::from_secs(60));

@@ -14,6 +14,7 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode};
 use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
 
 use super::failure::Failure;
 use super::heads::{HeadOptions, Served};
@@ -36,6 +37,8 @@ const OBJECT_AGE: &str = "max-age=259200";
 const RETRY_AFTER: u16 = 3;
 /// Number of objects of one batch that are fetched at once.
 const BATCH_AT_ONCE: usize = 16;
+/// Path at which load balancers ask.
+const READY: &str = "/readyz";
 /// Says where the answer came from, as squid does.
 const X_CACHE: HeaderName = HeaderName::from_static("x-cache");
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -53,15 +56,36 @@ impl ProxyState {
     }
 
     /// Answers a request at the socket for metrics.
-    pub(crate) fn respond_about_itself(&self, call: &Call) -> Answer {
+    pub(crate) async fn respond_about_itself(&self, call: &Call) -> Answer {
+        if call.parts.uri.path() == READY {
+            return self.ready().await;
+        }
         match monitor::answer(self, call.parts.uri.path(), true) {
             Some((kind, text)) => about_itself(kind, text),
             None => refused((StatusCode::NOT_FOUND, "there is nothing but /metrics and /healthz")),
         }
     }
 
+    /// Answers whether what clients ask for is stored. While it is not, they get it all the same.
+    async fn ready(&self) -> Answer {
+        let cache = self.objects.cache.clone();
+        match spawn_blocking(move || cache.trouble()).await {
+            Ok(None) => about_itself("text/plain", "ok\n".to_owned()),
+            Ok(Some(reason)) => text_answer(
+                StatusCode::SERVICE_UNAVAILABLE,
+                &format!("the cache can't be written to: {reason}"),
+            ),
+            Err(_) => {
+                text_answer(StatusCode::SERVICE_UNAVAILABLE, "the state of the cache can't be found out")
+            }
+        }
+    }
+
     async fn find(self: &Arc<Self>, call: &Call) -> Answer {
         let Parts { method, uri, headers, .. } = &call.parts;
+        if uri.scheme().is_none() && uri.path() == READY {
+            return self.ready().await;
+        }
         if uri.scheme().is_none()
             && let Some((kind, text)) = monitor::answer(self, uri.path(), self.has_metrics)
         {

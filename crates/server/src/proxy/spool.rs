@@ -4,8 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use esker_store::{Cause, Spool, SpoolAccount};
+use rustix::fs::MemfdFlags;
 
 use super::disk::DiskCache;
 use super::evict;
@@ -29,11 +31,46 @@ impl Spool for CacheSpool {
     }
 
     fn append(&self, mut file: &File, bytes: &[u8]) -> io::Result<()> {
-        file.write_all(bytes)
+        let before = file.metadata()?.len();
+        self.0
+            .with_room(bytes.len() as u64, || file.write_all(bytes).inspect_err(|_| _ = file.set_len(before)))
+    }
+
+    fn memory(&self) -> io::Result<(File, Box<dyn SpoolAccount>)> {
+        let memory = rustix::fs::memfd_create("esker-body", MemfdFlags::CLOEXEC)?;
+        Ok((memory.into(), Box::new(InMemory { cache: self.0.clone(), bytes: 0 })))
     }
 
     fn account(&self) -> Option<Box<dyn SpoolAccount>> {
         Some(Box::new(Reserved { cache: self.0.clone(), bytes: 0 }))
+    }
+}
+
+/// Reserved memory of one body that the disk has no room for.
+struct InMemory {
+    cache: Arc<DiskCache>,
+    bytes: u64,
+}
+
+impl SpoolAccount for InMemory {
+    fn grow(&mut self, bytes: u64) -> Result<(), Cause> {
+        if !self.cache.reserve_memory(bytes) {
+            return Err(Cause::Full { needed: bytes, used: self.bytes, limit: self.cache.limit });
+        }
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    fn shrink(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.cache.in_memory.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for InMemory {
+    fn drop(&mut self) {
+        self.shrink(self.bytes);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The site proxy between clients and a server that misbehaves on command.
 
+mod full_disk;
 mod heads;
 mod objects;
 mod peers;

@@ -133,3 +133,22 @@ fn a_folder_has_one_proxy() {
     let second = DiskCache::open(folder.path(), 1000, Duration::ZERO);
     assert!(matches!(second, Err(CacheError::Busy { .. })));
 }
+
+/// As the cache of a mount, and a bare git repository.
+#[test]
+fn a_folder_of_something_else_is_refused_and_stays_as_it_is() {
+    for files in [&["lock", "objects/ab/cdef.z", "txn/17"][..], &["HEAD", "objects/ab/cdef", "tmp/17"]] {
+        let folder = tempfile::tempdir().expect("a folder");
+        for file in files {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            fs::write(path, file).expect("a file");
+        }
+        let error = DiskCache::open(folder.path(), 1 << 20, Duration::ZERO).expect_err("another folder");
+        assert!(matches!(error, CacheError::NotOurs { .. }), "{error}");
+        for file in files {
+            assert_eq!(fs::read_to_string(folder.path().join(file)).expect("a file"), *file);
+        }
+        assert_eq!(fs::read_dir(folder.path()).expect("entries").count(), 3);
+    }
+}
