@@ -5,7 +5,6 @@ use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
 use crate::changes::{Changes, NewTree};
-use crate::dirtab::Dirtab;
 use crate::entry;
 use crate::error::AdminError;
 use crate::path;
@@ -100,14 +99,13 @@ impl CopyTree<'_> {
             self.options.check_stop()?;
             planned.directory(context, &from, &to, &mut waiting)?;
         }
+        context.follow_rules(&mut planned.changes)?;
         Ok(planned)
     }
 }
 
 fn context(repository: &Repository, base: Base, now: UnixTime) -> Result<Context<'_>, AdminError> {
-    let mut context = Context::without_index(repository, base, now)?;
-    context.dirtab = Dirtab::of_published(&*repository.sink, &context.published)?;
-    Ok(context)
+    Context::without_index(repository, base, now)
 }
 
 impl Planned {

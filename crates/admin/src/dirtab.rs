@@ -10,7 +10,7 @@ use crate::error::AdminError;
 pub(crate) const NAME: &[u8] = b".cvmfsdirtab";
 
 /// The rules of a repository.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dirtab {
     wanted: Vec<Vec<u8>>,
     forbidden: Vec<Vec<u8>>,

@@ -14,6 +14,7 @@ use esker_format::write::catalog::Entry;
 use crate::content_index::ContentIndex;
 use crate::dry::DrySink;
 use crate::error::AdminError;
+use crate::follow_rules::Rules;
 use crate::path;
 use crate::pipeline::Feeder;
 use crate::progress::Phase;
@@ -136,7 +137,12 @@ impl Ingest<'_> {
             pipeline.sink = &dry_sink;
         }
         let contents = pipeline.run(vec![feeder], &mut tick)?;
-        collector.finish(&contents)
+        let mut collected = collector.finish(&contents)?;
+        // A dry run has stored no rules that the archive brings.
+        if !(dry && Rules::change_in(&collected.changes)) {
+            context.follow_rules(&mut collected.changes)?;
+        }
+        Ok(collected)
     }
 }
 

@@ -36,6 +36,7 @@ mod exclusive;
 mod file_content;
 mod file_index;
 mod filter;
+mod follow_rules;
 mod graft;
 mod hash_lists;
 mod info;

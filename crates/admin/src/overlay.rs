@@ -38,10 +38,11 @@ use rustix::io::Errno;
 use crate::base::BaseRevision;
 use crate::changes::{Changes, NewTree};
 use crate::content_index::ContentIndex;
-use crate::dirtab::{self, Dirtab};
+use crate::dirtab::Dirtab;
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::filter::{self, Filter};
+use crate::follow_rules::Rules;
 use crate::path;
 use crate::path_changes::{self, ChangeKind, PathChange};
 use crate::pipeline::folder::FolderFiles;
@@ -193,14 +194,15 @@ impl Upper {
             ..Differences::default()
         };
         let before = Dirtab::of_published(&**sink, published)?;
-        let is_changed = plan.changes.get(b"").is_some_and(|root| root.entries.contains_key(dirtab::NAME));
-        let rules = if is_changed { Dirtab::of_folder(&self.folder)? } else { before };
+        let is_changed = Rules::change_in(&plan.changes);
+        let now = if is_changed { Dirtab::of_folder(&self.folder)? } else { before.clone() };
+        let rules = Rules { before, now };
         if is_changed {
             directories = NewTree { published, changes: &plan.changes }.directories()?;
         }
         let empty = Empty::new(settings, published.algorithm())?.content();
         for directory in directories {
-            tidy::follow_rules(published, &mut plan.changes, &rules, empty, &directory)?;
+            rules.follow_in(published, &mut plan.changes, empty, &directory)?;
         }
         tidy::tidy(published, &mut plan.changes)?;
         Ok(Planned { plan, within, _access: access })

@@ -9,11 +9,11 @@ use esker_format::write::catalog::Entry;
 use serde::Serialize;
 
 use crate::changes::Changes;
-use crate::dirtab::Dirtab;
 use crate::entry::{self, AUTO_MARKER, MARKER};
 use crate::error::AdminError;
 use crate::file_index::{FileIndex, Record};
 use crate::filter::Filter;
+use crate::follow_rules::Rules;
 use crate::graft::Grafts;
 use crate::path;
 use crate::published::{Listed, Published};
@@ -145,7 +145,7 @@ pub(crate) struct DirectoryPlan {
 pub(crate) struct Comparison<'r> {
     pub(crate) settings: &'r Settings,
     pub(crate) file_index: &'r FileIndex,
-    pub(crate) dirtab: &'r Dirtab,
+    pub(crate) rules: &'r Rules,
     pub(crate) filter: &'r Filter,
     /// Object of an empty file, and the flags of its stored form.
     pub(crate) empty: (ContentHash, Flags),
@@ -211,8 +211,11 @@ impl Comparison<'_> {
         if in_source(MARKER) || in_source(AUTO_MARKER) || directory.is_empty() {
             return Ok(());
         }
-        if !self.dirtab.wants(directory) {
-            if old.remove(AUTO_MARKER).is_some() {
+        if !self.rules.now.wants(directory) {
+            let is_automatic = old.remove(AUTO_MARKER).is_some();
+            let is_hidden = old.get(MARKER).is_some_and(|marker| marker.flags.has(Flags::HIDDEN));
+            // No source can have a hidden one, and the rules before didn't ask for this one.
+            if is_automatic || is_hidden && !self.rules.drop(directory) {
                 old.remove(MARKER);
             }
             return Ok(());

@@ -14,6 +14,7 @@ use crate::dry::DrySink;
 use crate::entry;
 use crate::error::AdminError;
 use crate::file_index::Record;
+use crate::follow_rules::Rules;
 use crate::path;
 use crate::pipeline::folder::FolderFiles;
 use crate::pipeline::{Content, Pipeline};
@@ -96,11 +97,9 @@ impl Publish<'_> {
         let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
         context.filter.ignore_of(&self.source)?;
-        context.dirtab = if context.target.is_empty() {
-            Dirtab::of_folder(&self.source)?
-        } else {
-            Dirtab::of_published(&*repository.sink, &context.published)?
-        };
+        let before = Dirtab::of_published(&*repository.sink, &context.published)?;
+        let now = if context.target.is_empty() { Dirtab::of_folder(&self.source)? } else { before.clone() };
+        context.rules = Rules { before, now };
         Ok(context)
     }
 

@@ -12,15 +12,15 @@ use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 
 use crate::balance;
-use crate::changes::Changes;
+use crate::changes::{Changes, NewTree};
 use crate::commit::{self, BranchRequest, TagRequest};
 use crate::content_index::ContentIndex;
-use crate::dirtab::Dirtab;
 use crate::encode::Encoder;
 use crate::entry;
 use crate::error::AdminError;
 use crate::file_index::FileIndex;
 use crate::filter::Filter;
+use crate::follow_rules::Rules;
 use crate::limits;
 use crate::path;
 use crate::path_changes;
@@ -69,7 +69,7 @@ pub(crate) struct Context<'r> {
     /// The revision of the base.
     pub(crate) published: Published,
     pub(crate) file_index: FileIndex,
-    pub(crate) dirtab: Dirtab,
+    pub(crate) rules: Rules,
     pub(crate) filter: Filter,
     pub(crate) counters: Counters,
     /// The directory of the repository that changes.
@@ -161,7 +161,7 @@ impl<'r> Context<'r> {
             empty: Empty::new(&repository.settings, repository.head.hash_algorithm())?,
             counters: Counters::default(),
             published: Published::with_root(sink, base.root, base.size),
-            dirtab: Dirtab::default(),
+            rules: Rules::default(),
             filter: Filter::default(),
             base,
             repository,
@@ -175,10 +175,21 @@ impl<'r> Context<'r> {
         Comparison {
             settings: &self.repository.settings,
             file_index: &self.file_index,
-            dirtab: &self.dirtab,
+            rules: &self.rules,
             filter: &self.filter,
             empty: self.empty.content(),
         }
+    }
+
+    /// Makes and removes catalogs in changed directories as the rules of `.cvmfsdirtab` say.
+    pub(crate) fn follow_rules(&self, changes: &mut Changes) -> Result<(), AdminError> {
+        let published = &self.published;
+        if Rules::change_in(changes) {
+            // What was put is not there to read before.
+            self.repository.sink.flush()?;
+        }
+        let rules = Rules::of(&*self.repository.sink, NewTree { published, changes })?;
+        rules.follow(published, changes, self.empty.content())
     }
 
     pub(crate) fn pipeline<'p>(

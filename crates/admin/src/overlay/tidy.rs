@@ -2,15 +2,11 @@
 
 use std::collections::HashMap;
 
-use esker_format::catalog::Flags;
-use esker_format::hash::ContentHash;
 use esker_format::write::catalog::Entry;
 
 use crate::changes::{Changes, NewTree};
-use crate::dirtab::Dirtab;
-use crate::entry::{self, AUTO_MARKER, MARKER};
+use crate::entry;
 use crate::error::AdminError;
-use crate::path;
 use crate::published::{Published, number_groups};
 use crate::trigger_flags::with_flags_mended;
 
@@ -70,46 +66,6 @@ fn drop_same(published: &Published, changes: &mut Changes, directory: &[u8]) -> 
         .collect();
     for name in same {
         changes.revert(directory, &name);
-    }
-    Ok(())
-}
-
-/// Adds and removes the hidden marker of a directory as the rules of `.cvmfsdirtab` say. A marker that shows in listings
-/// is the tree's own and stays.
-pub(super) fn follow_rules(
-    published: &Published,
-    changes: &mut Changes,
-    rules: &Dirtab,
-    empty: (ContentHash, Flags),
-    directory: &[u8],
-) -> Result<(), AdminError> {
-    if directory.is_empty() {
-        return Ok(());
-    }
-    let tree = NewTree { published, changes };
-    let marker = tree.entry(&path::join(directory, MARKER))?;
-    let automatic = tree.entry(&path::join(directory, AUTO_MARKER))?;
-    let is_hidden = |entry: &Option<Entry>| entry.as_ref().is_some_and(|it| it.flags.has(Flags::HIDDEN));
-    let shows = marker.is_some() && !is_hidden(&marker);
-    let wanted = rules.wants(directory);
-    // Without the marker of the catalog it means nothing.
-    if (shows || wanted || marker.is_none()) && is_hidden(&automatic) {
-        changes.remove(directory, AUTO_MARKER);
-        changes.touch(directory);
-    }
-    if shows {
-        return Ok(());
-    }
-    if !wanted {
-        if marker.is_some() && automatic.is_none() {
-            changes.remove(directory, MARKER);
-            changes.touch(directory);
-        }
-    } else if marker.is_none()
-        && let Some(entry) = (NewTree { published, changes }).entry(directory)?
-    {
-        changes.put(directory, entry::marker(MARKER, 0o100_644, &entry, empty));
-        changes.touch(directory);
     }
     Ok(())
 }

@@ -36,8 +36,8 @@ fn compare(file_index: &FileIndex, now: &Facts, old: Option<Entry>) -> Directory
 fn compare_on(dated: bool, file_index: &FileIndex, now: &Facts, old: Option<Entry>) -> DirectoryPlan {
     let settings = Settings::default();
     let empty = (ContentHash::of(HashAlgorithm::Sha1, b""), Flags(0));
-    let (dirtab, filter) = (Dirtab::default(), Filter::default());
-    let comparison = Comparison { settings: &settings, file_index, dirtab: &dirtab, filter: &filter, empty };
+    let (rules, filter) = (Rules::default(), Filter::default());
+    let comparison = Comparison { settings: &settings, file_index, rules: &rules, filter: &filter, empty };
     let source = SourceEntry { name: b"file".to_vec(), facts: *now, target: Vec::new(), dated };
     let found = vec![(source, None)];
     let directory = Facts { mode: 0o040_755, ..*now };

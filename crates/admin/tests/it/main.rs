@@ -18,6 +18,7 @@ mod fixtures;
 mod grafts;
 mod info;
 mod ingest;
+mod keeping_catalogs;
 mod keys;
 mod kill;
 mod kill_side_by_side;
