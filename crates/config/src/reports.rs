@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use esker_store::DatagramTarget;
+use serde::{Deserialize, Serialize};
 
 use super::client::Read;
 use super::files::FILE_MAX;
@@ -20,7 +21,8 @@ const SYSLOG: &str = "/dev/log";
 const NOTICE: u8 = 5;
 
 /// Destination and form of lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SyslogOptions {
     /// Destination.
     pub to: SyslogTarget,
@@ -40,7 +42,7 @@ impl Default for SyslogOptions {
 }
 
 /// Destination of log lines.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SyslogTarget {
     /// The process that listens at this socket.
     Socket(PathBuf),
@@ -49,7 +51,8 @@ pub enum SyslogTarget {
 }
 
 /// Content and destination of the counters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Telemetry {
     /// Destination and interval.
     pub to: DatagramTarget,
@@ -62,7 +65,8 @@ pub struct Telemetry {
 }
 
 /// Socket for `cvmfs_talk`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TalkOptions {
     /// Path of the socket.
     pub socket: PathBuf,

@@ -1,6 +1,7 @@
 //! Reads parameters about ownership of files, and about the process that serves a mount.
 
 use esker_view::IdMap;
+use serde::{Deserialize, Serialize};
 
 use super::client::Read;
 use super::files::FILE_MAX;
@@ -12,7 +13,8 @@ const OOM_SCORES: std::ops::RangeInclusive<i64> = -1000..=1000;
 const CPUS_MAX: usize = 8192;
 
 /// Settings of a mount's process for the kernel and for systemd.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Tuning {
     /// OOM score: a higher one makes the kernel end the process sooner when memory is short.
     pub oom_score: Option<i32>,

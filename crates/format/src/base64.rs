@@ -1,6 +1,11 @@
-//! Decodes base64.
+//! Encodes and decodes base64.
 
 use base64ct::{Base64, Encoding};
+
+/// Returns bytes as base64 text with its padding.
+pub(crate) fn encode(bytes: &[u8]) -> String {
+    Base64::encode_string(bytes)
+}
 
 /// Decodes base64 text with its padding; `None` for any other text.
 pub fn decode(text: &[u8]) -> Option<Vec<u8>> {

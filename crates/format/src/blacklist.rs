@@ -3,6 +3,10 @@
 //! One fingerprint per line, or `<name N` for every revision of a repository below `N`. Other lines are
 //! skipped, as in the reference client, but counted.
 
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
 use crate::hash::ContentHash;
 use crate::keyed_lines::number;
 use crate::name::RepositoryName;
@@ -53,6 +57,23 @@ impl Blacklist {
     }
 }
 
+impl fmt::Display for Blacklist {
+    /// Writes what [`Blacklist::parse`] reads again, without the lines that it skipped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fingerprints.iter().try_for_each(|one| writeln!(f, "{}", one.to_fingerprint()))?;
+        let name = |name| String::from_utf8_lossy(name).into_owned();
+        self.floors.iter().try_for_each(|(listed, floor)| writeln!(f, "<{} {floor}", name(listed)))
+    }
+}
+
+impl FromStr for Blacklist {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self::parse(text.as_bytes()))
+    }
+}
+
 /// Parses `<name N`.
 fn parse_floor(line: &[u8]) -> Option<(Vec<u8>, u64)> {
     let rest = line.strip_prefix(b"<")?;
@@ -76,5 +97,7 @@ mod tests {
         assert_eq!(list.floor(&RepositoryName::parse("full.test").unwrap()), Some(7));
         assert_eq!(list.floor(&RepositoryName::parse("other.test").unwrap()), None);
         assert_eq!(list.skipped(), 3);
+        let again = Blacklist::parse(list.to_string().as_bytes());
+        assert_eq!((again.fingerprints, again.floors, again.skipped), (list.fingerprints, list.floors, 0));
     }
 }

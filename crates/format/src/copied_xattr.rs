@@ -5,6 +5,8 @@
 //! [`PUBLISHED_PATH`], which the overlay copies, as do `cp -a` and a rename. Whoever publishes the changes finds the
 //! attributes at that path.
 
+use serde::{Deserialize, Serialize};
+
 /// Attribute whose value is the path at which an entry was published.
 pub const PUBLISHED_PATH: &[u8] = b"user.esker.published";
 
@@ -13,7 +15,7 @@ const MARKS_OF_USERS: &[u8] = b"user.overlay.";
 const MARKS_OF_ROOT: &[u8] = b"trusted.overlay.";
 
 /// Owner of an overlay, which limits the attributes that it copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OverlayOwner {
     /// Root, with all privileges on the machine.
     Root,

@@ -45,6 +45,7 @@ pub mod posix_acl;
 pub mod profile;
 pub mod pyc;
 pub mod reflog;
+pub mod serde_text;
 pub mod sqlite;
 mod stored_properties;
 pub mod time;

@@ -3,10 +3,12 @@
 use rsa::pkcs1::DecodeRsaPublicKey as _;
 use rsa::pkcs8::{DecodePublicKey as _, EncodePublicKey as _, LineEnding};
 use rsa::{Pkcs1v15Sign, RsaPublicKey};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use crate::hash::{ContentHash, HashAlgorithm};
-use crate::pem;
+use crate::{base64, pem};
 
 /// Master public keys that a user trusts for a repository; any of them may sign its whitelist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,25 +48,22 @@ impl MasterKeys {
 
     /// Adds all public keys of another PEM text.
     pub fn add(&mut self, text: &[u8]) -> Result<(), KeyError> {
-        let usual = pem::blocks(text, &["PUBLIC KEY"]).into_iter().map(|der| {
-            let key = RsaPublicKey::from_public_key_der(&der).map_err(|error| error.to_string());
-            (der, key)
-        });
-        let bare = pem::blocks(text, &["RSA PUBLIC KEY"]).into_iter().map(|der| {
-            let key = RsaPublicKey::from_pkcs1_der(&der).map_err(|error| error.to_string());
-            (der, key)
-        });
+        let usual = pem::blocks(text, &["PUBLIC KEY"]).into_iter().map(|der| (spki(&der), der));
+        let bare = pem::blocks(text, &["RSA PUBLIC KEY"]).into_iter().map(|der| (pkcs1(&der), der));
         let found: Vec<_> = usual.chain(bare).collect();
         if found.is_empty() {
             return Err(KeyError::NoPem);
         }
-        for (der, key) in found {
-            let key = key.map_err(KeyError::Key)?;
-            if let Err(place) = self.keys.binary_search_by(|(known, _)| known.cmp(&der)) {
-                self.keys.insert(place, (der, key));
-            }
+        for (key, der) in found {
+            self.insert(der, key?);
         }
         Ok(())
+    }
+
+    fn insert(&mut self, der: Vec<u8>, key: RsaPublicKey) {
+        if let Err(place) = self.keys.binary_search_by(|(known, _)| known.cmp(&der)) {
+            self.keys.insert(place, (der, key));
+        }
     }
 
     /// Returns the number of keys.
@@ -106,5 +105,33 @@ impl MasterKeys {
         self.keys
             .iter()
             .any(|(_, key)| key.verify(Pkcs1v15Sign::new_unprefixed(), printed_hash, signature).is_ok())
+    }
+}
+
+fn spki(der: &[u8]) -> Result<RsaPublicKey, KeyError> {
+    RsaPublicKey::from_public_key_der(der).map_err(|error| KeyError::Key(error.to_string()))
+}
+
+fn pkcs1(der: &[u8]) -> Result<RsaPublicKey, KeyError> {
+    RsaPublicKey::from_pkcs1_der(der).map_err(|error| KeyError::Key(error.to_string()))
+}
+
+impl Serialize for MasterKeys {
+    /// Writes the DER forms in base64.
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.keys.iter().map(|(der, _)| base64::encode(der)))
+    }
+}
+
+impl<'de> Deserialize<'de> for MasterKeys {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut keys = Self::default();
+        for text in Vec::<String>::deserialize(from)? {
+            let der =
+                base64::decode(text.as_bytes()).ok_or_else(|| D::Error::custom("a key is not in base64"))?;
+            let key = spki(&der).or_else(|_| pkcs1(&der)).map_err(D::Error::custom)?;
+            keys.insert(der, key);
+        }
+        Ok(keys)
     }
 }

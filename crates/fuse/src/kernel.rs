@@ -30,6 +30,16 @@ impl Default for KernelMask {
     }
 }
 
+impl std::fmt::Display for KernelMask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match *self {
+            Self::LINUX_4_18 => "4.18",
+            Self::LINUX_5_14 => "5.14",
+            _ => "6.18",
+        })
+    }
+}
+
 impl std::str::FromStr for KernelMask {
     type Err = String;
 

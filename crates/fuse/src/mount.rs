@@ -71,6 +71,11 @@ impl Label {
         good.then(|| Self { kind, context: context.to_owned() })
     }
 
+    /// Returns the option's name and its value.
+    pub fn parts(&self) -> (&'static str, &str) {
+        (self.kind, &self.context)
+    }
+
     /// Returns the option in quotes, because a context with several categories contains commas.
     pub(crate) fn text(&self) -> String {
         format!("{}=\"{}\"", self.kind, self.context)

@@ -19,6 +19,7 @@ mod counter;
 mod destinations;
 mod engine;
 mod error;
+pub mod exact_path;
 mod failover;
 mod file_lock;
 mod folder_owner;
@@ -71,8 +72,8 @@ pub use pool::WorkStatus;
 pub use priority::{Priority, Urgency};
 pub use progress::{ObjectOrigin, Progress, Requester};
 pub use servers::{
-    Authorities, Dns, Family, InfoHeaders, Login, Order, Proxies, Proxy, ProxyError, Servers, ServersError,
-    Timings, without_passwords,
+    Authorities, Dns, Family, InfoHeaders, Login, Order, Proxies, Proxy, ProxyError,
+    Servers, ServersError, Timings, without_passwords,
 };
 pub use sink::{Listed, LocalSink, ObjectSink, Put, Sink, Swap, open_storage};
 pub use transport::range_file::RangeFile;

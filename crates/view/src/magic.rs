@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use esker_format::object::ObjectName;
 use esker_vfs::Kind;
+use serde::{Deserialize, Serialize};
 
 use crate::payload::NodeInfo;
 
@@ -20,7 +21,7 @@ pub trait About: Send + Sync {
 }
 
 /// Places where magic attributes are listed. They can be read by name everywhere.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Visibility {
     /// They are not listed.
     Never,
@@ -32,7 +33,8 @@ pub enum Visibility {
 }
 
 /// Magic attributes that only members of some groups may read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Protected {
     /// Names of the attributes.
     pub names: BTreeSet<String>,

@@ -9,11 +9,12 @@ use esker_format::copied_xattr::OverlayOwner;
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_journal::Journal;
+use serde::{Deserialize, Serialize};
 
 use crate::magic::Visibility;
 
 /// Owner that files appear to have.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ownership {
     /// Owner and group as published.
     #[default]
@@ -28,7 +29,8 @@ pub enum Ownership {
 }
 
 /// Map of published users or groups.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IdMap {
     /// Numbers to show, by published number.
     pub known: BTreeMap<u32, u32>,
@@ -44,7 +46,7 @@ impl IdMap {
 }
 
 /// Revision to stay at instead of following the head.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pin {
     /// The head at the time of opening.
     Head,
@@ -53,11 +55,12 @@ pub enum Pin {
     /// The newest revision of the default branch that was published no later than this: the head, or a tagged one.
     Date(UnixTime),
     /// The revision with this root catalog, without a check that it was published.
-    Root(ContentHash),
+    Root(#[serde(with = "esker_format::serde_text")] ContentHash),
 }
 
 /// Options of a view.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ViewOptions {
     /// Owner that files appear to have.
     pub ownership: Ownership,
@@ -84,9 +87,11 @@ pub struct ViewOptions {
     /// True if files are prefetched that a program will probably read next.
     pub prefetch: bool,
     /// File that stores recorded sequences of reads, for later prefetches.
+    #[serde(skip)]
     pub sequences: Option<PathBuf>,
     /// Record of the view for a process that takes over. If it has one already, the view goes on with it, and checks for
     /// a new head only after [`esker_vfs::Tree::resumed`].
+    #[serde(skip)]
     pub journal: Option<Arc<Journal>>,
     /// Maximum number of mounted catalogs, at least 64; `None` for [`crate::ATTACHED_MAX`].
     pub attached_max: Option<usize>,

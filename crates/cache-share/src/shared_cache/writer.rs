@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use esker_store::{Cache, ObjectStore, StoreError};
+use serde::{Deserialize, Serialize};
 
 /// The cache, opened for writing by this process. Dropping the last reference closes it.
 pub trait Writer: Send + Sync {
@@ -45,9 +46,11 @@ impl<F: Fn() -> Result<Arc<dyn Writer>, StoreError> + Send + Sync> Opener for F 
 pub type OpenWriter = Box<dyn Opener>;
 
 /// A broker that serves all users of the node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct BrokerAddress {
     /// Path of the broker's socket.
+    #[serde(with = "esker_store::exact_path")]
     pub socket: PathBuf,
     /// Users that may run the broker, which determines the bytes that a mount shows.
     pub trusted: Vec<u32>,

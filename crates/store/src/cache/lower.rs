@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::entry::Entry;
@@ -44,9 +45,11 @@ use hang_watchdog::{HangWatchdog, Task};
 use request::LowerRequest;
 
 /// A lower tier.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Lower {
     /// Path of the folder.
+    #[serde(with = "crate::exact_path")]
     pub folder: PathBuf,
     /// Use of the folder.
     pub form: LowerForm,
@@ -55,7 +58,7 @@ pub struct Lower {
 }
 
 /// Use of a lower tier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LowerForm {
     /// A cache of Esker or of CernVM-FS, or a folder filled beforehand, is read.
     Adopted,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::LookupIpStrategy;
+use serde::{Deserialize, Serialize};
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval_at, timeout};
@@ -20,7 +21,8 @@ const STEP: Duration = Duration::from_secs(10);
 pub type ComposeDatagram = Box<dyn FnMut() -> Option<Vec<u8>> + Send>;
 
 /// Address and interval.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct DatagramTarget {
     /// A name or an address.
     pub host: String,

@@ -16,6 +16,7 @@ use esker_format::object::ObjectName;
 use esker_threads::waits::WaitCause;
 
 use rustix::fs::FallocateFlags;
+use serde::{Deserialize, Serialize};
 
 use crate::callback::Callback;
 use crate::error::{Cause, StoreError, is_full};
@@ -44,7 +45,7 @@ pub trait Source: Send + Sync {
 }
 
 /// Validator of a file's version (RFC 9110).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Validator {
     /// A strong entity tag, with its quotes.
     Tag(String),
@@ -53,7 +54,8 @@ pub enum Validator {
 }
 
 /// Length and version of a whole file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FileVersion {
     /// Length of the file in bytes.
     pub len: u64,
