@@ -72,7 +72,7 @@ pub use pool::WorkStatus;
 pub use priority::{Priority, Urgency};
 pub use progress::{ObjectOrigin, Progress, Requester};
 pub use servers::{
-    Authorities, Dns, Family, InfoHeaders, Login, Order, Proxies, Proxy, ProxyError,
+    Authorities, Dns, Family, InfoHeaders, KeptAuthorities, Login, Order, Proxies, Proxy, ProxyError,
     Servers, ServersError, Timings, without_passwords,
 };
 pub use sink::{Listed, LocalSink, ObjectSink, Put, Sink, Swap, open_storage};

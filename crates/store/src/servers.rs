@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
-pub use authorities::Authorities;
+pub use authorities::{Authorities, KeptAuthorities};
 pub use login::{Login, without_passwords};
 pub use proxies::{Proxies, Proxy, ProxyError};
 pub use text::ServersError;
@@ -223,6 +223,12 @@ impl Servers {
     /// Returns the preferred URL, which represents the repository in messages.
     pub fn url(&self) -> &str {
         self.urls.first().map_or("", String::as_str)
+    }
+
+    /// Reads the authorities, if a server or proxy is reached over https.
+    pub fn kept_authorities(&self) -> KeptAuthorities {
+        let is_secure = self.to_string().contains("https://");
+        if is_secure { self.authorities.kept() } else { KeptAuthorities::default() }
     }
 
     /// Limits all timeouts for a server to this.

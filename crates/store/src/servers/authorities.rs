@@ -1,6 +1,9 @@
 //! Configures trusted certificate authorities.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 /// Bundles of certificate authorities, by system.
 const BUNDLES: [&str; 7] = [
@@ -39,5 +42,23 @@ impl Authorities {
     pub(crate) fn places(&self) -> Vec<PathBuf> {
         let bundle = BUNDLES.iter().map(PathBuf::from).find(|path| path.exists()).filter(|_| self.system);
         bundle.into_iter().chain(self.paths.iter().map(PathBuf::from)).collect()
+    }
+}
+
+/// Texts of the files and folders of authorities, for when they are gone. Those that are there are read, because systems
+/// renew them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct KeptAuthorities(pub(crate) BTreeMap<PathBuf, String>);
+
+impl KeptAuthorities {
+    /// Returns true if no text is kept.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the text of a file, or of all files of a folder.
+    pub(crate) fn get(&self, place: &Path) -> Option<&str> {
+        self.0.get(place).map(String::as_str)
     }
 }

@@ -61,8 +61,8 @@ impl Network {
             .build()?;
         let (commands, queue) = unbounded_channel();
         let thread = esker_threads::spawn("esker-net", move || {
-            let context =
-                Rc::new(NetworkContext { options, budget, names: Names::default(), tls: Tls::default() });
+            let tls = Tls::new(options.kept_authorities.clone());
+            let context = Rc::new(NetworkContext { options, budget, names: Names::default(), tls });
             LocalSet::new().block_on(&runtime, work(context, queue));
             // Requests in flight are dropped here, and thereby completed.
         })?;

@@ -1,8 +1,10 @@
 //! Limits and deadlines of HTTP requests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::destinations::Destinations;
+use crate::servers::KeptAuthorities;
 
 /// Options of connections and deadlines.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct HttpOptions {
     pub destinations: Destinations,
     /// Keep-alive of idle connections, if the server doesn't state one.
     pub idle: Duration,
+    /// Texts of authorities that stand in for files that are gone.
+    pub kept_authorities: Arc<KeptAuthorities>,
 }
 
 impl Default for HttpOptions {
@@ -60,6 +64,7 @@ impl Default for HttpOptions {
             attempt_speed: 16 << 10,
             destinations: Destinations::All,
             idle: Duration::from_secs(15),
+            kept_authorities: Arc::default(),
         }
     }
 }

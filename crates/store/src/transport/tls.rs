@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::error::Cause;
-use crate::servers::Authorities;
+use crate::servers::{Authorities, KeptAuthorities};
 
 /// Interval for reading authorities again, as systems renew them during mounts that last for months.
 const READ_AGAIN: Duration = Duration::from_secs(3600);
@@ -32,6 +32,8 @@ pub(super) fn speaks_http2<S>(stream: &TlsStream<S>) -> bool {
 /// TLS configurations by trusted authorities.
 #[derive(Default)]
 pub(super) struct Tls {
+    /// Texts of authorities that stand in for files that are gone.
+    kept: Arc<KeptAuthorities>,
     /// By trusted authorities and whether HTTP/2 is offered.
     known: Mutex<HashMap<(Authorities, bool), Known>>,
 }
@@ -94,6 +96,10 @@ impl TlsProblem {
 }
 
 impl Tls {
+    pub(super) fn new(kept: Arc<KeptAuthorities>) -> Self {
+        Self { kept, known: Mutex::default() }
+    }
+
     /// Negotiates TLS over a stream with the peer that proves this name.
     pub(super) async fn secure<S>(
         &self,
@@ -124,10 +130,19 @@ impl Tls {
         {
             return Ok(known.config.clone());
         }
-        let wanted = authorities.clone();
+        let (wanted, kept) = (authorities.clone(), self.kept.clone());
         // Files may be on a slow disk; the caller bounds the wait.
-        let read = tokio::task::spawn_blocking(move || authorities::read(&wanted)).await;
-        let roots = read.map_err(|error| error.to_string())??;
+        let read = tokio::task::spawn_blocking(move || authorities::read(&wanted, &kept)).await;
+        let roots = match read.map_err(|error| error.to_string())? {
+            Ok(roots) => roots,
+            Err(why) => {
+                // Files that were removed since don't end what works.
+                let mut known = self.known.lock();
+                let known = known.get_mut(&key).ok_or(why)?;
+                known.since = Instant::now();
+                return Ok(known.config.clone());
+            }
+        };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let mut config =

@@ -3,25 +3,35 @@
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::servers::Authorities;
+use crate::servers::{Authorities, KeptAuthorities};
 
 /// A system's bundle has 200 KiB; grids have some hundred files of 2 KiB.
 const FILE_MAX: u64 = 4 << 20;
 /// A grid's folder has six files for each authority.
 const FILES_MAX: usize = 10_000;
 
-/// Reads all certificates; the error explains why there are none.
-pub(super) fn read(authorities: &Authorities) -> Result<RootCertStore, String> {
-    let places = authorities.places();
+/// Reads all certificates; the error explains why there are none. The kept text of a file stands in for one that is gone.
+pub(super) fn read(authorities: &Authorities, kept: &KeptAuthorities) -> Result<RootCertStore, String> {
+    let mut places = authorities.places();
+    // A bundle of the system that is gone isn't listed.
+    let gone = kept.0.keys().filter(|place| authorities.system && !place.exists());
+    let gone: Vec<PathBuf> = gone.filter(|place| !places.contains(place)).cloned().collect();
+    places.extend(gone);
     let (mut found, mut why) = (HashSet::new(), Vec::new());
     for place in &places {
-        if let Err(error) = take(place, &mut found) {
+        let before = found.len();
+        let read = texts(place).map(|texts| texts.iter().for_each(|text| parse(text, &mut found)));
+        if found.len() == before
+            && let Some(text) = kept.get(place)
+        {
+            parse(text.as_bytes(), &mut found);
+        } else if let Err(error) = read {
             why.push(format!("{}: {error}", place.display()));
         }
     }
@@ -40,30 +50,43 @@ pub(super) fn read(authorities: &Authorities) -> Result<RootCertStore, String> {
     }
 }
 
-fn take(place: &Path, found: &mut HashSet<CertificateDer<'static>>) -> io::Result<()> {
+impl Authorities {
+    /// Returns the texts of all files and folders that can be read.
+    pub fn kept(&self) -> KeptAuthorities {
+        let read = |place: PathBuf| {
+            let text: Vec<u8> = texts(&place).ok()?.join(&b'\n');
+            Some((place, String::from_utf8_lossy(&text).into_owned()))
+        };
+        KeptAuthorities(self.places().into_iter().filter_map(read).collect())
+    }
+}
+
+/// Reads a file, or all files of a folder that may be certificates.
+fn texts(place: &Path) -> io::Result<Vec<Vec<u8>>> {
     if !place.is_dir() {
-        return take_file(place, found);
+        return Ok(vec![text(place)?]);
     }
     let entries = fs::read_dir(place)?.take(FILES_MAX);
-    for path in entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| may_have_one(path)) {
-        // One that can't be read is not there; the others may do.
-        let _ = take_file(&path, found);
-    }
-    Ok(())
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| may_have_one(path));
+    // One that can't be read is not there; the others may do.
+    Ok(paths.filter_map(|path| text(&path).ok()).collect())
+}
+
+fn text(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(FILE_MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Adds the certificates of a text. Text between certificates and broken certificates are skipped.
+fn parse(text: &[u8], found: &mut HashSet<CertificateDer<'static>>) {
+    found.extend(CertificateDer::pem_slice_iter(text).filter_map(Result::ok));
 }
 
 /// Returns whether a file may be a certificate; beside them are revocation lists and policies.
 fn may_have_one(path: &Path) -> bool {
     let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
     matches!(end, "pem" | "crt" | "cer") || (!end.is_empty() && end.bytes().all(|byte| byte.is_ascii_digit()))
-}
-
-fn take_file(path: &Path, found: &mut HashSet<CertificateDer<'static>>) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_MAX).read_to_end(&mut bytes)?;
-    // Text between certificates and broken certificates are skipped.
-    found.extend(CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok));
-    Ok(())
 }
 
 #[cfg(test)]
@@ -74,7 +97,8 @@ mod tests {
     fn unreadable_authorities_are_named() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name).display().to_string();
-        let read = |paths: &[String]| read(&Authorities { system: false, paths: paths.to_vec() });
+        let none = KeptAuthorities::default();
+        let read = |paths: &[String]| read(&Authorities { system: false, paths: paths.to_vec() }, &none);
         let why = read(&[path("absent")]).expect_err("nothing is there");
         assert!(why.contains("absent") && why.contains("No such file"), "{why}");
         fs::write(path("a.pem"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\nnonsense")
@@ -84,6 +108,28 @@ mod tests {
             assert!(why.contains("there is no certificate in"), "{why}");
         }
         assert!(read(&[]).is_err());
+    }
+
+    /// The kept text of a file or folder stands in for one that is gone, and only then.
+    #[test]
+    fn removed_authorities_stay_known() {
+        let certificate = include_str!("../../../../../fixtures/full.test/full.test.crt");
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, all) = (folder.path().join("a.pem"), folder.path().join("all"));
+        fs::create_dir(&all).expect("a folder");
+        for path in [&file, &all.join("0a1b2c3d.0")] {
+            fs::write(path, certificate).expect("a file");
+        }
+        for place in [&file, &all] {
+            let paths = vec![place.display().to_string()];
+            let authorities = Authorities { system: false, paths };
+            let kept = authorities.kept();
+            let count = |kept| read(&authorities, kept).map(|roots| roots.len());
+            assert_eq!(count(&KeptAuthorities::default()), Ok(1));
+            if place.is_dir() { fs::remove_dir_all(place) } else { fs::remove_file(place) }.expect("removed");
+            count(&KeptAuthorities::default()).expect_err("it is gone");
+            assert_eq!(count(&kept), Ok(1), "{}", place.display());
+        }
     }
 
     #[test]
