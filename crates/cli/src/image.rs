@@ -1,19 +1,21 @@
 //! Recognises arguments that name images, and opens images wherever they are.
 
 mod object;
+mod opening;
 mod remote;
 mod starts;
 mod state;
 
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_node::mount_spec::{ImagePlace, ImageSpec};
 use esker_node::mounted::ImageMount;
 use esker_squashfs::digest::Digest;
-use esker_squashfs::{FileImage, Image, ImageTree, OpenError, Options};
+use esker_squashfs::{Image, ImageTree, OpenError, Options};
 
+pub(crate) use self::opening::{mount, unauthenticated};
 pub(crate) use self::starts::brought;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::parse_size;
@@ -21,6 +23,7 @@ use crate::settings::Settings;
 use crate::settings::address;
 use crate::settings::address::split_path;
 use crate::settings::args::RepositoryArgs;
+use crate::settings::cache;
 
 /// Options for reading an image.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -59,8 +62,6 @@ pub(crate) enum ImageLocation {
 pub(crate) struct ImageNamed {
     pub(crate) place: ImageLocation,
     args: ImageArgs,
-    /// The file, if an earlier process opened it. Its name may be that of another file by now.
-    opened: Option<Arc<OwnedFd>>,
 }
 
 /// Authentication of an image's bytes.
@@ -155,23 +156,7 @@ impl ImageNamed {
             return Err(Failure::usage(format!("{text}: --digest is for images on servers"))
                 .hint("`esker image verify --digests LIST --root ROOT` checks a file"));
         }
-        Ok(Some(Self { place, args: args.clone(), opened: None }))
-    }
-
-    /// Returns the image in a file that an earlier process opened.
-    pub(crate) fn taken_over(name: &str, args: &ImageArgs, file: OwnedFd) -> Self {
-        let path = std::fs::canonicalize(name).unwrap_or_else(|_| name.into());
-        Self { place: ImageLocation::File(path), args: args.clone(), opened: Some(Arc::new(file)) }
-    }
-
-    /// Opens the file of the image for a process that takes over; `None` if the image is no file.
-    pub(crate) fn file_to_keep(&self) -> Option<OwnedFd> {
-        match &self.place {
-            ImageLocation::File(path) if self.opened.is_none() => {
-                Some(std::fs::File::open(path).ok()?.into())
-            }
-            _ => None,
-        }
+        Ok(Some(Self { place, args: args.clone() }))
     }
 
     /// Returns the image that an argument names, for a command that takes only images.
@@ -193,19 +178,10 @@ impl ImageNamed {
         }
     }
 
-    /// Returns the last part of its name.
-    pub(crate) fn name(&self) -> String {
-        let whole = self.describe();
-        let whole = whole.split('?').next().unwrap_or(&whole);
-        whole.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("image").to_owned()
-    }
-
     /// Returns the warning about an image without authentication.
     pub(crate) fn warning(&self) -> Option<String> {
         match &self.place {
-            ImageLocation::Url(url) if self.args.digest.is_none() => Some(format!(
-                "{url} is not authenticated: its server, or an attacker on the network, could send other data unnoticed; give its digest (`esker image digest`) with --digest"
-            )),
+            ImageLocation::Url(url) if self.args.digest.is_none() => Some(unauthenticated(url)),
             _ => None,
         }
     }
@@ -215,71 +191,48 @@ impl ImageNamed {
         format!("{:?} {:?}", self.place, self.args)
     }
 
+    /// Resolves the options with which any process can open the image.
+    pub(crate) fn resolve(
+        &self,
+        repository: &RepositoryArgs,
+        settings: &Settings,
+    ) -> Result<ImageSpec, Failure> {
+        let ImageArgs { offset, stripe, digest } = self.args;
+        let place = match &self.place {
+            ImageLocation::File(path) => {
+                let cache = cache::for_recorded_reads(settings, repository).unwrap_or_default();
+                ImagePlace::File { path: path.clone(), cache }
+            }
+            ImageLocation::Url(url) => remote::resolve(url, digest, repository, settings)?,
+            ImageLocation::Object(place, path) => object::resolve(place, path, repository, settings)?,
+        };
+        Ok(ImageSpec { place, offset, stripe, owner: options(settings).owner })
+    }
+
     /// Opens the image as a sequence of bytes.
     pub(crate) fn open(&self, repository: &RepositoryArgs, settings: &Settings) -> Result<Opened, Failure> {
-        let offset = self.args.offset.unwrap_or(0);
-        Ok(match &self.place {
-            ImageLocation::File(path) => Opened { image: Arc::new(self.file(path)?), trust: Trust::File },
-            ImageLocation::Url(url) => {
-                let image = remote::open(url, (self.args.digest, offset), repository, settings)?;
-                let trust = if self.args.digest.is_some() { Trust::Digest } else { Trust::None };
-                Opened { image: Arc::new(image), trust }
-            }
-            ImageLocation::Object(place, path) => {
-                let image = object::open(place, path, offset, (repository, settings))?;
-                Opened { image: Arc::new(image), trust: Trust::Repository }
-            }
-        })
+        opening::open(&mut self.resolve(repository, settings)?, None)
     }
 
     /// Opens the image as a sequence of bytes if it is a local file.
     pub(crate) fn open_file(&self) -> Result<Arc<dyn Image>, Failure> {
         match &self.place {
-            ImageLocation::File(path) => Ok(Arc::new(self.file(path)?)),
+            ImageLocation::File(path) => {
+                let ImageArgs { offset, stripe, .. } = self.args;
+                Ok(Arc::new(opening::file(path, (offset, stripe), None)?))
+            }
             _ => Err(Failure::usage(format!("{} is not a file of this machine", self.describe()))
                 .hint("mount it, and name a folder in it")),
         }
     }
 
-    fn file(&self, path: &Path) -> Result<FileImage, Failure> {
-        let what = format!("can't open {}", path.display());
-        let name = path.display().to_string();
-        let opened =
-            self.opened.as_ref().map(|file| PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())));
-        let path = opened.as_deref().unwrap_or(path);
-        let offset = match self.args.offset {
-            Some(offset) => offset,
-            None => {
-                let found = esker_squashfs::find(path).context(Kind::Failed, what.as_str())?;
-                found.ok_or_else(|| {
-                    Failure::new(Kind::Damaged, format!("{what}: there is no squashfs image in it"))
-                        .hint("if one begins inside, give its position with --offset")
-                })?
-            }
-        };
-        let stripe = usize::try_from(self.args.stripe.unwrap_or(0)).unwrap_or(usize::MAX);
-        Ok(FileImage::open(path, offset).context(Kind::Failed, what)?.with_stripe(stripe).with_name(&name))
-    }
-
-    /// Opens the image for a mount.
+    /// Opens the image for a mount of this process.
     pub(crate) fn mount(
         &self,
         repository: &RepositoryArgs,
         settings: &Settings,
     ) -> Result<ImageMount, Failure> {
-        let Opened { image, trust } = self.open(repository, settings)?;
-        let tree = Arc::new(tree(Arc::clone(&image), &options(settings))?);
-        let told = Arc::clone(&tree);
-        Ok(ImageMount {
-            sequences: self
-                .sequences(&tree, repository, settings)
-                .map(|known| known.with(&brought(&*image, tree.superblock()))),
-            tree,
-            name: self.name(),
-            place: self.describe(),
-            fingerprint: told.fingerprint(),
-            status: Box::new(move || state::of(&told, trust)),
-        })
+        opening::mount(&mut self.resolve(repository, settings)?, None)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -64,11 +64,11 @@ pub enum DaemonError {
 
 /// Starts `command` as a daemon and waits for its report. `arguments` makes the arguments from the number of the
 /// descriptor that [`Reporter::adopt`] wants. `input` is the daemon's standard input: secrets that must not be on a
-/// command line, which all users see.
+/// command line, which all users see. `inherited` stays open under its number.
 pub fn spawn(
     mut command: Command,
     log: &Path,
-    input: Option<&str>,
+    (input, inherited): (Option<&str>, Option<BorrowedFd<'_>>),
     arguments: impl FnOnce(RawFd) -> Vec<std::ffi::OsString>,
 ) -> Result<Report, DaemonError> {
     let output = OpenOptions::new()
@@ -85,6 +85,7 @@ pub fn spawn(
     command.stdout(output.try_clone().map_err(DaemonError::Spawn)?);
     command.stderr(output.try_clone().map_err(DaemonError::Spawn)?);
     sys::inherit(&mut command, writer.as_raw_fd());
+    inherited.iter().for_each(|fd| sys::inherit(&mut command, fd.as_raw_fd()));
     let mut child = command.spawn().map_err(DaemonError::Spawn)?;
     drop(writer);
     if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
@@ -126,6 +127,11 @@ pub fn close_inherited(keep: &[RawFd]) -> io::Result<()> {
     sys::close_inherited(keep)
 }
 
+/// Takes over a descriptor that the starting process passed under this number.
+pub fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
+    sys::adopt(fd)
+}
+
 /// The daemon's end of the pipe.
 #[derive(Debug)]
 pub struct Reporter(File);
@@ -161,7 +167,7 @@ mod tests {
         let log = tempfile::NamedTempFile::new().expect("a file");
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(script);
-        spawn(command, log.path(), None, |fd| vec!["sh".into(), fd.to_string().into()])
+        spawn(command, log.path(), (None, None), |fd| vec!["sh".into(), fd.to_string().into()])
     }
 
     #[test]
@@ -185,7 +191,8 @@ mod tests {
         let log = tempfile::NamedTempFile::new().expect("a file");
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(format!("{READY}; cut -d' ' -f5 /proc/$$/stat"));
-        spawn(command, log.path(), None, |fd| vec!["sh".into(), fd.to_string().into()]).expect("report");
+        spawn(command, log.path(), (None, None), |fd| vec!["sh".into(), fd.to_string().into()])
+            .expect("report");
         // The process writes to the log after its report: wait for the line.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
         let line = loop {

@@ -14,10 +14,10 @@
 mod attributes;
 pub mod control;
 pub mod daemon;
-mod exact_path;
 mod layered_mount;
 pub mod metrics;
 mod mount_error;
+pub mod mount_spec;
 pub mod mounted;
 pub mod mounts;
 pub mod push;

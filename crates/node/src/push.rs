@@ -8,7 +8,7 @@ use esker_format::manifest::Manifest;
 use esker_format::{base64, name::RepositoryName};
 use esker_store::{Proxies, Servers, SseListener, SseOptions, StoreError};
 use esker_view::View;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 /// Timeout for a silent Esker server: three of its heartbeats.
@@ -17,7 +17,7 @@ const SILENCE: Duration = Duration::from_secs(45);
 const SILENCE_OF_NOTIFICATIONS: Duration = Duration::from_secs(7_500);
 
 /// Source of push notifications.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Push {
     /// From the repository's own server, if it is used without a proxy and supports it. Not through proxies: a stream
     /// takes one of their connections for each node.

@@ -32,7 +32,7 @@ const GLANCE: Duration = Duration::from_millis(5);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Mount point.
-    #[serde(with = "crate::exact_path")]
+    #[serde(with = "esker_store::exact_path")]
     pub mountpoint: PathBuf,
     /// Command that has the mount for itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ pub struct Entry {
     /// Source of the mount.
     pub url: String,
     /// The cache directory.
-    #[serde(with = "crate::exact_path")]
+    #[serde(with = "esker_store::exact_path")]
     pub cache: PathBuf,
     /// The daemon's process id.
     pub pid: u32,

@@ -9,22 +9,28 @@ use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_store::{
-    CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, Lower, RealDisk,
-    Servers, Source, StoreError, Stored, connect, make_dirs,
+    CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, KeptAuthorities,
+    Lower, RealDisk, Servers, Source, StoreError, Stored, connect, make_dirs,
 };
+use serde::{Deserialize, Serialize};
 
 /// Servers, keys and cache of a repository.
-#[derive(Clone)]
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RepositoryOptions {
     /// Servers and routes.
+    #[serde(with = "esker_format::serde_text")]
     pub servers: Servers,
     /// Name of the repository.
+    #[serde(with = "esker_format::serde_text")]
     pub name: RepositoryName,
     /// Public keys that may sign the repository.
     pub keys: MasterKeys,
     /// Fingerprints and revisions that are never accepted.
+    #[serde(with = "esker_format::serde_text")]
     pub blacklist: Blacklist,
     /// The cache directory.
+    #[serde(with = "esker_store::exact_path")]
     pub cache: PathBuf,
     /// True if file contents are served uncached.
     pub streaming: bool,
@@ -41,6 +47,9 @@ pub struct RepositoryOptions {
     pub forget_history: bool,
     /// Timeout for a server to begin a reply, in place of the default.
     pub deadline: Option<Duration>,
+    /// Texts of certificate authorities that stand in for files that are gone.
+    #[serde(default, skip_serializing_if = "KeptAuthorities::is_empty")]
+    pub kept_authorities: KeptAuthorities,
 }
 
 /// An open repository.
@@ -63,7 +72,7 @@ const HEADS: &str = "heads";
 impl Repository {
     /// Joins or opens the cache and prepares to fetch the head; sends no request yet.
     pub fn open(options: RepositoryOptions) -> Result<Self, StoreError> {
-        let engine = engine(options.deadline)?;
+        let engine = engine(options.deadline, options.kept_authorities)?;
         let mut servers = options.servers;
         options.deadline.into_iter().for_each(|deadline| servers.within(deadline));
         let url = servers.url().to_owned();
@@ -112,9 +121,11 @@ pub fn sequences(cache: &Path, tree: &str) -> PathBuf {
     cache.join("trails").join(tree)
 }
 
-/// Starts the fetching engine, with a deadline for servers in place of the defaults.
-pub fn engine(deadline: Option<Duration>) -> Result<Engine, StoreError> {
+/// Starts the fetching engine, with a deadline for servers in place of the defaults, and texts of certificate authorities
+/// for files that are gone.
+pub fn engine(deadline: Option<Duration>, kept: KeptAuthorities) -> Result<Engine, StoreError> {
     let mut options = EngineOptions::default();
+    options.http.kept_authorities = Arc::new(kept);
     if let Some(deadline) = deadline {
         options.http.connect = options.http.connect.min(deadline);
         options.http.first_byte = options.http.first_byte.min(deadline);

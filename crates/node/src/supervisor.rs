@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The daemon hands copies of all descriptors that a successor needs to the supervisor, so the kernel sees no end of the
-//! connection when the daemon dies. The supervisor starts a new daemon with the same arguments and hands them on. It does
+//! connection when the daemon dies. The supervisor starts a new daemon and hands them on, with the resolved options of the
+//! mount ([`crate::mount_spec`]); its arguments are those of the mount, for programs that don't know these options yet. It does
 //! nothing else: it opens no file, uses no network and reads no data.
 
 mod link;
@@ -17,5 +18,5 @@ mod upgrade;
 
 pub use link::{Inherited, Supervision};
 pub use process::{DaemonCommand, run};
-pub(crate) use process::{REGISTRATION, UPGRADES};
-pub use upgrade::{UpgradeError, request};
+pub(crate) use process::{REGISTRATION, SPEC, UPGRADES};
+pub use upgrade::{Replacement, UpgradeError, request};

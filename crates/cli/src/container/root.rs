@@ -261,6 +261,7 @@ fn start(log: &Path, line: &[OsString]) -> Result<(), Failure> {
         option: "--keep",
         failed: "can't start a process that keeps the image",
         supervised: false,
+        spec: None,
     };
     let outcome = start_again(&again, log, line);
     // The child has started another and ended: the command must not find an unknown child.

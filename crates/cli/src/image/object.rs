@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use esker_node::mount_spec::{ImagePlace, RepositorySpec};
 use esker_squashfs::Image;
 use esker_threads::waits::{self, WaitTimes};
 use esker_vfs::{Kind as NodeKind, Node, Pending, Progress, Reply, Requester, Tree, Waits};
@@ -12,6 +13,7 @@ use esker_view::Pin;
 use crate::error::Failure;
 use crate::settings::Settings;
 use crate::settings::args::{PlaceArgs, RepositoryArgs};
+use crate::settings::colon::hint_at_colon;
 use crate::trees::browse::Browsed;
 
 /// A file of one revision, which stays the same when newer revisions are published.
@@ -26,15 +28,23 @@ pub(super) struct ObjectImage {
     _browsed: Browsed,
 }
 
-/// Opens the image at a path of a repository.
-pub(super) fn open(
-    place: &str,
+/// Resolves the repository that has the image.
+pub(super) fn resolve(
+    named: &str,
     path: &str,
-    offset: u64,
-    (repository, settings): (&RepositoryArgs, &Settings),
-) -> Result<ObjectImage, Failure> {
-    let place = PlaceArgs::of(format!("{place}:{path}"), repository.clone());
-    let browsed = Browsed::open_at(&place, Some(Pin::Head), settings)?;
+    repository: &RepositoryArgs,
+    settings: &Settings,
+) -> Result<ImagePlace, Failure> {
+    let place = PlaceArgs::of(format!("{named}:{path}"), repository.clone());
+    let spec = Browsed::resolve(&place, Some(Pin::Head), settings);
+    let repository = Box::new(spec.map_err(|failure| hint_at_colon(named, failure))?);
+    Ok(ImagePlace::Object { named: named.to_owned(), repository, path: path.to_owned() })
+}
+
+/// Opens the image at a path of a repository, and keeps the options at the opened revision.
+pub(super) fn open(spec: &mut RepositorySpec, path: &str, offset: u64) -> Result<ObjectImage, Failure> {
+    let browsed = Browsed::open_resolved(spec.options.clone(), spec.view.clone(), path.as_bytes())?;
+    spec.view.pin = Some(Pin::Root(browsed.view().status().root_hash));
     let found = browsed.walk().resolve(browsed.path(), true)?;
     let name = browsed.describe();
     let tree = browsed.tree();

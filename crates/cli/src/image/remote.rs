@@ -3,15 +3,18 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use esker_node::mount_spec::ImagePlace;
 use esker_node::repository::engine;
 use esker_squashfs::Image;
 use esker_squashfs::digest::{BLOCK_SIZE, Digest, DigestList};
 use esker_store::{
-    BlockCache, Cause, Check, FileBlocks, FileVersion, RangeFile, Servers, Source, StoreError, connect,
+    BlockCache, Cause, Check, FileBlocks, FileVersion, KeptAuthorities, RangeFile, Servers, Source,
+    StoreError, connect,
 };
 use esker_threads::waits::{WaitCause, timed};
 
@@ -69,52 +72,80 @@ impl Target {
     }
 }
 
-/// Opens the image at a URL: without a digest after asking its server which version there is, with one by the list of
-/// digests that has it, which is fetched from beside the image unless it is in the cache.
-pub(super) fn open(
+/// Resolves the servers and the cache of the image at a URL.
+pub(super) fn resolve(
     url: &str,
-    (digest, offset): (Option<Digest>, u64),
+    digest: Option<Digest>,
     args: &RepositoryArgs,
     settings: &Settings,
-) -> Result<RemoteImage, Failure> {
+) -> Result<ImagePlace, Failure> {
     let target = Target::parse(url)?;
-    let what = format!("can't open {url}");
-    let failed = |error: StoreError| of_store(&what, &error);
     let mut servers = Servers { redirects: true, ..servers(&target.base, args, &settings.environment)? };
     args.deadline.into_iter().for_each(|deadline| servers.within(deadline));
     let (place, quota) = cache::with_quota(settings, args)?;
-    let engine = engine(args.deadline).map_err(failed)?;
-    let source = connect(&engine, servers).map_err(failed)?;
-    let cache = BlockCache::open(&place.path, quota).map_err(failed)?;
-    let name: Arc<str> = url.into();
-    let path = target.path("");
-    let (file, parts, digests) = match digest {
-        Some(root) => {
-            let parts = cache.of(format!("digest {root}").as_bytes());
-            let list = list(&*source, &target, root, &parts).map_err(failed)?;
-            let whole = FileVersion { len: list.image_len(), version: None };
-            (RangeFile::known(source, &path, name.clone(), whole), parts, Some(Arc::new(list)))
+    let (url, digest) = (url.to_owned(), digest.map(|digest| digest.to_string()));
+    let (cache, deadline, kept) = (place.path, args.deadline, servers.kept_authorities());
+    Ok(ImagePlace::Url { url, servers, digest, known: None, cache, quota, deadline, kept })
+}
+
+/// Resolved options of an image on a web server.
+pub(super) struct Remote<'a> {
+    pub(super) url: &'a str,
+    pub(super) servers: &'a Servers,
+    /// Root digest that authenticates it.
+    pub(super) root: Option<Digest>,
+    pub(super) cache: &'a Path,
+    pub(super) quota: u64,
+    pub(super) deadline: Option<Duration>,
+    /// Texts of certificate authorities that stand in for files that are gone.
+    pub(super) kept: &'a KeptAuthorities,
+}
+
+impl Remote<'_> {
+    /// Opens the image: without a digest at the `known` version or after asking its server which one there is, with one
+    /// by the list of digests that has it, which is fetched from beside the image unless it is in the cache.
+    pub(super) fn open(self, offset: u64, known: &mut Option<FileVersion>) -> Result<RemoteImage, Failure> {
+        let Self { url, servers, root, cache, quota, deadline, kept } = self;
+        let target = Target::parse(url)?;
+        let what = format!("can't open {url}");
+        let failed = |error: StoreError| of_store(&what, &error);
+        let engine = engine(deadline, kept.clone()).map_err(failed)?;
+        let source = connect(&engine, servers.clone()).map_err(failed)?;
+        let cache = BlockCache::open(cache, quota).map_err(failed)?;
+        let name: Arc<str> = url.into();
+        let path = target.path("");
+        let (file, parts, digests) = match root {
+            Some(root) => {
+                let parts = cache.of(format!("digest {root}").as_bytes());
+                let list = list(&*source, &target, root, &parts).map_err(failed)?;
+                let whole = FileVersion { len: list.image_len(), version: None };
+                (RangeFile::known(source, &path, name.clone(), whole), parts, Some(Arc::new(list)))
+            }
+            None => {
+                let file = match known.clone() {
+                    Some(whole) => RangeFile::known(source, &path, name.clone(), whole),
+                    None => RangeFile::open(source, &path, name.clone()).map_err(failed)?,
+                };
+                let FileVersion { len, version } = file.whole();
+                let Some(version) = version else {
+                    return Err(Failure::failed(format!(
+                        "{what}: its server sends neither ETag nor Last-Modified, so that a \
+                         change would go unnoticed"
+                    ))
+                    .hint("give its digest (`esker image digest`) with --digest"));
+                };
+                let parts = cache.of(format!("{url}\n{len}\n{version:?}").as_bytes());
+                *known = Some(file.whole().clone());
+                (file, parts, None)
+            }
+        };
+        if offset > file.whole().len {
+            return Err(Failure::usage(format!("{what}: it has only {} bytes", file.whole().len)));
         }
-        None => {
-            let file = RangeFile::open(source, &path, name.clone()).map_err(failed)?;
-            let FileVersion { len, version } = file.whole();
-            let Some(version) = version else {
-                return Err(Failure::failed(format!(
-                    "{what}: its server sends neither ETag nor Last-Modified, so that a \
-                     change would go unnoticed"
-                ))
-                .hint("give its digest (`esker image digest`) with --digest"));
-            };
-            let parts = cache.of(format!("{url}\n{len}\n{version:?}").as_bytes());
-            (file, parts, None)
-        }
-    };
-    if offset > file.whole().len {
-        return Err(Failure::usage(format!("{what}: it has only {} bytes", file.whole().len)));
+        let block = digests.as_ref().map_or(BLOCK_SIZE, |list| list.block_size()).into();
+        let (flying, landed) = (Mutex::default(), Condvar::new());
+        Ok(RemoteImage { name, file, parts, digests, block, offset, flying, landed })
     }
-    let block = digests.as_ref().map_or(BLOCK_SIZE, |list| list.block_size()).into();
-    let (flying, landed) = (Mutex::default(), Condvar::new());
-    Ok(RemoteImage { name, file, parts, digests, block, offset, flying, landed })
 }
 
 /// Returns the list of digests whose own digest is this.

@@ -1,14 +1,14 @@
 //! Start-up reads of programs in an image: recorded on this node, and stored in the image.
 
+use esker_node::mount_spec::{ImagePlace, ImageSpec};
 use esker_node::repository::sequences;
 use esker_prefetch::SequenceStore;
 use esker_squashfs::layout::Superblock;
 use esker_squashfs::{Image, ImageTree, trailer};
 
-use super::{ImageLocation, ImageNamed};
+use super::ImageNamed;
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
-use crate::settings::cache;
 
 impl ImageNamed {
     /// Returns the reads recorded on this node; `None` for an image on a server, from which only needed bytes should
@@ -19,12 +19,15 @@ impl ImageNamed {
         repository: &RepositoryArgs,
         settings: &Settings,
     ) -> Option<SequenceStore> {
-        let ImageLocation::File(_) = self.place else { return None };
-        let cache = cache::for_recorded_reads(settings, repository);
-        Some(SequenceStore::new(
-            cache.map(|cache| sequences(&cache, &format!("image-{}", tree.fingerprint()))),
-        ))
+        recorded(&self.resolve(repository, settings).ok()?, tree)
     }
+}
+
+/// Returns the reads of an image that are recorded on this node.
+pub(super) fn recorded(spec: &ImageSpec, tree: &ImageTree) -> Option<SequenceStore> {
+    let ImagePlace::File { cache, .. } = &spec.place else { return None };
+    let file = || sequences(cache, &format!("image-{}", tree.fingerprint()));
+    Some(SequenceStore::new((!cache.as_os_str().is_empty()).then(file)))
 }
 
 /// Returns the reads stored in an image: empty if it has none.

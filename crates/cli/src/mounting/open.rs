@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use esker_fuse::{Deadlines, SessionOptions};
-use esker_node::repository::Repository;
+use esker_fuse::SessionOptions;
+use esker_node::mount_spec;
+use esker_node::push::Push;
+use esker_node::repository::{Repository, RepositoryOptions};
 use esker_node::status::seconds;
 use esker_threads::watchdog;
 use esker_vfs::{ErrorKind, Time};
@@ -11,7 +13,6 @@ use esker_view::{Ownership, Pin, View, ViewOptions, ViewStatus};
 
 use crate::error::{Failure, of_store, of_tree};
 use crate::settings::Settings;
-use crate::settings::address::two_revisions;
 use crate::settings::args::{RepositoryArgs, TestingArgs, ViewArgs};
 use crate::settings::repository::ResolvedRepository;
 use crate::trees::entry::time_text;
@@ -21,42 +22,39 @@ pub(crate) fn open(
     resolved: ResolvedRepository,
     view: &ViewOptions,
 ) -> Result<(Repository, Arc<View>), Failure> {
-    let what = format!("can't open {} at {}", resolved.address.name, resolved.address.url);
-    let (folder, mut view) = (resolved.options.cache.clone(), view.clone());
-    if let Some(tag) = &resolved.tag {
-        if view.pin.is_some() {
-            return Err(two_revisions(&format!("{}@{tag}", resolved.address.name)));
-        }
-        view.pin = Some(Pin::Tag(tag.clone()));
-    }
-    watchdog::unless_disk_hangs(&folder, move || open_on_its_disk(resolved, &what, &view)).unwrap_or_else(
-        |error| {
-            let failure = Failure::failed(format!("can't open the cache: {error}"));
-            Err(failure.hint("check the disk, or name another folder with --cache DIR"))
-        },
-    )
+    let spec = resolved.into_spec(view, Push::Off)?;
+    open_resolved(spec.options, spec.view)
+}
+
+/// Opens a repository from its resolved options.
+pub(crate) fn open_resolved(
+    options: RepositoryOptions,
+    view: ViewOptions,
+) -> Result<(Repository, Arc<View>), Failure> {
+    let folder = options.cache.clone();
+    watchdog::unless_disk_hangs(&folder, move || open_on_its_disk(options, view)).unwrap_or_else(|error| {
+        let failure = Failure::failed(format!("can't open the cache: {error}"));
+        Err(failure.hint("check the disk, or name another folder with --cache DIR"))
+    })
 }
 
 fn open_on_its_disk(
-    resolved: ResolvedRepository,
-    what: &str,
-    view: &ViewOptions,
+    options: RepositoryOptions,
+    view: ViewOptions,
 ) -> Result<(Repository, Arc<View>), Failure> {
-    let streaming = resolved.options.streaming;
-    let repository = Repository::open(resolved.options).map_err(|error| of_store(what, &error))?;
-    let mut view = resolved.configured.applied_to(view);
-    // Without a cache, prefetching is useless.
-    view.prefetch &= !streaming;
-    let options = ViewOptions { sequences: Some(repository.sequences()), ..view.clone() };
-    match View::open(repository.store.clone(), repository.heads.clone(), options) {
+    let url = options.servers.url().to_owned();
+    let what = format!("can't open {} at {url}", options.name);
+    let repository = Repository::open(options).map_err(|error| of_store(&what, &error))?;
+    let pin = view.pin.clone();
+    let view = ViewOptions { sequences: Some(repository.sequences()), ..view };
+    match View::open(repository.store.clone(), repository.heads.clone(), view) {
         Ok(view) => Ok((repository, view)),
         Err(error) => {
             repository.close();
-            let failure = of_tree(what, &error);
+            let failure = of_tree(&what, &error);
             let unnamed =
-                error.kind == ErrorKind::NotFound && matches!(view.pin, Some(Pin::Tag(_) | Pin::Date(_)));
-            let list =
-                format!("`esker revision --list {}` lists the revisions with names", resolved.address.url);
+                error.kind == ErrorKind::NotFound && matches!(pin, Some(Pin::Tag(_) | Pin::Date(_)));
+            let list = format!("`esker revision --list {url}` lists the revisions with names");
             Err(if unnamed { failure.hint(list) } else { failure })
         }
     }
@@ -82,13 +80,8 @@ pub(crate) fn view_options(settings: &Settings) -> ViewOptions {
 
 /// Returns the options of a session.
 pub(crate) fn session_options(args: &RepositoryArgs, testing: Option<&TestingArgs>) -> SessionOptions {
-    let mut deadlines = Deadlines::default();
-    if let Some(deadline) = args.deadline {
-        deadlines =
-            Deadlines { lookup: deadline, attributes: deadline, list: deadline, read: deadline, ..deadlines };
-    }
     let kernel = testing.and_then(|testing| testing.kernel).unwrap_or_default();
-    SessionOptions { kernel, deadlines, ..SessionOptions::default() }
+    mount_spec::session(kernel, args.deadline)
 }
 
 /// Returns the warning of a view that uses an old head because no server replies.

@@ -18,7 +18,7 @@ use esker_view::{View, ViewOptions};
 use crate::commands::replay;
 use crate::error::{Failure, Kind, chain, warn};
 use crate::mounting::failures;
-use crate::mounting::open::{offline_warning, open};
+use crate::mounting::open::{offline_warning, open_resolved};
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 use crate::settings::repository::ResolvedRepository;
@@ -122,12 +122,14 @@ impl MountedRun<'_> {
 
     /// Opens a repository, and returns it with its mount point.
     fn open(&self, ToMount { checked, push }: ToMount) -> Result<(Opened, Point), Failure> {
-        let session = checked.configured.session(self.session.clone());
+        let spec = checked.into_spec(&self.view, push)?;
+        let session = spec.session(self.session.clone());
         // An overlay would send requests as the mounting user, whichever user reads.
         let overlay = self.overlay && session.xattr_guard.is_none();
-        let path = PathBuf::from("/cvmfs").join(&checked.address.name);
-        let source = checked.address.url.clone();
-        let (repository, view) = open(checked, &self.view)?;
+        let path = PathBuf::from("/cvmfs").join(spec.options.name.as_str());
+        let source = spec.options.servers.url().to_owned();
+        let push = spec.push;
+        let (repository, view) = open_resolved(spec.options, spec.view)?;
         let writable = self.writable.clone();
         let point = Point { path: path.clone(), source, overlay: overlay.then(|| trusted(&view)), writable };
         warn(offline_warning(&view.status()).as_deref());

@@ -1,6 +1,7 @@
 //! Starts this program again with its own command line, as a background process.
 
 use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -20,18 +21,23 @@ pub(crate) struct Again<'a> {
     pub(crate) failed: &'static str,
     /// True to start it below a supervisor, which starts it again when it ends too early.
     pub(crate) supervised: bool,
+    /// Resolved options of a mount, as a memory file.
+    pub(crate) spec: Option<&'a OwnedFd>,
 }
 
 /// Subcommand of the supervisor. The program recognizes it before it parses the command line, so that the process stays small.
 pub(crate) const SUPERVISE: &str = "supervise-mount";
 
-/// Runs as a supervisor; `arguments` are the descriptor for the report, the daemon's name, and its arguments.
+/// Runs as a supervisor; `arguments` are the descriptors for the report and of the mount's options, the daemon's name, and
+/// its arguments.
 pub(crate) fn supervise(arguments: &[OsString]) -> ExitCode {
     let number = |text: &OsString| text.to_str().and_then(|text| text.parse().ok());
     match arguments {
-        [report, name, arguments @ ..] if number(report).is_some() => {
+        [report, spec, name, arguments @ ..]
+            if let (Some(report), Some(spec)) = (number(report), number(spec)) =>
+        {
             let command = DaemonCommand { name: name.clone(), arguments: arguments.to_vec() };
-            supervisor::run(number(report).unwrap_or(-1), command)
+            supervisor::run(report, spec, command)
         }
         _ => Failure::usage(format!("{SUPERVISE} is called by `esker mount`")).report(),
     }
@@ -47,15 +53,18 @@ pub(crate) fn start_again(
     let mut command = Command::new("/proc/self/exe");
     command.arg0(again.name);
     let (line, proxies) = without_passwords_in(line);
-    let report = daemon::spawn(command, log, proxies.as_deref(), |fd| {
+    let spec = again.spec.map(AsFd::as_fd);
+    let report = daemon::spawn(command, log, (proxies.as_deref(), spec), |fd| {
         let mut given = line.into_iter();
         let subcommand = given.next();
         let from_input = proxies.as_ref().map(|_| "--proxy-from-input".into());
-        if again.supervised {
-            let supervisor = [SUPERVISE.into(), fd.to_string().into(), again.name.into()];
-            return supervisor.into_iter().chain(subcommand).chain(from_input).chain(given).collect();
+        if let (true, Some(spec)) = (again.supervised, spec) {
+            let numbers = [fd, spec.as_raw_fd()].map(|fd| fd.to_string().into());
+            let supervisor = std::iter::once(SUPERVISE.into()).chain(numbers).chain([again.name.into()]);
+            return supervisor.chain(subcommand).chain(from_input).chain(given).collect();
         }
-        let hidden = [format!("{}={fd}", again.option).into()];
+        let spec = spec.map(|spec| format!("--spec={}", spec.as_raw_fd()).into());
+        let hidden = std::iter::once(format!("{}={fd}", again.option).into()).chain(spec);
         subcommand.into_iter().chain(hidden).chain(from_input).chain(given).collect()
     });
     match report.context(Kind::Failed, again.failed)? {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use esker_cache_share::memory;
 use esker_config::SyslogTarget;
 use esker_confine::{Confinement, Policy, Prepared, Role};
+use esker_node::mount_spec::{MountSpec, RepositorySpec};
 use esker_node::runtime::RuntimeDir;
 use esker_store::{LowerForm, RealDisk, make_dirs};
 use esker_threads::{unconfined, watchdog};
@@ -12,9 +13,7 @@ use rustix::thread::CapabilitySet;
 
 use super::privileges;
 use crate::error::{Failure, warn};
-use crate::settings::Settings;
 use crate::settings::environment::Environment;
-use crate::settings::repository::ResolvedRepository;
 
 /// Environment variable that switches the confinement off, to find out whether it causes a failure.
 pub(crate) const SWITCH: &str = "ESKER_CONFINE";
@@ -65,19 +64,15 @@ pub(crate) fn start_unconfined() {
 
 /// Restricts the process that serves a mount, all but the thread for mounting. `cache` is the folder of its cache, if it
 /// has one.
-pub(crate) fn confine_mount(
-    policy: Policy,
-    cache: Option<PathBuf>,
-    settings: &Settings,
-) -> Result<(), Failure> {
-    if !is_wanted(&settings.environment) {
-        enforce(|| policy.prepare(), &settings.environment);
+pub(crate) fn confine_mount(policy: Policy, cache: Option<PathBuf>, spec: &MountSpec) -> Result<(), Failure> {
+    if !spec.confined {
+        Confinement::off(format!("{SWITCH}=off"));
         tell();
         return Ok(());
     }
-    let watched = cache.clone().unwrap_or_else(|| settings.runtime.clone());
+    let watched = cache.clone().unwrap_or_else(|| spec.runtime.clone());
     // A mount in the foreground is the first to make it; its registration reports the failure.
-    let _ = RuntimeDir::open(&settings.runtime);
+    let _ = RuntimeDir::open(&spec.runtime);
     // A disk that doesn't answer is reported, as when the cache is opened.
     let prepared = watchdog::unless_disk_hangs(&watched, move || with_cache(policy, cache).prepare());
     let prepared = prepared.map_err(|error| {
@@ -86,7 +81,7 @@ pub(crate) fn confine_mount(
     })?;
     // The filter refuses further changes of capabilities.
     privileges::narrow_thread(OF_A_SERVING_THREAD);
-    enforce(move || prepared, &settings.environment);
+    prepared.enforce();
     tell();
     Ok(())
 }
@@ -107,17 +102,17 @@ pub(crate) fn confine_replayer(mountpoint: &Path) {
 }
 
 /// Returns the policy of a repository's mount, without its cache.
-pub(crate) fn of_repository(resolved: &ResolvedRepository, settings: &Settings) -> Policy {
-    let mut policy = Policy::new(Role::Mount).write(&settings.runtime);
-    for lower in &resolved.options.lower {
+pub(crate) fn of_repository(repository: &RepositorySpec, runtime: &Path) -> Policy {
+    let mut policy = Policy::new(Role::Mount).write(runtime);
+    for lower in &repository.options.lower {
         policy = match lower.form {
             LowerForm::Alien => policy.write(&lower.folder),
             _ => policy,
         };
     }
-    let socket = resolved.configured.talk.as_ref().map(|talk| talk.socket.as_path());
+    let socket = repository.talk.as_ref().map(|talk| talk.socket.as_path());
     // A log that grows too long is renamed, which needs its folder.
-    let log = resolved.configured.syslog.as_ref().and_then(|syslog| match &syslog.to {
+    let log = repository.syslog.as_ref().and_then(|syslog| match &syslog.to {
         SyslogTarget::File(file) => Some(file.as_path()),
         SyslogTarget::Socket(_) => None,
     });

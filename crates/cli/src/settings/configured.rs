@@ -1,12 +1,12 @@
 //! Settings of a mount that only the configuration has, beside servers, keys and cache.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use esker_config::{ParameterError, Parameters, Root, SyslogOptions, TalkOptions, Telemetry, Tuning};
-use esker_fuse::{SessionOptions, XattrGuard};
+use esker_node::mount_spec::RepositorySpec;
 use esker_node::push::Push;
+use esker_node::repository::RepositoryOptions;
 use esker_view::{IdMap, Ownership, Pin, Protected, ViewOptions, Visibility};
 
 use super::configuration::of_parameter;
@@ -26,14 +26,10 @@ pub(crate) struct Configured {
     enforce_acls: bool,
     variables: BTreeMap<String, String>,
     push: Option<Push>,
-    /// Settings of the mount's process.
-    pub(crate) tuning: Tuning,
-    /// Syslog settings, if the log goes there too.
-    pub(crate) syslog: Option<SyslogOptions>,
-    /// Destination of its counters.
-    pub(crate) telemetry: Option<Telemetry>,
-    /// Socket for `cvmfs_talk`.
-    pub(crate) talk: Option<TalkOptions>,
+    tuning: Tuning,
+    syslog: Option<SyslogOptions>,
+    telemetry: Option<Telemetry>,
+    talk: Option<TalkOptions>,
 }
 
 impl Configured {
@@ -64,20 +60,20 @@ impl Configured {
         said.or(self.push.as_ref()).cloned().unwrap_or_default()
     }
 
-    /// Applies the configuration to the options of a session.
-    pub(crate) fn session(&self, session: SessionOptions) -> SessionOptions {
-        SessionOptions { xattr_guard: self.xattr_guard(), enforce_acls: self.enforce_acls, ..session }
-    }
-
-    /// Returns the guard of attributes; `None` if all users may read all of them.
-    fn xattr_guard(&self) -> Option<XattrGuard> {
-        let protected = self.protected.clone();
-        (!protected.names.is_empty())
-            .then(|| Arc::new(move |name: &[u8], group: u32| protected.may_ask(name, group)) as XattrGuard)
+    /// Returns the options of a mount, with the configuration applied to those of the view.
+    pub(super) fn into_spec(
+        self,
+        options: RepositoryOptions,
+        view: &ViewOptions,
+        push: Push,
+    ) -> RepositorySpec {
+        let view = self.applied_to(view);
+        let Self { protected, enforce_acls, tuning, syslog, telemetry, talk, .. } = self;
+        RepositorySpec { options, view, protected, enforce_acls, push, tuning, syslog, telemetry, talk }
     }
 
     /// Applies the configuration to the options of a view, unless the command line sets them.
-    pub(crate) fn applied_to(&self, view: &ViewOptions) -> ViewOptions {
+    fn applied_to(&self, view: &ViewOptions) -> ViewOptions {
         let mut view = view.clone();
         view.pin = view.pin.or_else(|| self.pin.clone());
         view.ttl_max = view.ttl_max.or(self.ttl_max);

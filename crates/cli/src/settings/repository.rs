@@ -13,11 +13,13 @@ use esker_cache_share::memory::is_memory;
 use esker_config::{Origin, Parameters, Problem, ProblemKind, Root, Severity};
 use esker_format::blacklist::Blacklist;
 use esker_format::name::RepositoryName;
+use esker_node::mount_spec::RepositorySpec;
 use esker_node::push::Push;
 use esker_node::repository::RepositoryOptions;
 use esker_store::Servers;
+use esker_view::{Pin, ViewOptions};
 
-use super::address::{Address, is_name, split_tag};
+use super::address::{Address, is_name, split_tag, two_revisions};
 use super::args::RepositoryArgs;
 use super::configuration::{full_name, load, of_parameter, without_files};
 use super::configured::Configured;
@@ -33,9 +35,9 @@ const BLACKLIST: &str = "/etc/cvmfs/blacklist";
 pub(crate) struct ResolvedRepository {
     pub(crate) address: Address,
     pub(crate) options: RepositoryOptions,
-    pub(crate) configured: Configured,
+    configured: Configured,
     /// Tag of the revision, if the repository was named with one.
-    pub(crate) tag: Option<String>,
+    tag: Option<String>,
 }
 
 /// Settings that a URL and a configured name find in different ways, and the parameters for the others.
@@ -113,6 +115,7 @@ impl ResolvedRepository {
         let broker = args.broker().filter(|_| args.names_broker() || !has_own_cache);
         let address = Address { url: servers.url().to_owned(), name: name.to_string() };
         let options = RepositoryOptions {
+            kept_authorities: servers.kept_authorities(),
             servers,
             name,
             keys,
@@ -127,6 +130,21 @@ impl ResolvedRepository {
             deadline: args.deadline,
         };
         Ok(Self { address, options, configured, tag })
+    }
+
+    /// Returns the options of a mount of this repository.
+    pub(crate) fn into_spec(self, view: &ViewOptions, push: Push) -> Result<RepositorySpec, Failure> {
+        let Self { address, options, configured, tag } = self;
+        let mut view = view.clone();
+        if let Some(tag) = tag {
+            if view.pin.is_some() {
+                return Err(two_revisions(&format!("{}@{tag}", address.name)));
+            }
+            view.pin = Some(Pin::Tag(tag));
+        }
+        // Without a cache, prefetching is useless.
+        view.prefetch &= !options.streaming;
+        Ok(configured.into_spec(options, &view, push))
     }
 
     /// Returns the source of push notifications.

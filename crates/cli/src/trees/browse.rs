@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use esker_node::repository::Repository;
+use esker_node::mount_spec::RepositorySpec;
+use esker_node::push::Push;
+use esker_node::repository::{Repository, RepositoryOptions};
 use esker_store::ObjectStore;
 use esker_vfs::Tree;
 use esker_view::{Pin, View, ViewOptions};
 
 use crate::error::Failure;
-use crate::mounting::open::{open, view_options};
+use crate::mounting::open::{open_resolved, view_options};
 use crate::output::lossy;
 use crate::publisher::readable;
 use crate::settings::address::is_name;
@@ -37,18 +39,36 @@ impl Browsed {
     /// Opens a repository or mount at this revision, or at the newest one.
     pub(crate) fn open_at(place: &PlaceArgs, pin: Option<Pin>, settings: &Settings) -> Result<Self, Failure> {
         let Located { repository: named, path, .. } = place.locate()?;
+        let opened = Self::resolve(place, pin, settings)
+            .and_then(|spec| Self::open_resolved(spec.options, spec.view, path));
+        opened.map_err(|failure| hint_at_colon(named, failure))
+    }
+
+    /// Resolves the options of a repository or mount at this revision, or at the newest one.
+    pub(crate) fn resolve(
+        place: &PlaceArgs,
+        pin: Option<Pin>,
+        settings: &Settings,
+    ) -> Result<RepositorySpec, Failure> {
+        let named = place.locate()?.repository;
         // What is published, and not what this user's environment makes of it.
         let options = ViewOptions { pin, raw_targets: true, ..view_options(settings) };
         let checked = match published_here(place, named, settings)? {
-            Some(checked) => Ok(checked),
-            None => ResolvedRepository::new(named, &place.repository, settings),
+            Some(checked) => checked,
+            None => ResolvedRepository::new(named, &place.repository, settings)?,
         };
-        let opened = checked.and_then(|checked| {
-            let name = checked.address.name.clone();
-            let (repository, view) = open(checked, &options)?;
-            Ok(Self { repository, view, name, path: path.to_owned() })
-        });
-        opened.map_err(|failure| hint_at_colon(named, failure))
+        checked.into_spec(&options, Push::Off)
+    }
+
+    /// Opens a repository from its resolved options.
+    pub(crate) fn open_resolved(
+        options: RepositoryOptions,
+        view: ViewOptions,
+        path: &[u8],
+    ) -> Result<Self, Failure> {
+        let name = options.name.to_string();
+        let (repository, view) = open_resolved(options, view)?;
+        Ok(Self { repository, view, name, path: path.to_owned() })
     }
 
     pub(crate) fn walk(&self) -> Walk<'_> {

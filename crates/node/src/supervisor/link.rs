@@ -26,7 +26,7 @@ pub struct Inherited {
     /// Layout of the memory file.
     pub layout: u32,
     /// Mount point, resolved: asking for it would be a request to the mount itself.
-    #[serde(with = "crate::exact_path")]
+    #[serde(with = "esker_store::exact_path")]
     pub mountpoint: std::path::PathBuf,
     /// File system through which the mount is presented.
     pub presentation: Presentation,
@@ -111,6 +111,12 @@ impl Supervision {
     /// Reports that the mount is served. A supervisor that was killed is no reason to end.
     pub(crate) fn serving(&self) {
         let _ = messages::send(&self.socket, Kind::Serving, b"", None);
+    }
+
+    /// Reports why this daemon can't serve the mount.
+    pub fn failed(&self, why: &str) {
+        let len = why.floor_char_boundary(messages::TEXT_MAX);
+        let _ = messages::send(&self.socket, Kind::Failed, &why.as_bytes()[..len], None);
     }
 
     /// Reports that the mount is gone, so that no other daemon is started.

@@ -12,6 +12,8 @@ use rustix::net::{
 
 /// Maximum length of a message in bytes.
 const MESSAGE_MAX: usize = 16 << 10;
+/// Maximum length of a text for users in bytes.
+pub(super) const TEXT_MAX: usize = 4 << 10;
 
 /// Kind of a message, its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +27,26 @@ pub(super) enum Kind {
     Complete = b'c',
     /// The daemon serves the mount.
     Serving = b'r',
+    /// The daemon can't serve the mount, for the reason in the text.
+    Failed = b'f',
     /// The mount is gone.
     Ended = b'e',
     /// The daemon has to leave the mount to a successor.
     Retire = b't',
+    /// Changed options of the mount in the descriptor, which a successor has to use.
+    Options = b'o',
 }
 
-const KINDS: [Kind; 6] = [Kind::Keep, Kind::State, Kind::Complete, Kind::Serving, Kind::Ended, Kind::Retire];
+const KINDS: [Kind; 8] = [
+    Kind::Keep,
+    Kind::State,
+    Kind::Complete,
+    Kind::Serving,
+    Kind::Failed,
+    Kind::Ended,
+    Kind::Retire,
+    Kind::Options,
+];
 
 /// A received message.
 #[derive(Debug)]
@@ -76,6 +91,16 @@ pub(super) fn send(
 
 /// Receives the next message; `None` if the other process has ended.
 pub(super) fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
+    let (bytes, descriptor) = receive_bytes(socket)?;
+    let Some((first, text)) = bytes.split_first() else { return Ok(None) };
+    let kind = KINDS.into_iter().find(|kind| *kind as u8 == *first);
+    let kind =
+        kind.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a message of another version"))?;
+    Ok(Some(Message { kind, text: text.to_vec(), descriptor }))
+}
+
+/// Receives the bytes of the next message, none at the end, and its descriptor.
+pub(super) fn receive_bytes(socket: impl AsFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
     let mut bytes = vec![0; MESSAGE_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -83,7 +108,7 @@ pub(super) fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
         match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
             Ok(received) => break received.bytes,
             Err(Errno::INTR) => {}
-            Err(Errno::CONNRESET) => return Ok(None),
+            Err(Errno::CONNRESET) => break 0,
             Err(error) => return Err(error.into()),
         }
     };
@@ -91,11 +116,8 @@ pub(super) fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
     });
-    let Some((first, text)) = bytes.get(..len).and_then(<[u8]>::split_first) else { return Ok(None) };
-    let kind = KINDS.into_iter().find(|kind| *kind as u8 == *first);
-    let kind =
-        kind.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a message of another version"))?;
-    Ok(Some(Message { kind, text: text.to_vec(), descriptor }))
+    bytes.truncate(len);
+    Ok((bytes, descriptor))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::messages::{self, Kind, Message};
-use super::upgrade::{self, Upgrade};
+use super::upgrade::{self, Replacement, Upgrade};
 use crate::sys;
 
 /// Name of the socket that `esker upgrade` talks to, among the kept descriptors.
@@ -22,6 +22,12 @@ pub(crate) const UPGRADES: &str = "upgrades";
 
 /// Name of the registry's lock.
 pub(crate) const REGISTRATION: &str = "registration";
+
+/// Name of the mount's options.
+pub(crate) const SPEC: &str = "spec";
+
+/// Exit code of a daemon that can't go on with what it was given: trying again doesn't help.
+const UNUSABLE: i32 = 2;
 
 /// Time limit for a daemon to serve the mount. It may have to wait for servers.
 const START_WITHIN: Duration = Duration::from_secs(120);
@@ -54,15 +60,34 @@ struct Daemon {
     started: Instant,
     serving: Option<Instant>,
     retire_until: Option<Instant>,
+    reason: Option<String>,
+}
+
+/// End of a daemon.
+struct DaemonEnd {
+    status: ExitStatus,
+    /// True if it has left the mount to a successor.
+    retired: bool,
+    /// Reason that it gave.
+    reason: Option<String>,
+}
+
+impl DaemonEnd {
+    /// Returns the reason that it gave, or its status.
+    fn reason(&self) -> String {
+        self.reason.clone().unwrap_or_else(|| self.status.to_string())
+    }
 }
 
 struct Supervisor {
     command: DaemonCommand,
     /// Program of the daemon, open, so that it stays the same when the file is replaced.
     program: File,
-    /// Passwords of proxies, which must not be on a command line.
+    /// Passwords of proxies, which must not be on a command line. Only programs that don't read the options need them.
     input: Vec<u8>,
     folder: Option<PathBuf>,
+    /// Options of the mount.
+    spec: OwnedFd,
     kept: Vec<(String, OwnedFd)>,
     state: Vec<u8>,
     failures: u32,
@@ -72,11 +97,11 @@ struct Supervisor {
 }
 
 /// Supervises the daemon of one mount until the mount is gone. `report` is the descriptor on which the first daemon
-/// reports to the process that mounts.
-pub fn run(report: RawFd, command: DaemonCommand) -> ExitCode {
+/// reports to the process that mounts, `spec` the memory file with the mount's options.
+pub fn run(report: RawFd, spec: RawFd, command: DaemonCommand) -> ExitCode {
     // At most 15 bytes.
     let _ = rustix::thread::set_name(c"esker-superviso");
-    match begin(report, command) {
+    match begin(report, spec, command) {
         Ok(status) => match (status.code(), status.signal()) {
             (Some(code), _) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
             (None, signal) => ExitCode::from(u8::try_from(128 + signal.unwrap_or(0)).unwrap_or(1)),
@@ -88,9 +113,9 @@ pub fn run(report: RawFd, command: DaemonCommand) -> ExitCode {
     }
 }
 
-fn begin(report: RawFd, command: DaemonCommand) -> io::Result<ExitStatus> {
-    let report = sys::adopt(report)?;
-    sys::close_inherited(&[report.as_raw_fd()])?;
+fn begin(report: RawFd, spec: RawFd, command: DaemonCommand) -> io::Result<ExitStatus> {
+    let (report, spec) = (sys::adopt(report)?, sys::adopt(spec)?);
+    sys::close_inherited(&[report.as_raw_fd(), spec.as_raw_fd()])?;
     let mut input = Vec::new();
     io::stdin().read_to_end(&mut input)?;
     let mut supervisor = Supervisor {
@@ -98,6 +123,7 @@ fn begin(report: RawFd, command: DaemonCommand) -> io::Result<ExitStatus> {
         program: File::open("/proc/self/exe")?,
         input,
         folder: env::current_dir().ok(),
+        spec,
         kept: Vec::new(),
         state: Vec::new(),
         failures: 0,
@@ -121,11 +147,11 @@ impl Supervisor {
         loop {
             let started = self.start(report.take()).and_then(|daemon| self.accompany(daemon));
             match started {
-                Ok((status, _)) if self.has_ended || !self.has_served => return Ok(status),
-                Ok((status, true)) => self.replace(status),
-                Ok((status, false)) => self.note_failure(&status.to_string()),
+                Ok(end) if self.has_ended || !self.has_served => return Ok(end.status),
+                Ok(end) if end.retired && self.replace() => {}
+                Ok(end) => self.note_failure(&end.reason(), end.status.code() == Some(UNUSABLE)),
                 Err(error) if !self.has_served => return Err(error),
-                Err(error) => self.note_failure(&error.to_string()),
+                Err(error) => self.note_failure(&error.to_string(), false),
             }
             if self.failures > FAILURES_MAX {
                 say("the mount is given up; its programs get errors until it is unmounted and mounted again");
@@ -138,28 +164,47 @@ impl Supervisor {
         }
     }
 
-    /// Makes the next daemon one of the new program, if the one before has left the mount for that.
-    fn replace(&mut self, status: ExitStatus) {
-        if let Some(upgrade) = &mut self.upgrade
-            && let Some(program) = upgrade.next.take()
-        {
-            upgrade.previous = Some(std::mem::replace(&mut self.program, program));
-            return;
+    /// Makes the next daemon one of the new program or options; false without one.
+    fn replace(&mut self) -> bool {
+        let Some(mut upgrade) = self.upgrade.take() else { return false };
+        let next = upgrade.next.take();
+        let is_new = next.is_some();
+        if let Some(next) = next {
+            upgrade.previous = Some(self.put(next));
         }
-        self.note_failure(&status.to_string());
+        self.upgrade = Some(upgrade);
+        is_new
     }
 
-    fn note_failure(&mut self, why: &str) {
+    /// Uses a program or options for the next daemon; returns those of the one before.
+    fn put(&mut self, replacement: Replacement) -> Replacement {
+        match replacement {
+            Replacement::Program(program) => {
+                Replacement::Program(std::mem::replace(&mut self.program, program.into()).into())
+            }
+            Replacement::Options(spec) => Replacement::Options(std::mem::replace(&mut self.spec, spec)),
+        }
+    }
+
+    /// Decides what follows a daemon that has failed: the program before, if it was one of a new program, or another try.
+    fn note_failure(&mut self, why: &str, is_unusable: bool) {
         if let Some(mut upgrade) = self.upgrade.take_if(|upgrade| upgrade.previous.is_some()) {
-            self.program = upgrade.previous.take().unwrap_or_else(|| unreachable!("checked"));
-            say(&format!("the new program ended before it was proven ({why}); the one before goes on"));
-            upgrade.answer(&format!(
-                "failed the new program ended before it was proven ({why}); the one before goes on"
-            ));
+            let previous = upgrade.previous.take().unwrap_or_else(|| unreachable!("checked"));
+            let failed = format!("{} ended before it was proven ({why})", previous.describe());
+            say(&format!("{failed}; the one before takes over"));
+            self.put(previous);
+            upgrade.failed = Some(failed);
+            self.upgrade = Some(upgrade);
             return;
         }
-        self.failures += 1;
-        say(&format!("the daemon ended ({why}); another one takes over"));
+        // What can't pass by itself isn't tried again: the programs that wait get errors, and can be started anew.
+        self.failures = if is_unusable { FAILURES_MAX + 1 } else { self.failures + 1 };
+        let next = if self.failures > FAILURES_MAX { "no other can go on" } else { "another one takes over" };
+        say(&format!("the daemon ended ({why}); {next}"));
+        if let Some(upgrade) = self.upgrade.take_if(|upgrade| upgrade.failed.is_some()) {
+            let failed = upgrade.failed.clone().unwrap_or_default();
+            upgrade.answer(&format!("lost {failed}, and the one before ended, too ({why}); {next}"));
+        }
     }
 
     fn start(&self, report: Option<OwnedFd>) -> io::Result<Daemon> {
@@ -186,13 +231,15 @@ impl Supervisor {
             // A daemon that ended says why elsewhere.
             let _ = stdin.write_all(&self.input);
         }
-        let daemon = Daemon { child, socket, started: Instant::now(), serving: None, retire_until: None };
+        let (serving, retire_until, reason) = (None, None, None);
+        let daemon = Daemon { child, socket, started: Instant::now(), serving, retire_until, reason };
         // The thread that waits for messages of a daemon notices its end.
         let _ = self.hand_over(&daemon.socket);
         Ok(daemon)
     }
 
     fn hand_over(&self, socket: &OwnedFd) -> io::Result<()> {
+        messages::send(socket, Kind::Keep, SPEC.as_bytes(), Some(self.spec.as_fd()))?;
         for (name, descriptor) in &self.kept {
             messages::send(socket, Kind::Keep, name.as_bytes(), Some(descriptor.as_fd()))?;
         }
@@ -202,8 +249,8 @@ impl Supervisor {
         messages::send(socket, Kind::Complete, b"", None)
     }
 
-    /// Serves a daemon until it ends. Returns its status, and whether it has left the mount to a successor.
-    fn accompany(&mut self, mut daemon: Daemon) -> io::Result<(ExitStatus, bool)> {
+    /// Serves a daemon until it ends.
+    fn accompany(&mut self, mut daemon: Daemon) -> io::Result<DaemonEnd> {
         let watched = loop {
             match self.step(&mut daemon) {
                 Ok(true) => {}
@@ -223,7 +270,7 @@ impl Supervisor {
         if daemon.serving.is_some_and(|since| was_killed || since.elapsed() >= PROVEN_AFTER) {
             self.failures = 0;
         }
-        Ok((status, daemon.retire_until.is_some()))
+        Ok(DaemonEnd { status, retired: daemon.retire_until.is_some(), reason: daemon.reason })
     }
 
     /// Waits for one event; returns false once the daemon has ended.
@@ -303,23 +350,38 @@ impl Supervisor {
             upgrade::accept(client)
         });
         if let Some(upgrade) = accepted {
-            daemon.retire_until = Some(Instant::now() + RETIRE_WITHIN);
-            self.upgrade = Some(upgrade);
-            let _ = messages::send(&daemon.socket, Kind::Retire, b"", None);
+            self.begin_upgrade(daemon, upgrade);
         }
+    }
+
+    fn begin_upgrade(&mut self, daemon: &mut Daemon, upgrade: Upgrade) {
+        daemon.retire_until = Some(Instant::now() + RETIRE_WITHIN);
+        self.upgrade = Some(upgrade);
+        let _ = messages::send(&daemon.socket, Kind::Retire, b"", None);
     }
 
     fn heed(&mut self, daemon: &mut Daemon, message: Message) {
         match (message.kind, message.descriptor) {
+            (Kind::Keep, Some(descriptor)) if message.text == SPEC.as_bytes() => self.spec = descriptor,
+            (Kind::Options, Some(options)) if self.upgrade.is_none() && daemon.retire_until.is_none() => {
+                self.begin_upgrade(daemon, Upgrade::new(None, Replacement::Options(options)));
+            }
             (Kind::Keep, Some(descriptor)) => {
                 let name = String::from_utf8_lossy(&message.text).into_owned();
                 self.kept.retain(|(known, _)| *known != name);
                 self.kept.push((name, descriptor));
             }
             (Kind::State, _) => self.state = message.text,
+            (Kind::Failed, _) => {
+                daemon.reason = Some(String::from_utf8_lossy(&message.text).into_owned());
+            }
             (Kind::Serving, _) => {
                 daemon.serving = Some(Instant::now());
                 self.has_served = true;
+                if let Some(upgrade) = self.upgrade.take_if(|upgrade| upgrade.failed.is_some()) {
+                    let failed = upgrade.failed.clone().unwrap_or_default();
+                    upgrade.answer(&format!("failed {failed}; the one before serves again"));
+                }
                 // From here on it belongs to no terminal, and keeps no folder busy.
                 let _ = rustix::process::setsid();
                 let _ = env::set_current_dir(OsStr::new("/"));

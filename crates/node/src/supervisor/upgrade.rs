@@ -1,48 +1,80 @@
-//! Requests to start a daemon of another program, over a socket in the runtime folder.
+//! Requests to replace a daemon by one of another program or with other options, over a socket in the runtime folder.
 //!
-//! The client sends the program as a descriptor, and gets a line: `ok` and the process id, or `failed` and the reason.
+//! The client sends a descriptor, behind a zero byte that of a program, behind an `o` that of options. It gets a line: `ok`
+//! and the process id; `failed` and the reason if the daemon before serves again; or `lost` and the reason if none does.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use esker_fuse::mount::{receive_device, send_device};
+use esker_cache_share::peer;
+use esker_fuse::mount::send_device;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::messages::{self, Kind, receive_bytes};
 
 /// Time limit of a client to send its request.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
-/// Time limit of an upgrade and of its roll-back.
-const PATIENCE: Duration = Duration::from_secs(120);
 /// Maximum length of an answer in bytes.
-const ANSWER_MAX: u64 = 4096;
+const ANSWER_MAX: usize = 4096;
 
-/// An upgrade in progress.
+/// What the next daemon has in place of the one before.
+#[derive(Debug)]
+pub enum Replacement {
+    /// Program of the daemon.
+    Program(OwnedFd),
+    /// Sealed options of the mount.
+    Options(OwnedFd),
+}
+
+impl Replacement {
+    /// Returns the new daemon for messages.
+    pub(super) const fn describe(&self) -> &'static str {
+        match self {
+            Self::Program(_) => "the new program",
+            Self::Options(_) => "a daemon with the new settings",
+        }
+    }
+}
+
+/// A replacement in progress.
 pub(super) struct Upgrade {
-    client: UnixStream,
-    /// The new program, until it is started.
-    pub(super) next: Option<File>,
-    /// The program before, while the new one is not proven.
-    pub(super) previous: Option<File>,
+    /// Client that waits; none if the daemon itself has changed its options.
+    pub(super) client: Option<UnixStream>,
+    /// What the next daemon gets, until it is started.
+    pub(super) next: Option<Replacement>,
+    /// What the one before had, while the new one is not proven.
+    pub(super) previous: Option<Replacement>,
+    /// Failure of the new daemon, while the one before doesn't serve yet.
+    pub(super) failed: Option<String>,
 }
 
 impl Upgrade {
-    pub(super) fn answer(mut self, line: &str) {
+    pub(super) fn new(client: Option<UnixStream>, next: Replacement) -> Self {
+        Self { client, next: Some(next), previous: None, failed: None }
+    }
+
+    pub(super) fn answer(self, line: &str) {
         // The client may be gone.
-        let _ = writeln!(self.client, "{}", line.replace('\n', " "));
+        let _ = self.client.map(|mut client| writeln!(client, "{}", line.replace('\n', " ")));
     }
 }
 
 /// Reads the request of a client of this user or root.
 pub(super) fn accept(client: UnixStream) -> Option<Upgrade> {
-    if !esker_cache_share::peer::is_trusted(&client) {
+    if !peer::is_trusted(&client) {
         return None;
     }
     client.set_read_timeout(Some(CLIENT_PATIENCE)).ok()?;
     client.set_write_timeout(Some(CLIENT_PATIENCE)).ok()?;
-    let program = File::from(receive_device(&client).ok()?);
-    Some(Upgrade { client, next: Some(program), previous: None })
+    let next = match receive_bytes(&client).ok()? {
+        (byte, Some(program)) if byte == [0] => Replacement::Program(program),
+        (byte, Some(options)) if byte == [Kind::Options as u8] => Replacement::Options(options),
+        _ => return None,
+    };
+    Some(Upgrade::new(Some(client), next))
 }
 
 /// Failures of an upgrade.
@@ -51,31 +83,68 @@ pub enum UpgradeError {
     /// The mount has no supervisor, or it doesn't answer.
     #[error("its supervisor doesn't answer")]
     Unreachable(#[source] io::Error),
-    /// The new program didn't serve the mount.
+    /// The new daemon didn't serve the mount, and the one before does.
     #[error("{0}")]
     RolledBack(String),
+    /// Neither the new daemon nor the one before serves the mount.
+    #[error("{0}")]
+    Lost(String),
 }
 
-/// Has the supervisor of `user` at `socket` replace the daemon by one of `program`; returns the new process id. Blocks until the
-/// new daemon serves, or the old program does again.
-pub fn request(socket: &Path, user: u32, program: &OwnedFd) -> Result<u32, UpgradeError> {
-    let line = || -> io::Result<String> {
-        let stream = UnixStream::connect(socket)?;
-        if esker_cache_share::peer::user(&stream) != Some(user) {
-            return Err(io::Error::other("another user answers"));
-        }
-        stream.set_read_timeout(Some(PATIENCE))?;
-        send_device(&stream, program.as_fd())?;
-        let mut line = String::new();
-        BufReader::new(stream.take(ANSWER_MAX)).read_line(&mut line)?;
-        Ok(line)
-    };
-    let line = line().map_err(UpgradeError::Unreachable)?;
+/// Has the supervisor of `user` at `socket` replace the daemon; returns the new process id. Blocks until the new daemon
+/// serves, or the one before does again, at most until the deadline.
+pub fn request(
+    socket: &Path,
+    user: u32,
+    replacement: &Replacement,
+    deadline: Instant,
+) -> Result<u32, UpgradeError> {
+    let line = answer(socket, user, replacement, deadline).map_err(UpgradeError::Unreachable)?;
     match line.trim_end().split_once(' ') {
         Some(("ok", pid)) => {
-            pid.parse().map_err(|_| UpgradeError::RolledBack("its answer isn't understood".into()))
+            pid.parse().map_err(|_| UpgradeError::Lost("its answer isn't understood".into()))
         }
         Some(("failed", why)) => Err(UpgradeError::RolledBack(why.to_owned())),
+        Some(("lost", why)) => Err(UpgradeError::Lost(why.to_owned())),
         _ => Err(UpgradeError::Unreachable(io::ErrorKind::UnexpectedEof.into())),
     }
 }
+
+fn answer(socket: &Path, user: u32, replacement: &Replacement, deadline: Instant) -> io::Result<String> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Without waiting: a process that doesn't accept may never do so.
+    connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    if peer::user(&stream) != Some(user) {
+        return Err(io::Error::other("another user answers"));
+    }
+    let mut stream = UnixStream::from(stream);
+    stream.set_nonblocking(false)?;
+    match replacement {
+        Replacement::Program(program) => send_device(&stream, program.as_fd())?,
+        Replacement::Options(options) => {
+            messages::send(&stream, Kind::Options, b"", Some(options.as_fd()))?;
+        }
+    }
+    let mut line = Vec::new();
+    let mut piece = [0; 512];
+    while !line.ends_with(b"\n") && line.len() < ANSWER_MAX {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer came in time");
+        if left.is_zero() {
+            return Err(late());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(len) => line.extend_from_slice(&piece[..len]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(String::from_utf8_lossy(&line).into_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,8 @@ use std::time::Duration;
 use esker_node::repository::engine;
 use esker_oci::{Challenge, Image, Reference, Registry, TokenServer, escaped, token};
 use esker_store::{
-    Callback, Cause, Disk as _, Engine, Fetch, RealDisk, Servers, Source, Spool, StoreError, Stored, connect,
+    Callback, Cause, Disk as _, Engine, Fetch, KeptAuthorities, RealDisk, Servers, Source, Spool, StoreError,
+    Stored, connect,
 };
 
 use super::credentials::{self, Found, Login};
@@ -38,7 +39,7 @@ pub(super) fn open(name: &str, insecure: bool, opening: &Opening<'_>) -> Result<
     let what = format!("docker://{name}");
     let reference = Reference::parse(name).map_err(|error| Failure::usage(chain(&error)))?;
     let failed = |error: StoreError| of_store(&format!("can't ask the registry for {what}"), &error);
-    let engine = engine(opening.repository.deadline).map_err(failed)?;
+    let engine = engine(opening.repository.deadline, KeptAuthorities::default()).map_err(failed)?;
     let scheme = if insecure { "http" } else { "https" };
     let base = format!("{scheme}://{}/v2", reference.server());
     let web = Web {

@@ -1,0 +1,80 @@
+use esker_fuse::mount::Label;
+use esker_node::status::Presentation;
+
+use crate::error::Failure;
+
+/// Options for access to a mount and for its labels.
+#[derive(clap::Args, Debug)]
+pub(super) struct AccessArgs {
+    /// Allow other users to access the mount; always on for root, for others where /etc/fuse.conf allows it
+    #[arg(long)]
+    pub(super) allow_other: bool,
+
+    /// Forbid executing programs from the mount
+    #[arg(long)]
+    pub(super) noexec: bool,
+
+    /// SELinux context of all files, for instance system_u:object_r:httpd_sys_content_t:s0
+    #[arg(long, value_name = "CONTEXT")]
+    context: Option<String>,
+
+    #[arg(long, value_name = "CONTEXT", hide = true)]
+    fscontext: Option<String>,
+
+    #[arg(long, value_name = "CONTEXT", hide = true)]
+    defcontext: Option<String>,
+
+    #[arg(long, value_name = "CONTEXT", hide = true)]
+    rootcontext: Option<String>,
+
+    /// Kernel file system to present the mount through, for images and fixed revisions of root: erofs (Linux 6.15,
+    /// default for images) keeps names, attributes and pages; overlay (default for revisions) answers ioctls in the
+    /// kernel; fuse is the only choice of other users
+    #[arg(long, value_name = "FILE SYSTEM", value_enum)]
+    show_with: Option<FileSystem>,
+
+    /// Source that `mount` and `df` show [default: the URL]
+    #[arg(long, value_name = "TEXT", hide = true)]
+    pub(super) source: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(super) enum FileSystem {
+    Erofs,
+    Overlay,
+    Fuse,
+}
+
+impl AccessArgs {
+    /// Returns the labels for SELinux.
+    pub(super) fn labels(&self) -> Result<Vec<Label>, Failure> {
+        let all = [
+            ("context", &self.context),
+            ("fscontext", &self.fscontext),
+            ("defcontext", &self.defcontext),
+            ("rootcontext", &self.rootcontext),
+        ];
+        let given = all.iter().filter_map(|(kind, context)| Some((kind, context.as_ref()?)));
+        given
+            .map(|(kind, context)| {
+                Label::new(kind, context).ok_or_else(|| {
+                    Failure::usage(format!("{kind}={context} is not an SELinux context"))
+                        .hint("write one like system_u:object_r:usr_t:s0")
+                })
+            })
+            .collect()
+    }
+
+    /// Returns the presentation of a tree that never changes; `usual` without an option.
+    pub(super) fn shown_with(&self, usual: Presentation) -> Presentation {
+        let labelled = self.labels().is_ok_and(|labels| !labels.is_empty());
+        match self.show_with {
+            // The labels belong to the FUSE mount, which a file system above it would hide.
+            None if labelled => Presentation::Fuse,
+            None => usual,
+            Some(FileSystem::Erofs) => Presentation::Erofs,
+            Some(FileSystem::Overlay) => Presentation::Overlay,
+            Some(FileSystem::Fuse) => Presentation::Fuse,
+        }
+    }
+}
