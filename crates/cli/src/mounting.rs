@@ -6,3 +6,4 @@ pub(crate) mod mount_helper;
 pub(crate) mod open;
 pub(crate) mod recorder;
 pub(crate) mod run_mounted;
+pub(crate) mod supervised;

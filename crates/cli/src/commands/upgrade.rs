@@ -3,18 +3,17 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use esker_node::mounts;
-use esker_node::registry::{self, Entry, users};
-use esker_node::supervisor;
+use esker_node::supervisor::Replacement;
 use serde::Serialize;
 
-use crate::error::{Context, Failure, Kind, chain};
+use crate::error::{Context, Failure, Kind};
+use crate::mounting::supervised::{Outcome, Replaced, Target, chosen, for_each, plain};
 use crate::output::Output;
 use crate::settings::Settings;
 
 /// Replaces the daemons of mounts by those of another version while programs use the mounts.
 ///
-/// Upgrades the mounts of this user, for root those of all users. A mount whose new daemon doesn't serve goes on with the program that it had.
+/// Upgrades the mounts of this user. A mount whose new daemon doesn't serve goes on with the program that it had.
 ///
 /// Example: esker upgrade --dry-run
 #[derive(clap::Args, Debug)]
@@ -30,6 +29,10 @@ pub(crate) struct Args {
     /// Print JSON
     #[arg(long)]
     json: bool,
+
+    /// Upgrade the mounts of all users, for root
+    #[arg(long)]
+    all_users: bool,
 
     /// Mounts to upgrade: repositories or mount points [default: all]
     #[arg(value_name = "NAME|MOUNTPOINT")]
@@ -49,31 +52,6 @@ struct Row {
     reason: Option<String>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Outcome {
-    /// `--dry-run` was given.
-    Planned,
-    Upgraded,
-    /// The new program didn't serve the mount, and the one before does.
-    RolledBack,
-    /// The mount has no supervisor.
-    Skipped,
-    Failed,
-}
-
-impl Outcome {
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Planned => "planned",
-            Self::Upgraded => "upgraded",
-            Self::RolledBack => "rolled back",
-            Self::Skipped => "skipped",
-            Self::Failed => "failed",
-        }
-    }
-}
-
 #[derive(Serialize)]
 struct All<'a> {
     version: &'a str,
@@ -86,14 +64,37 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         None => std::env::current_exe().context(Kind::Failed, "can't find this program's own file")?,
     };
     let (program, version) = examined(&binary)?;
-    let chosen = chosen(&args.mounts, settings)?;
-    let rows: Vec<Row> = chosen.iter().map(|one| upgrade(one, &program, args.dry_run)).collect();
+    let program = Replacement::Program(program);
+    let targets = chosen(&args.mounts, args.all_users, settings)?;
+    let rows = for_each(&targets, |one, deadline| {
+        let outcome = match one.refusal() {
+            Some(why) => Err((Outcome::Skipped, why)),
+            None if args.dry_run => Err((Outcome::Planned, String::new())),
+            None => one.replace(&program, deadline),
+        };
+        row(one, outcome)
+    });
     print(&rows, &version, args.json)?;
-    match rows.iter().filter(|row| matches!(row.outcome, Outcome::RolledBack | Outcome::Failed)).count() {
-        0 => Ok(()),
-        count => Err(Failure::failed(format!("{count} of {} mounts were not upgraded", rows.len()))
-            .hint("they go on with the program that they had; `esker status` shows them")),
+    let count = |outcome| rows.iter().filter(|row| row.outcome == outcome).count();
+    let failure = |count| Failure::failed(format!("{count} of {} mounts were not upgraded", rows.len()));
+    match (count(Outcome::RolledBack), count(Outcome::Failed)) {
+        (0, 0) => Ok(()),
+        (count, 0) => {
+            Err(failure(count).hint("they go on with the program that they had; `esker status` shows them"))
+        }
+        (rolled_back, failed) => Err(failure(rolled_back + failed)
+            .hint("`esker status` and `esker logs` show what became of those that failed")),
     }
+}
+
+fn row(one: &Target, outcome: Replaced) -> Row {
+    let entry = &one.entry;
+    let (outcome, new_pid, reason) = match outcome {
+        Ok(pid) => (Outcome::Upgraded, Some(pid), None),
+        Err((outcome, why)) => (outcome, None, Some(plain(&why)).filter(|why| !why.is_empty())),
+    };
+    let mountpoint = plain(&entry.mountpoint.display().to_string());
+    Row { mountpoint, repository: plain(&entry.repository), pid: entry.pid, new_pid, outcome, reason }
 }
 
 /// Opens a program and returns its version. A file that isn't this program would be tried on every mount.
@@ -108,91 +109,6 @@ fn examined(binary: &Path) -> Result<(OwnedFd, String), Failure> {
             .hint("name the file of the program with --binary"));
     }
     Ok((program.into(), version))
-}
-
-/// A mount, and the socket of its supervisor.
-struct Target {
-    entry: Entry,
-    user: u32,
-    socket: Option<PathBuf>,
-    /// Keeps the socket's path valid.
-    _of_user: Option<users::UserMount>,
-}
-
-/// Returns all mounts of this user, for root those of all users.
-fn all(settings: &Settings) -> Result<Vec<Target>, Failure> {
-    let user = rustix::process::geteuid().as_raw();
-    let own = registry::all(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
-    let own = own.into_iter().filter(|one| one.alive).map(|one| Target {
-        entry: one.entry,
-        user,
-        socket: Some(one.upgrades),
-        _of_user: None,
-    });
-    let mut all: Vec<Target> = own.collect();
-    // Root of a user namespace has no rights over other users.
-    if settings.root {
-        let theirs = users::of_users(&users::Places::default()).into_iter().filter(|one| one.alive);
-        all.extend(theirs.map(|one| Target {
-            entry: one.entry.clone(),
-            user: one.user,
-            socket: one.upgrades(),
-            _of_user: Some(one),
-        }));
-    }
-    all.retain(|one| one.entry.command.is_none());
-    Ok(all)
-}
-
-/// Returns the mounts that the arguments name.
-fn chosen(named: &[PathBuf], settings: &Settings) -> Result<Vec<Target>, Failure> {
-    let mut all = all(settings)?;
-    if named.is_empty() {
-        return Ok(all);
-    }
-    let mut is_named = vec![false; all.len()];
-    for name in named {
-        let path = mounts::canonical(name).unwrap_or_else(|_| name.clone());
-        let mut found = false;
-        for (one, is_named) in all.iter().zip(&mut is_named) {
-            if one.entry.mountpoint == path || Path::new(&one.entry.repository) == name {
-                (found, *is_named) = (true, true);
-            }
-        }
-        if !found {
-            let failure = Failure::failed(format!("{} is no mount of yours", name.display()));
-            return Err(failure.hint("`esker status` lists all that are"));
-        }
-    }
-    let mut is_named = is_named.into_iter();
-    all.retain(|_| is_named.next().unwrap_or(false));
-    Ok(all)
-}
-
-fn upgrade(one: &Target, program: &OwnedFd, dry_run: bool) -> Row {
-    let entry = &one.entry;
-    let row = |outcome, new_pid, reason| Row {
-        mountpoint: entry.mountpoint.display().to_string(),
-        repository: entry.repository.clone(),
-        pid: entry.pid,
-        new_pid,
-        outcome,
-        reason,
-    };
-    let Some(socket) = one.socket.as_ref().filter(|_| entry.supervisor.is_some()) else {
-        let why = "it was mounted without a supervisor; unmount it and mount it again".to_owned();
-        return row(Outcome::Skipped, None, Some(why));
-    };
-    if dry_run {
-        return row(Outcome::Planned, None, None);
-    }
-    match supervisor::request(socket, one.user, program) {
-        Ok(pid) => row(Outcome::Upgraded, Some(pid), None),
-        Err(error @ supervisor::UpgradeError::RolledBack(_)) => {
-            row(Outcome::RolledBack, None, Some(error.to_string()))
-        }
-        Err(error) => row(Outcome::Failed, None, Some(chain(&error))),
-    }
 }
 
 fn print(rows: &[Row], version: &str, json: bool) -> Result<(), Failure> {
