@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use esker_node::supervisor::{Replacement, UpgradeError, request};
 use esker_testkit::fixture;
 use esker_testkit::programs;
 use esker_testkit::waiting::Pace;
@@ -14,6 +16,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::daemons::{serving_daemon, signal, wait_until_gone};
+use crate::restarts::supervisor_of;
 use crate::test_env::{BUILT, Mounted, PATIENCE, TestEnv, words};
 use crate::test_user::TestUser;
 
@@ -45,6 +48,47 @@ pub(crate) fn upgrade(world: &TestEnv, program: &Path) -> (String, String) {
     let outcome = row["outcome"].as_str().expect("an outcome").to_owned();
     assert_eq!(output.status.success(), outcome == "upgraded", "{}", words(&output));
     (outcome, row["reason"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Folder in which a mount is made whose daemons are stand-ins.
+const STAGE: &str = "home/stage";
+
+/// Mounts such that a shell in place of the daemon finds its script.
+fn mount_on_stage(world: &TestEnv) -> Mounted<'_> {
+    let stage = world.path(STAGE);
+    world.person.does(|| fs::create_dir(&stage)).expect("a folder");
+    let mut command = world.esker(&["mount", &world.url()]);
+    command.arg(world.mountpoint()).arg("--public-key").arg(world.path("key.pub"));
+    let output = command.arg("--cache").arg(world.cache()).current_dir(&stage).output().expect("esker");
+    assert!(output.status.success(), "{}", words(&output));
+    world.mounted()
+}
+
+/// Has the supervisor start a shell as the next daemon: its first argument is the subcommand, which is the name of a script.
+/// `$@` are the others. (A script itself can't be started by its descriptor.)
+fn upgrade_to(world: &TestEnv, script: &str) -> Result<u32, UpgradeError> {
+    let path = world.path(STAGE).join("mount");
+    fs::write(&path, script).expect("a script");
+    let shell = File::open(fs::canonicalize("/bin/sh").expect("a shell")).expect("a shell");
+    let folder = fs::read_dir(world.path("run/esker")).expect("the runtime folder");
+    let socket =
+        folder.flatten().map(|entry| entry.path()).find(|path| path.extension() == Some("upgrade".as_ref()));
+    let replacement = Replacement::Program(shell.into());
+    request(&socket.expect("a supervisor"), world.person.uid, &replacement, Instant::now() + PATIENCE)
+}
+
+/// Returns the reason of a roll-back.
+fn rolled_back(outcome: Result<u32, UpgradeError>) -> String {
+    match outcome {
+        Err(UpgradeError::RolledBack(reason)) => reason,
+        other => panic!("no roll-back: {other:?}"),
+    }
+}
+
+/// Returns a script that is this build until a file is there; then it ends with the code of a wrong call.
+fn until_told(world: &TestEnv, file: &Path) -> String {
+    let (file, esker) = (file.display(), world.program().display());
+    format!("[ -e '{file}' ] && exit 2\nexec '{esker}' mount \"$@\"\n")
 }
 
 /// Returns the program of a process, with ` (deleted)` at its end if the file is gone.
@@ -97,31 +141,174 @@ fn a_build_that_ends_at_once_is_replaced_by_the_one_before() {
     }
 }
 
-/// The new daemon waits for ever for its public key, which is a pipe that nothing is written to.
+/// The new daemon waits for ever for the other end of a pipe.
 #[test]
 fn a_build_that_does_not_serve_is_replaced_by_the_one_before() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
-    let mounted = world.mount(&[]);
+    let mounted = mount_on_stage(&world);
     let before = read(&mounted);
     let first = serving_daemon(&mounted);
-    let (key, aside) = (world.path("key.pub"), world.path("key.pub.aside"));
-    fs::rename(&key, &aside).expect("moving the key");
-    mknodat(CWD, &key, FileType::Fifo, Mode::from_raw_mode(0o644), 0).expect("a pipe");
-    let other = other_build(&world);
-    let (outcome, reason) = std::thread::scope(|scope| {
-        let upgrading = scope.spawn(|| upgrade(&world, &other));
+    let pipe = world.path("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o644), 0).expect("a pipe");
+    let script = format!("read line <'{}'; exit 1\n", pipe.display());
+    let reason = std::thread::scope(|scope| {
+        let upgrading = scope.spawn(|| upgrade_to(&world, &script));
         // A pipe without a reader can't be opened for writing: this waits until the new daemon reads it.
-        let pipe = || open(&key, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok();
-        let pipe = Pace::PROCESS.until_some(PATIENCE, pipe).map(File::from).expect("a daemon that waits");
-        fs::rename(&aside, &key).expect("moving the key back");
-        let outcome = upgrading.join().expect("an upgrade");
-        drop(pipe);
-        outcome
+        let writer = || open(&pipe, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok();
+        let writer = Pace::PROCESS.until_some(PATIENCE, writer).map(File::from).expect("a daemon that waits");
+        assert!(!upgrading.is_finished(), "the upgrade doesn't wait for the new daemon");
+        drop(writer);
+        rolled_back(upgrading.join().expect("an upgrade"))
     });
-    assert_eq!(outcome, "rolled_back", "{reason}");
     assert!(reason.contains("ended before it was proven"), "{reason}");
     let last = serving_daemon(&mounted);
     assert_ne!(last, first);
     assert_eq!(program_of(last), world.program());
     assert_eq!(read(&mounted), before);
+}
+
+/// > L3: A daemon that ends because it can't understand what it was given is not tried again: programs get errors at once instead of waiting.
+#[test]
+fn a_daemon_that_can_never_serve_is_not_tried_again() {
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
+    let mounted = mount_on_stage(&world);
+    let told = world.path("told");
+    upgrade_to(&world, &until_told(&world, &told))
+        .unwrap_or_else(|error| panic!("{error}: {}", world.logs()));
+    fs::write(&told, "").expect("a file");
+    let (daemon, supervisor) = (serving_daemon(&mounted), supervisor_of(&mounted));
+    let log = world.logs();
+    let began = Instant::now();
+    signal(daemon, Signal::KILL);
+    wait_until_gone(supervisor);
+    let path = mounted.path("data/absent");
+    let error = mounted.does(|| fs::read(path)).expect_err("a mount that is given up");
+    assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&error.raw_os_error().unwrap_or(0)), "{error}");
+    // Sixteen tries take more than a minute.
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    let said = world.logs();
+    let said = said.strip_prefix(&*log).expect("a log that grows");
+    assert!(said.contains("exit status: 2") && said.contains("no other can go on"), "{said}");
+    // The one that was killed, and the only one after it.
+    assert_eq!(said.matches("esker supervisor: the daemon ended").count(), 2, "{said}");
+}
+
+/// > L2: `esker upgrade` reports a roll-back once the program before serves the mount again; where neither program does, it says so.
+#[test]
+fn a_roll_back_is_reported_only_if_the_program_before_serves() {
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
+    let mounted = mount_on_stage(&world);
+    let told = world.path("told");
+    let fickle = until_told(&world, &told);
+    upgrade_to(&world, &fickle).unwrap_or_else(|error| panic!("{error}: {}", world.logs()));
+    // The first start of the new program ends, and puts the script of the one before back.
+    let stage = world.path(STAGE);
+    let before = stage.join("before");
+    fs::write(&before, &fickle).expect("a script");
+    let broken = format!("cp '{}' '{}/next' && mv next mount; exit 1\n", before.display(), stage.display());
+    let reason = rolled_back(upgrade_to(&world, &broken));
+    // It serves when that is reported.
+    let path = mounted.path(FILE);
+    assert!(reason.ends_with("the one before serves again"), "{reason}");
+    mounted.does(|| fs::read(path)).expect("reading");
+    fs::write(&told, "").expect("a file");
+    match upgrade_to(&world, &broken) {
+        Err(UpgradeError::Lost(reason)) => {
+            assert!(
+                reason.contains("the one before ended, too") && reason.contains("exit status: 2"),
+                "{reason}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// > L4: A program that doesn't know a setting of a mount, or its version, leaves the mount to the program before, and names what it doesn't know.
+#[test]
+fn a_program_names_the_setting_that_it_does_not_know() {
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
+    let mounted = mount_on_stage(&world);
+    let before = read(&mounted);
+    let known: Value = serde_json::from_slice(&spec_of(&mounted)).expect("JSON");
+    for (field, value) in [("hidden_folders", Value::from("/secret")), ("version", Value::from(9))] {
+        let mut newer = known.clone();
+        newer[field] = value;
+        let file = world.path("newer.json");
+        fs::write(&file, serde_json::to_vec(&newer).expect("text")).expect("a file");
+        // A daemon of this build that gets options of a newer one.
+        let (esker, file) = (world.program().display().to_string(), file.display());
+        let reason = rolled_back(upgrade_to(
+            &world,
+            &format!("exec 9<'{file}'\nexec '{esker}' mount --spec=9 \"$@\"\n"),
+        ));
+        let named = if field == "version" { "version 9" } else { field };
+        assert!(reason.contains(named), "{reason}");
+        assert_eq!(read(&mounted), before);
+    }
+}
+
+/// Reads the options that the supervisor of a mount keeps.
+fn spec_of(mounted: &Mounted<'_>) -> Vec<u8> {
+    let supervisor = supervisor_of(mounted);
+    mounted.does(|| {
+        let folder = fs::read_dir(format!("/proc/{supervisor}/fd")).expect("descriptors");
+        let is_it = |path: &PathBuf| {
+            fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("memfd:esker-mount"))
+        };
+        let path = folder.flatten().map(|entry| entry.path()).find(is_it).expect("the options");
+        fs::read(path).expect("reading")
+    })
+}
+
+/// Secrets of a mount are in no command line.
+#[test]
+fn daemons_have_no_secrets_in_their_arguments() {
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
+    let mounted = world.mount(&["--proxy", "http://me:hunter2@127.0.0.1:1;DIRECT"]);
+    let daemon = serving_daemon(&mounted);
+    let before = read(&mounted);
+    signal(daemon, Signal::KILL);
+    wait_until_gone(daemon);
+    assert_eq!(read(&mounted), before);
+    for pid in [serving_daemon(&mounted), supervisor_of(&mounted)] {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).expect("a process");
+        let line = String::from_utf8_lossy(&line);
+        assert!(line.contains("esker") && !line.contains("hunter2"), "{line}");
+    }
+    let options = String::from_utf8(spec_of(&mounted)).expect("text");
+    assert!(options.contains("hunter2"), "the next daemon has the password");
+}
+
+/// Root's upgrade leaves other users' mounts alone unless it is for all, and a false supervisor doesn't hold it up.
+#[test]
+fn an_upgrade_is_of_the_own_mounts_unless_it_is_for_all_users() {
+    let Some(root) = TestUser::root() else {
+        esker_testkit::skip!("only root upgrades the mounts of others")
+    };
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
+    let mounted = world.mount(&[]);
+    let own = serving_daemon(&mounted);
+    let upgrade = |arguments: &[&str]| {
+        let mut command = root.command(world.program());
+        command.args([&["upgrade", "--json", "--dry-run"], arguments].concat());
+        let output = command.output().expect("esker");
+        let all: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", words(&output)));
+        let place = world.mountpoint();
+        let rows = all["mounts"].as_array().expect("rows").clone();
+        rows.iter().any(|row| row["mountpoint"].as_str().is_some_and(|at| Path::new(at) == place))
+    };
+    assert!(!upgrade(&[]), "another user's mount is upgraded");
+    // Its runtime folder is one that root doesn't look at, so it is not found either; its entry in /tmp is.
+    let link = Path::new("/tmp").join(format!("esker-{}", world.person.uid));
+    if !link.exists() {
+        let entries = world.path("run/esker");
+        fs::rename(&entries, &link).expect("moving a registry");
+        let seen = upgrade(&["--all-users"]);
+        fs::rename(&link, &entries).expect("moving it back");
+        assert!(seen, "it isn't found with --all-users");
+    }
+    assert_eq!(serving_daemon(&mounted), own);
+    let refused = world.esker(&["upgrade", "--all-users"]).output().expect("esker");
+    assert_eq!(refused.status.code(), Some(2), "{}", words(&refused));
 }

@@ -55,6 +55,7 @@ fn repository() -> RepositorySpec {
             world_readable: true,
             magic: Visibility::Everywhere,
             variables: BTreeMap::from([("ARCH".to_owned(), "x86_64".to_owned())]),
+            raw_targets: true,
             ttl: Some(Duration::from_secs(1)),
             ttl_max: Some(Duration::from_secs(2)),
             pin: Some(Pin::Date(UnixTime(1_700_000_000))),
