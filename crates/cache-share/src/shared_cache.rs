@@ -36,6 +36,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use esker_format::object::ObjectKind;
 use esker_store::{
     CacheKey, Callback, CancelToken, Cause, Handle, Holder, ObjectRequest, ObjectStore, Room, StoreError,
     StoreStatus, Warmed,
@@ -265,6 +266,10 @@ impl SharedCache {
 
     /// Returns a file that is still open, if it has the size of this request.
     fn kept(&self, wanted: &ObjectRequest) -> Option<Handle> {
+        // The writer compares a catalog whenever it is opened.
+        if wanted.name.kind == ObjectKind::Catalog {
+            return None;
+        }
         let handle = self.received.find(&wanted.key())?;
         (wanted.size.is_none_or(|size| size == handle.len()) && handle.len() <= wanted.limit)
             .then_some(handle)

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use esker_format::object::ObjectKind;
 use esker_threads::waits::WaitCause;
 
 use crate::cache::lower::LowerTiers;
@@ -119,8 +120,13 @@ impl ObjectStore for Objects {
         let cache = self.state.cache.clone();
         // Opening alone may take as long as reading: the kernel looks for the file on disk.
         self.state.cache.pool.spawn(Urgency::Prefetch, move || {
-            if let OpenOutcome::Handle(handle) = cache.open_entry(&entry) {
-                handle.read_ahead(range);
+            match cache.open_entry(&entry) {
+                OpenOutcome::Handle(handle) => handle.read_ahead(range),
+                // The comparison reads all of it, ahead of its use.
+                OpenOutcome::Unchecked => cache.clone().with_slot(Urgency::Prefetch, move |slot| {
+                    drop(cache.open_checked(&entry, slot));
+                }),
+                _ => {}
             }
         });
         true
@@ -157,6 +163,9 @@ impl ObjectStore for Objects {
 
 impl StoreState {
     fn cached(&self, wanted: &ObjectRequest) -> Option<Handle> {
+        if is_always_compared(wanted) {
+            return None;
+        }
         let entry = self.cache.find(&wanted.key())?;
         let OpenOutcome::Handle(handle) = self.cache.open_entry(&entry) else { return None };
         let fits = wanted.size.is_none_or(|size| size == handle.len()) && handle.len() <= wanted.limit;
@@ -279,7 +288,8 @@ impl FetchJob {
     fn open(self, entry: Arc<Entry>) {
         let cache = self.store.cache.clone();
         let urgency = self.urgency();
-        match cache.open_entry(&entry) {
+        let is_compared = !is_always_compared(&self.wanted) || self.fetched.is_some();
+        match if is_compared { cache.open_entry(&entry) } else { OpenOutcome::Unchecked } {
             OpenOutcome::Unchecked => {
                 self.enter(WaitCause::Thread);
                 cache.clone().pool.run(urgency, move || {
@@ -444,6 +454,12 @@ impl Drop for FetchJob {
             self.tell(Err(Cause::Closed));
         }
     }
+}
+
+/// Returns true for an object that is compared with its digest whenever it is opened: a catalog decides what is shown, and is opened
+/// once for each mount.
+fn is_always_compared(wanted: &ObjectRequest) -> bool {
+    wanted.name.kind == ObjectKind::Catalog
 }
 
 /// Returns whether the disk, or a quota on it, is full.

@@ -133,7 +133,7 @@ fn preloaded_files_are_not_fetched_again_and_pinned_ones_stay() {
     }
 }
 
-/// > C2: A damaged object in the cache is found by a check and never given to a reader.
+/// > C2: A damaged object in the cache is found by a check and not given to a reader after that; a damaged catalog is found whenever it is opened, and fetched again.
 #[test]
 fn a_check_finds_damage_and_removes_it_only_on_request() {
     for mounted in [true, false] {

@@ -1,13 +1,17 @@
 //! Damaged objects of each kind are refused, with a text that names the object and the cause, and are not
 //! kept. None of them ever reaches a reader.
 
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
 
-use esker_store::{Blame, Cause, ObjectStore, Phase, Servers, StoreError, connect};
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::{Blame, Cache, Cause, ObjectStore, Objects, Phase, Servers, StoreError, connect};
 use esker_testkit::mirror::{Fault, Mirror};
 use tempfile::TempDir;
 
-use crate::rig::{Made, Rig, as_is, bytes, engine_with, hasty, noise, roomy, zlib};
+use crate::rig::{Made, Rig, Shelf, as_is, bytes, engine, engine_with, hasty, noise, roomy, zlib};
 
 /// A mirror with one object, and a store that reads from it.
 struct Stand {
@@ -298,4 +302,52 @@ fn a_refused_connection_is_an_error() {
     assert!(error.full_text().contains("refused"), "{}", error.full_text());
     assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
     assert_eq!((error.blame(), error.may_pass()), (Blame::Host, true));
+}
+
+/// Flips a bit of each file below `objects/` without changing its times; returns how many there are.
+fn rot(cache: &Path) -> usize {
+    let folders = fs::read_dir(cache.join("objects")).unwrap();
+    let files = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
+    let flip = |file: std::io::Result<fs::DirEntry>| {
+        let path = file.unwrap().path();
+        let mut content = fs::read(&path).unwrap();
+        let modified = path.metadata().unwrap().modified().unwrap();
+        content[1000] ^= 1;
+        let file = fs::File::options().write(true).open(&path).unwrap();
+        file.write_all_at(&content, 0).unwrap();
+        file.set_modified(modified).unwrap();
+    };
+    files.map(flip).count()
+}
+
+/// > C2: A damaged object in the cache is found by a check and not given to a reader after that; a damaged catalog is found whenever it is opened, and fetched again.
+#[test]
+fn catalogs_that_rot_on_disk_are_fetched_again() {
+    let (engine, folder) = (engine(), tempfile::tempdir().unwrap());
+    let mut catalog = zlib(&noise(1, 50_000));
+    catalog.wanted.name = ObjectName::new(catalog.wanted.name.hash, ObjectKind::Catalog);
+    let objects = [catalog, zlib(&noise(2, 50_000)), as_is(&noise(3, 50_000))];
+    let shelf = Shelf::new(&objects.iter().collect::<Vec<_>>());
+    let open = || Cache::open(&engine, folder.path(), roomy()).unwrap();
+    let cache = open();
+    let reads = |cache: &Cache, objects: &[Made]| {
+        let store = Objects::new(cache, shelf.clone());
+        for object in objects {
+            assert!(bytes(&store, &object.wanted).unwrap() == object.plain, "wrong bytes");
+        }
+        (shelf.asked().len(), cache.status().damaged)
+    };
+    assert_eq!(reads(&cache, &objects), (3, 0));
+    // A catalog is compared again although its file is still open.
+    assert_eq!(rot(folder.path()), 3);
+    assert_eq!(reads(&cache, &objects[..1]), (4, 1));
+    assert_eq!(reads(&cache, &objects[..1]), (4, 1));
+    cache.close().unwrap();
+    drop(cache);
+    // After a clean stop.
+    assert_eq!(rot(folder.path()), 3);
+    let cache = open();
+    assert!(!cache.status().opened_unclean);
+    assert_eq!(reads(&cache, &objects[..1]), (5, 1));
+    assert_eq!(reads(&cache, &objects[..1]), (5, 1), "it is read from the cache again");
 }

@@ -50,7 +50,7 @@ fn a_clean_restart_reads_all_objects_from_the_index() {
     let shelf = Shelf::new(&[]);
     let store = Objects::new(&cache, shelf.clone());
     for object in &objects {
-        assert_eq!(store.cached(&object.wanted).unwrap().read_all().unwrap(), object.plain);
+        assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
     }
     let status = cache.status();
     assert!(!status.opened_unclean);
