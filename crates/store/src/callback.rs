@@ -1,6 +1,9 @@
 //! Callbacks for results that may arrive later.
 
+use std::sync::mpsc::RecvTimeoutError;
+
 use crate::error::{Cause, StoreError};
+use crate::interruption::{LOOK_EVERY, is_over};
 
 /// Receiver of the outcome of a request. Called exactly once, on any thread (perhaps the calling thread, before the
 /// call returns); it must not block. Dropping it delivers [`Cause::Closed`].
@@ -33,7 +36,7 @@ impl<T> Callback<T> {
 }
 
 impl<T: Send + 'static> Callback<T> {
-    /// Calls a function with a callback and waits for the result. For tools, tests and start-up; never on a
+    /// Calls a function with a callback and waits for the result, or for an interruption of the process. For tools, tests and start-up; never on a
     /// thread that serves others.
     pub fn wait(ask: impl FnOnce(Callback<T>)) -> Result<T, StoreError> {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
@@ -41,7 +44,16 @@ impl<T: Send + 'static> Callback<T> {
             // The receiver lives until it has the one outcome.
             let _ = sender.send(outcome);
         }));
-        receiver.recv().unwrap_or_else(|_| Err(closed()))
+        loop {
+            match receiver.recv_timeout(LOOK_EVERY) {
+                Ok(outcome) => return outcome,
+                Err(RecvTimeoutError::Disconnected) => return Err(closed()),
+                Err(RecvTimeoutError::Timeout) if is_over() => {
+                    return Err(StoreError::new("a request", Cause::Interrupted));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 }
 

@@ -305,6 +305,9 @@ pub enum Cause {
     /// The store was shut down, or dropped a request unanswered.
     #[error("the store was closed before there was an answer")]
     Closed,
+    /// The process was interrupted while it waited for the answer.
+    #[error("interrupted while waiting for an answer")]
+    Interrupted,
     /// The route was marked down before the request was sent; it is queued on another.
     #[error("request cancelled: its route was marked down")]
     RouteDown,
@@ -393,6 +396,7 @@ impl Cause {
             | Cause::NotAllowed { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed
+            | Cause::Interrupted
             | Cause::NoExternalServer
             | Cause::Cancelled
             | Cause::BadPin { .. }
@@ -443,6 +447,7 @@ impl Cause {
             | Cause::NotOurs { .. }
             | Cause::BadUrl { .. }
             | Cause::Closed
+            | Cause::Interrupted
             | Cause::NoExternalServer
             | Cause::Cancelled
             | Cause::BadPin { .. } => false,
@@ -511,6 +516,13 @@ impl StoreError {
     /// Returns true if a later attempt may succeed.
     pub fn may_pass(&self) -> bool {
         self.cause.may_pass()
+    }
+
+    /// Returns true if an interruption of the process ended the wait.
+    pub fn is_interruption(&self) -> bool {
+        let interrupted = StorageProblem::Interrupted;
+        matches!(&*self.cause, Cause::Interrupted)
+            || matches!(&*self.cause, Cause::Bucket { problem, .. } if *problem == interrupted)
     }
 
     /// Returns the location from which the object was requested.

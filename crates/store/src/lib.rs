@@ -24,6 +24,7 @@ mod failover;
 mod file_lock;
 mod folder_owner;
 mod head;
+mod interruption;
 mod memory_budget;
 mod object_storage;
 mod objects;
@@ -59,6 +60,7 @@ pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
 pub use folder_owner::{CacheKind, foreign_entry};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
+pub use interruption::interrupt;
 pub use object_storage::{
     Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, is_bucket, public_url,
     reading_url,

@@ -31,6 +31,9 @@ pub enum StorageProblem {
     /// The stored bytes are not those of the object.
     #[error("{0}")]
     Damaged(String),
+    /// The process was interrupted while it waited.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 impl StorageProblem {
@@ -58,6 +61,7 @@ impl StorageProblem {
             Self::NotAtomic(_) => {
                 "use a server with atomic conditional puts, or name a lock file that all publishers of the repository share"
             }
+            Self::Interrupted => "what was stored so far is used when the command is run again",
             Self::Damaged(_) => "run `esker check` on the repository",
         }
     }

@@ -2,10 +2,12 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use md5::{Digest as _, Md5};
 use object_store::path::Path;
 use object_store::{
     Attribute, Attributes, CopyOptions, GetOptions, GetResult, ObjectMeta, ObjectStore, PutMode,
@@ -66,6 +68,9 @@ pub(crate) struct Requests {
     /// Whether the server refused to delete many objects with one request.
     deletes_singly: Arc<Mutex<bool>>,
     storage_class: Option<Arc<str>>,
+    read_back: bool,
+    /// Whether the server's versions (ETags) are MD5 digests of contents, as far as they are known to be.
+    has_md5_tags: Arc<AtomicBool>,
 }
 
 impl Requests {
@@ -77,6 +82,8 @@ impl Requests {
             one_by_one: opened.one_by_one,
             deletes_singly: Arc::default(),
             storage_class: settings.storage_class.as_deref().map(Arc::from),
+            read_back: settings.read_back,
+            has_md5_tags: Arc::default(),
         })
     }
 
@@ -161,15 +168,21 @@ impl Requests {
         for round in 0..ROUNDS {
             pause(round).await;
             let stored = match bytes.len() >= PARTS_FROM {
-                true => self.put_parts(&path, bytes.clone(), attributes.clone()).await,
+                true => self.put_parts(&path, bytes.clone(), attributes.clone()).await.map(|()| None),
                 false => {
                     let options = PutOptions { attributes: attributes.clone(), ..PutOptions::default() };
                     let payload = PutPayload::from_bytes(bytes.clone());
-                    self.store.put_opts(&path, payload, options).await.map(drop)
+                    self.store.put_opts(&path, payload, options).await.map(|stored| stored.e_tag)
                 }
             };
-            match stored.map_err(Failure::from) {
+            let stored = match stored.map_err(Failure::from) {
+                Ok(tag) => self.verify(&path, &bytes, tag).await,
+                Err(failure) => Err(failure),
+            };
+            match stored {
                 Ok(()) => return Ok(()),
+                // The server may take it the next time.
+                Err(failure @ Failure::Problem(StorageProblem::Damaged(_))) => last = Some(failure),
                 // Another request for the same file is under way, which is none of a conditional put here.
                 Err(failure @ Failure::Condition) => last = Some(failure),
                 Err(failure) if failure.may_pass() => last = Some(failure),
@@ -177,6 +190,41 @@ impl Requests {
             }
         }
         Err(last.unwrap_or(Failure::Condition).problem())
+    }
+
+    /// Makes sure that a server stored what it accepted: by the digest that it answered with, or else by the length that it
+    /// tells, or by reading all of it.
+    async fn verify(&self, path: &Path, bytes: &Bytes, tag: Option<String>) -> Result<(), Failure> {
+        let damaged = |text: String| Failure::Problem(StorageProblem::Damaged(text));
+        let tag = tag.unwrap_or_default();
+        let is_md5 = is_md5_of(&tag, bytes);
+        if is_md5 {
+            self.has_md5_tags.store(true, Ordering::Relaxed);
+        } else if self.has_md5_tags.load(Ordering::Relaxed) && is_md5_tag(&tag) {
+            return Err(damaged(format!("the server stored other bytes as `{path}` than were sent")));
+        }
+        if is_md5 && !self.read_back {
+            return Ok(());
+        }
+        let options = GetOptions { head: !self.read_back, ..GetOptions::default() };
+        let found = match self.store.get_opts(path, options).await.map_err(Failure::from) {
+            Ok(found) => found,
+            Err(Failure::Missing) => {
+                return Err(damaged(format!("the server accepted `{path}` and does not have it")));
+            }
+            Err(failure) => return Err(failure),
+        };
+        let len = found.meta.size;
+        if len != bytes.len() as u64 {
+            return Err(damaged(format!(
+                "the server has {len} bytes as `{path}`, and {} were sent",
+                bytes.len()
+            )));
+        }
+        if self.read_back && found.bytes().await? != *bytes {
+            return Err(damaged(format!("the server has other bytes as `{path}` than were sent")));
+        }
+        Ok(())
     }
 
     async fn put_parts(&self, path: &Path, bytes: Bytes, attributes: Attributes) -> object_store::Result<()> {
@@ -376,4 +424,15 @@ impl From<StorageProblem> for ReadFailure {
     fn from(problem: StorageProblem) -> Self {
         Self::Problem(problem)
     }
+}
+
+/// Returns true if a version has the form of an MD5 digest.
+fn is_md5_tag(tag: &str) -> bool {
+    let digits = tag.trim_matches('"');
+    digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Returns true if a version is the MD5 digest of some bytes.
+fn is_md5_of(tag: &str, bytes: &[u8]) -> bool {
+    is_md5_tag(tag) && tag.trim_matches('"').eq_ignore_ascii_case(&format!("{:x}", Md5::digest(bytes)))
 }

@@ -6,6 +6,9 @@ use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
+use super::problem::StorageProblem;
+use crate::interruption;
+
 /// A thread with a runtime. Its tasks end with it.
 pub(crate) struct StorageThread {
     handle: Handle,
@@ -29,10 +32,19 @@ impl StorageThread {
         Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Runs work to its end on the calling thread, and its connections on this one. Must not be called by a task of a
-    /// runtime.
-    pub(crate) fn wait_for<T>(&self, work: impl Future<Output = T>) -> T {
-        self.handle.block_on(work)
+    /// Runs work to its end, or until the process is interrupted, on the calling thread, and its connections on this one.
+    /// Must not be called by a task of a runtime.
+    pub(crate) fn wait_for<T, E: From<StorageProblem>>(
+        &self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        self.handle.block_on(async {
+            tokio::select! {
+                biased;
+                outcome = work => outcome,
+                () = interruption::over() => Err(StorageProblem::Interrupted.into()),
+            }
+        })
     }
 
     /// Starts a task on this thread.

@@ -44,6 +44,9 @@ pub struct StorageSettings {
     /// File that publishers lock, for servers without atomic conditional puts. All publishers must use the same file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lock: Option<PathBuf>,
+    /// Whether every stored object is read back and compared; otherwise its length or checksum is.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub read_back: bool,
     /// Folder of the publisher's local state, which remembers the probe of conditional puts.
     #[serde(skip)]
     pub state: Option<PathBuf>,

@@ -2,7 +2,8 @@
 //!
 //! Objects are uploaded in the background, a bounded number and size at once; [`Sink::flush`] waits for them. Every
 //! object is whole: a server shows a put once it has all bytes, whose digest is part of the signature. So a stored
-//! object is known by its length alone, and is never read back.
+//! object is known by its length alone. What a server accepts is compared with the checksum or the length that it answers
+//! with, or read back if the settings say so; the head is always read back.
 
 mod uploads;
 
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use esker_format::manifest;
 use esker_format::object::ObjectName;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
@@ -199,8 +201,7 @@ impl Sink for ObjectSink {
             return Ok(None);
         };
         let mut copied = 0;
-        while let Some(piece) = self.thread.wait_for(pieces.next()) {
-            let piece = piece.map_err(&failed)?;
+        while let Some(piece) = self.thread.wait_for(pieces.try_next()).map_err(&failed)? {
             copied += piece.len() as u64;
             to.write_all(&piece).map_err(|source| {
                 let cause = Cause::Disk { doing: "copying", path: path.into(), source };
@@ -235,10 +236,18 @@ impl Sink for ObjectSink {
         }
         let bytes = Bytes::copy_from_slice(bytes);
         let replaced = self.thread.wait_for(replace(&self.requests, name, &bytes, expected));
-        Ok(match replaced.map_err(self.failed("replacing", name))? {
-            Replaced::Yes => Swap::Replaced,
-            Replaced::No => Swap::Moved,
-        })
+        match replaced.map_err(self.failed("replacing", name))? {
+            Replaced::No => return Ok(Swap::Moved),
+            Replaced::Yes if name == manifest::PATH => {}
+            Replaced::Yes => return Ok(Swap::Replaced),
+        }
+        // Clients follow it, so the server's word is not enough. Another publisher may have replaced it by now.
+        let shown = self.root_file(name, ROOT_FILE_MAX)?;
+        if shown.as_deref() == expected {
+            let text = "the server accepted the head, and shows the one before".to_owned();
+            return Err(self.failed("replacing", name)(StorageProblem::Damaged(text)));
+        }
+        Ok(Swap::Replaced)
     }
 
     fn remove_root(&self, name: &str) -> Result<(), StoreError> {
@@ -267,11 +276,11 @@ impl Sink for ObjectSink {
                         (visit.borrow_mut())(Listed { name, len, modified });
                     }
                 };
-                let listed = self.requests.list(&folder, &mut found).await;
-                listed.map_err(self.failed("listing", &folder))
+                self.requests.list(&folder, &mut found).await
             }
         });
-        self.thread.wait_for(listed.buffer_unordered(LISTED_AT_ONCE).try_collect())
+        let listed = self.thread.wait_for(listed.buffer_unordered(LISTED_AT_ONCE).try_collect());
+        listed.map_err(self.failed("listing", "data"))
     }
 
     fn delete(&self, names: &[ObjectName]) -> Result<(), StoreError> {

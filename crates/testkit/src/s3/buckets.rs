@@ -9,6 +9,7 @@ use std::time::Duration;
 use md5::{Digest, Md5};
 use sha2::Sha256;
 
+use super::fault::S3Fault;
 use super::message::{Answer, S3Request, elements, escaped};
 use super::{Conditions, S3Object};
 
@@ -113,6 +114,18 @@ impl Buckets {
             ("DELETE", _) => self.delete(request),
             _ => Answer::error(405, "MethodNotAllowed"),
         }
+    }
+
+    /// Stores other bytes than those of a put.
+    pub(super) fn misapply(&self, request: &S3Request, body: &[u8], fault: Option<S3Fault>) -> Answer {
+        let mut bytes = body.to_vec();
+        if fault == Some(S3Fault::ShortenPut) {
+            bytes.pop();
+            self.put(request, &bytes);
+            return Answer::of(200).with("ETag", "\"no-digest\"");
+        }
+        bytes.iter_mut().take(1).for_each(|byte| *byte = !*byte);
+        self.put(request, &bytes)
     }
 
     fn read(&self, request: &S3Request) -> Answer {

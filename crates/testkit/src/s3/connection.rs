@@ -24,9 +24,16 @@ pub(super) fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
             Some(S3Fault::Status(status)) => Some(Answer::error(status, "InjectedFault")),
             Some(S3Fault::SlowDown) => Some(Answer::error(503, "SlowDown")),
             Some(S3Fault::Conflict) => Some(Answer::error(409, "ConditionalRequestConflict")),
-            Some(S3Fault::LoseAnswer | S3Fault::Cut) | None => None,
+            // The version in the answer is no digest of the content, as with keys of a customer.
+            Some(S3Fault::LosePut) => Some(Answer::of(200).with("ETag", "\"no-digest\"")),
+            Some(S3Fault::DamagePut | S3Fault::ShortenPut | S3Fault::LoseAnswer | S3Fault::Cut) | None => {
+                None
+            }
         };
-        let answer = refused.unwrap_or_else(|| state.buckets.answer(&request, &body));
+        let answer = refused.unwrap_or_else(|| match fault {
+            Some(S3Fault::DamagePut | S3Fault::ShortenPut) => state.buckets.misapply(&request, &body, fault),
+            _ => state.buckets.answer(&request, &body),
+        });
         let is_head = request.method == "HEAD";
         let is_cut = fault == Some(S3Fault::Cut);
         if fault == Some(S3Fault::LoseAnswer) || (is_cut && (is_head || answer.body.len() < 2)) {

@@ -19,6 +19,12 @@ pub enum S3Fault {
     /// The request is applied, and the connection is closed after half of the body of the answer; before the answer if
     /// it has no body.
     Cut,
+    /// A put is answered as if it was applied, and is not.
+    LosePut,
+    /// A put is applied with one changed byte, and answered with the version of that.
+    DamagePut,
+    /// A put is applied without its last byte, and answered with a version that is no digest.
+    ShortenPut,
     /// The request is answered with this status, and is not applied.
     Status(u16),
     /// The request is answered with 503 `SlowDown`, and is not applied.

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use esker_format::object::ObjectName;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::{Cause, StoreError};
+use crate::interruption::{LOOK_EVERY, is_over};
 
 /// Maximum number of bytes that wait for being sent.
 const BYTES_MAX: u64 = 128 << 20;
@@ -77,8 +78,14 @@ impl Uploads {
                 let outcome = Err(StoreError::new(name.path(), Cause::Closed));
                 return Ok(Some(Upload { uploads: uploads.clone(), name: *name, len, outcome }));
             }
-            uploads.changed.wait(&mut state);
+            uploads.wait(&mut state)?;
         }
+    }
+
+    /// Waits for a change, or for an interruption of the process.
+    fn wait(&self, state: &mut MutexGuard<'_, State>) -> Result<(), StoreError> {
+        self.changed.wait_for(state, LOOK_EVERY);
+        if is_over() { Err(StoreError::new("the storage", Cause::Interrupted)) } else { Ok(()) }
     }
 
     fn end(&self, name: &ObjectName, len: u64, outcome: Result<(), StoreError>) {
@@ -96,7 +103,7 @@ impl Uploads {
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         let mut state = self.state.lock();
         while !state.pending.is_empty() {
-            self.changed.wait(&mut state);
+            self.wait(&mut state)?;
         }
         state.failure.clone().map_or(Ok(()), Err)
     }

@@ -1,0 +1,33 @@
+//! End of the waits of a command that the user interrupts.
+//!
+//! A signal is for the whole process, and so is this: libraries wait for servers that may never answer at many places, and
+//! each of these waits ends soon after [`interrupt`]. Requests that a server answers at once still succeed for a moment, so
+//! that a command can tidy up.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Time after an interruption in which waits go on.
+const GRACE: Duration = Duration::from_secs(1);
+/// Interval at which a wait looks for an interruption: a signal only sets a value.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+static INTERRUPTED: OnceLock<Instant> = OnceLock::new();
+
+/// Ends the waits of this process for servers, those that begin later too.
+pub fn interrupt() {
+    // The first interruption counts.
+    let _ = INTERRUPTED.set(Instant::now());
+}
+
+/// Returns true if waits are to end.
+pub(crate) fn is_over() -> bool {
+    INTERRUPTED.get().is_some_and(|at| at.elapsed() >= GRACE)
+}
+
+/// Completes when waits are to end.
+pub(crate) async fn over() {
+    while !is_over() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
