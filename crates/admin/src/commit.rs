@@ -15,12 +15,16 @@
 mod branch;
 mod kept_history;
 mod lock;
+pub(crate) mod pending;
 mod prepared;
 mod publication;
 mod rebase;
 
+use std::collections::BTreeSet;
+
 use esker_format::hash::ContentHash;
 use esker_format::history::{Branch, DEFAULT_BRANCH, Tag};
+use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use esker_store::Swap;
@@ -120,6 +124,8 @@ pub(crate) struct StagedRevision {
     pub(crate) base: Base,
     /// Root catalog and its plain size.
     pub(crate) root: (ContentHash, u64),
+    /// Objects of all new and changed entries, and of the catalogs.
+    pub(crate) objects: BTreeSet<ObjectName>,
     /// Files and catalogs that exceed limits.
     pub(crate) warnings: Vec<String>,
 }
@@ -137,6 +143,7 @@ pub(crate) fn stage(
     let staged = |written: Written| StagedRevision {
         base,
         root: (written.root.hash, written.root.size),
+        objects: written.objects,
         warnings: written.over_limits.warnings().collect(),
     };
     Ok(prepared.written.map(staged))

@@ -52,7 +52,9 @@ impl CopyTree<'_> {
 
     /// Stores the copy as a revision, and does not publish it.
     pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, AdminError> {
-        let context = context(repository, repository.begin(), now)?;
+        let base = repository.begin();
+        let _held = repository.hold(&base)?;
+        let context = context(repository, base, now)?;
         context.check_tag(&self.options)?;
         let planned = self.plan(&context)?;
         Staged::new(&context, &planned.changes, &mut self.options, Vec::new())

@@ -74,7 +74,9 @@ impl Ingest<'_> {
         let branch = self.options.tag.branch.clone();
         if self.archive.as_os_str() == "-" {
             // The archive can't be read twice.
-            return self.run_on(repository, repository.begin_on(branch.as_ref())?, now);
+            let base = repository.begin_on(branch.as_ref())?;
+            let _held = repository.hold(&base)?;
+            return self.run_on(repository, base, now);
         }
         until_kept(repository, branch.as_ref(), |base| self.run_on(repository, base, now))
     }
@@ -83,6 +85,7 @@ impl Ingest<'_> {
     /// published one that it was made of; without a difference they are the same.
     pub fn stage(&mut self, repository: &Repository, now: UnixTime) -> Result<Staged, AdminError> {
         let base = repository.begin_on(self.options.tag.branch.as_ref())?;
+        let _held = repository.hold(&base)?;
         let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
         context.check_tag(&self.options)?;

@@ -91,7 +91,7 @@ pub(crate) fn until_kept<T>(
     let mut base = repository.begin_on(branch)?;
     let mut missing = 0;
     for _ in 0..ATTEMPTS {
-        missing = match attempt(base) {
+        missing = match repository.hold(&base).and_then(|_held| attempt(base)) {
             Err(AdminError::Collected { objects }) => objects,
             // A catalog or the history of a head that is no longer kept.
             Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => 1,

@@ -1,5 +1,9 @@
 //! Changes that are stored as a revision and not published, so that a command can run above them first.
 
+use std::collections::BTreeSet;
+
+use esker_format::object::ObjectName;
+
 use crate::base::BaseRevision;
 use crate::changes::Changes;
 use crate::commit;
@@ -13,6 +17,8 @@ pub struct Staged {
     pub base: BaseRevision,
     /// The published revision that it was made of.
     pub origin: BaseRevision,
+    /// Objects that were stored for it, or that are used again.
+    pub stored: BTreeSet<ObjectName>,
     /// Problems that did not affect the revision.
     pub warnings: Vec<String>,
 }
@@ -25,14 +31,14 @@ impl Staged {
         options: &mut PublishOptions<'_>,
         mut warnings: Vec<String>,
     ) -> Result<Self, AdminError> {
-        let (origin, root, size) = match commit::stage(context, changes, options)? {
+        let (origin, root, size, stored) = match commit::stage(context, changes, options)? {
             Some(staged) => {
                 warnings.extend(staged.warnings);
-                (staged.base, staged.root.0, Some(staged.root.1))
+                (staged.base, staged.root.0, Some(staged.root.1), staged.objects)
             }
-            None => (context.base, context.base.root, context.base.size),
+            None => (context.base, context.base.root, context.base.size, BTreeSet::new()),
         };
         let origin = BaseRevision::from(origin);
-        Ok(Self { base: BaseRevision { root, size, ..origin.clone() }, origin, warnings })
+        Ok(Self { base: BaseRevision { root, size, ..origin.clone() }, origin, stored, warnings })
     }
 }

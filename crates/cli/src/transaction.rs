@@ -10,6 +10,7 @@
 //! Nothing but these folders is needed to list, show and drop a transaction: no key, no network, no mount.
 
 mod line;
+mod open;
 mod record;
 mod removal;
 mod session;
@@ -19,7 +20,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use esker_admin::{BaseRevision, Filter, Upper};
+use esker_admin::{BaseRevision, Filter, OpenWork, RememberedStorage, Upper};
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
@@ -249,9 +250,16 @@ impl Transaction {
 
     /// Removes the transaction with all its changes.
     pub(crate) fn remove(self, lock: FileLock) -> Result<(), Failure> {
+        let open = self.open_work();
         let folder = self.folder;
         let outcome = removal::remove_tree(&folder);
         drop(lock);
+        if let (Ok(open), Ok(record), Ok(())) = (open, &self.record, &outcome)
+            && !RememberedStorage::is_at(&record.storage)
+        {
+            // The next collect notices that the folder is gone.
+            let _ = OpenWork::end(&record.storage, &open.id);
+        }
         outcome.context(Kind::Failed, format!("can't remove all of {}", folder.display()))
     }
 }

@@ -21,6 +21,7 @@ use crate::condemned::{Condemned, CondemnedFolder, State};
 use crate::error::AdminError;
 use crate::exclusive::exclusively;
 use crate::hash_lists::{HashLists, SortedSet};
+use crate::open_work::OpenWork;
 use crate::reflog::KnownReflog;
 use crate::replicate::ReplicaState;
 use crate::repository::{DATABASE_MAX, ReadHead, Repository};
@@ -46,6 +47,8 @@ pub(super) struct Run<'r> {
 pub(super) struct Marked {
     pub(super) head: ReadHead,
     pub(super) kept: Kept,
+    /// Open work whose bases are kept.
+    pub(super) open: Vec<OpenWork>,
     revisions: Revisions,
     reflog: KnownReflog,
     /// Objects to delete.
@@ -94,6 +97,7 @@ impl Collect<'_> {
         }
         collected.plan.revision = marked.head.verified.revision();
         collected.plan.kept = marked.revisions.kept.len() as u64;
+        collected.plan.open.clone_from(&marked.open);
         collected.plan.tags_removed = tags_removed;
         run.marker.lists.retain(&marked.kept.catalogs);
         let _lock = repository.lock_head(&self.stop)?;
@@ -140,6 +144,14 @@ impl Collect<'_> {
     }
 }
 
+impl Marked {
+    /// Returns true if work began since then on a revision that is not kept.
+    pub(super) fn may_miss(&self, work: &OpenWork) -> bool {
+        !self.open.iter().any(|known| known.id == work.id)
+            && work.root_hashes().any(|root| !self.kept.catalogs.contains(&root))
+    }
+}
+
 impl Run<'_> {
     /// Marks for the head that is published now.
     pub(super) fn mark_published(&self) -> Result<Marked, AdminError> {
@@ -175,7 +187,8 @@ impl Run<'_> {
         let manifest = head.verified.manifest();
         let (sink, lists) = (&*self.repository.sink, &self.marker.lists);
         let reflog = KnownReflog::read(sink, lists, &self.repository.name, manifest, self.now)?;
-        let revisions = self.marker.revisions(manifest, tags, &reflog.reflog, self.now)?;
+        let open = self.repository.open_works().read()?;
+        let revisions = self.marker.revisions(manifest, tags, &reflog.reflog, &open, self.now)?;
         let kept = self.marker.kept(manifest, &reflog.reflog, &revisions)?;
         let mut doomed = self.marker.dropped(&revisions, &kept)?;
         let mut orphans = 0;
@@ -190,7 +203,7 @@ impl Run<'_> {
             doomed = sorter.finish()?;
             orphans = doomed.len() - dropped;
         }
-        Ok(Marked { head, kept, revisions, reflog, doomed, orphans })
+        Ok(Marked { head, kept, open, revisions, reflog, doomed, orphans })
     }
 
     /// Describes what was found.
@@ -204,6 +217,7 @@ impl Run<'_> {
             objects: extent.objects,
             bytes: extent.bytes,
             orphans: marked.orphans,
+            open: marked.open.clone(),
             warnings: marked.kept.warnings.clone(),
             ..CollectPlan::default()
         })

@@ -18,6 +18,7 @@ use crate::error::AdminError;
 use crate::hash_lists::{
     Closure, HashLists, Incomplete, Owner, Record, SortedSet, Sorter, Tagged, minus, parallel,
 };
+use crate::open_work::OpenWork;
 use crate::repository::DATABASE_MAX;
 use crate::signed::read_object;
 use crate::storage::Storage;
@@ -65,6 +66,7 @@ impl Marker<'_> {
         head: &Manifest,
         tags: &[Tag],
         reflog: &Reflog,
+        open: &[OpenWork],
         now: UnixTime,
     ) -> Result<Revisions, AdminError> {
         // Made by all threads, so that the walk along the revisions finds them.
@@ -77,7 +79,7 @@ impl Marker<'_> {
         let lenient = self.lists.lenient();
         self.each(&roots, |root| lenient.get(root).map(|_| ()))?;
         let has = |name: &ObjectName| self.has(name);
-        Revisions::of(&lenient, &has, (head, tags, reflog), self.collect.keep, now)
+        Revisions::of(&lenient, &has, (head, tags, reflog), open, self.collect.keep, now)
     }
 
     /// Collects the names of all objects of kept revisions, and of those that the head and the reflog name.

@@ -3,6 +3,8 @@
 use esker_format::hash::ContentHash;
 use serde::{Serialize, Serializer};
 
+use crate::open_work::OpenWork;
+
 /// Revisions and objects that a collect keeps and deletes, with the reasons.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CollectPlan {
@@ -22,6 +24,8 @@ pub struct CollectPlan {
     pub bytes: u64,
     /// Objects among them that no revision names.
     pub orphans: u64,
+    /// Open work whose base revisions are kept.
+    pub open: Vec<OpenWork>,
     /// Kept revisions that alone hold the most bytes; only in a dry run.
     pub largest: Vec<KeptRevision>,
     /// Condemned objects of an earlier collect.

@@ -13,6 +13,7 @@ use esker_format::write::history::is_automatic;
 use super::{DroppedRevision, Keep};
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
+use crate::open_work::OpenWork;
 
 /// Revisions by what happens to them.
 #[derive(Debug, Default)]
@@ -42,6 +43,7 @@ impl Revisions {
         lists: &HashLists<'_>,
         has: &dyn Fn(&ObjectName) -> Result<bool, AdminError>,
         (head, tags, reflog): (&Manifest, &[Tag], &Reflog),
+        open: &[OpenWork],
         keep: Keep,
         now: UnixTime,
     ) -> Result<Self, AdminError> {
@@ -53,6 +55,7 @@ impl Revisions {
         let mut revisions = Self::default();
         let oldest = revisions.follow(lists, has, head.root_catalog, &added, keep, now)?;
         revisions.add_tags(tags);
+        revisions.add_open(lists, open)?;
         let kept: HashSet<ContentHash> = revisions.kept.iter().map(|kept| kept.root).collect();
         let in_head = [head.certificate, head.history, head.metainfo];
         for Reference { object, timestamp } in reflog.references() {
@@ -119,6 +122,19 @@ impl Revisions {
                 kept.tags.push(tag.name.clone());
             }
         }
+    }
+
+    /// Adds the bases of open work. What is missing of one is no reason not to collect.
+    fn add_open(&mut self, lists: &HashLists<'_>, open: &[OpenWork]) -> Result<(), AdminError> {
+        for root in open.iter().flat_map(OpenWork::root_hashes) {
+            if !self.kept.iter().any(|kept| kept.root == root)
+                && let Some(list) = lists.get(&root)?
+            {
+                let (revision, tags) = (list.revision, Vec::new());
+                self.kept.push(KeptRoot { root, revision, tags, required: false });
+            }
+        }
+        Ok(())
     }
 
     /// Returns the root catalogs that are kept.

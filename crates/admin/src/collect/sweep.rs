@@ -98,6 +98,10 @@ fn sweep_beside(run: &Run<'_>, marked: &Marked, deleted: &mut Deleted) -> Result
         if list.state() == State::Waiting || !is_folder {
             list.begin_deleting()?;
         }
+        // After that is noted: work that begins from now on looks at the list.
+        if run.repository.open_works().read()?.iter().any(|work| marked.may_miss(work)) {
+            return Ok(false);
+        }
         let Some(batch) = list.batch(if is_folder { BATCH } else { SHARED_BATCH })? else {
             list.remove()?;
             run.log.as_ref().map_or(Ok(()), DeletionLog::finish)?;

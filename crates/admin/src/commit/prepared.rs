@@ -38,7 +38,7 @@ pub(super) struct Written {
     /// Number of catalogs, and their stored bytes.
     pub(super) catalogs: (u64, u64),
     /// Objects of all new and changed entries, and of the catalogs.
-    objects: BTreeSet<ObjectName>,
+    pub(super) objects: BTreeSet<ObjectName>,
     pub(super) over_limits: OverLimits,
 }
 

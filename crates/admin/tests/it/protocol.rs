@@ -1,18 +1,20 @@
 //! The protocol of publishers, collect and replication, as a small model of which every state is visited.
 //!
-//! Three publishers change one path each. The first two use object X, which at first only a revision that a collect
+//! Three publishers change one path each; a transaction reads its base for as long as it is open. The first two use object X, which at first only a revision that a collect
 //! sweeps names; the third one uses Z, which the published revision names until the second publisher takes it out. Every
 //! actor may end at every step. See docs/decisions/0117-one-commit.md.
 
 mod collector;
 mod publisher;
 mod replicator;
+mod transaction;
 
 use esker_testkit::state_space::{Explored, Model, explore};
 
 use collector::Collector;
 use publisher::Publisher;
 use replicator::Replicator;
+use transaction::Transaction;
 
 /// A set of objects: X, Z, and the catalogs of the eight trees.
 type Objects = u16;
@@ -64,6 +66,12 @@ enum Fault {
     EarlyBatch,
     /// A replica gets its head before its objects.
     HeadFirst,
+    /// A collect does not read the records of transactions.
+    NoRecords,
+    /// A collect does not read them again when it deletes.
+    NoSecondRead,
+    /// A transaction does not look at the list once it is recorded.
+    NoLook,
 }
 
 /// Actors that are in flight, as bits; the replicator is the one after the publishers.
@@ -97,6 +105,7 @@ struct State {
     publishers: [Publisher; PUBLISHERS],
     collector: Collector,
     replicator: Replicator,
+    transaction: Transaction,
     fault: Option<&'static str>,
 }
 
@@ -110,6 +119,7 @@ struct Protocol {
     /// Whether a collect also takes objects that no revision ever named.
     orphans: bool,
     replicates: bool,
+    transaction: bool,
     fault: Fault,
 }
 
@@ -124,6 +134,7 @@ impl State {
     /// Counts the begin or the end of a list.
     fn count(&mut self) {
         self.publishers.iter_mut().for_each(|publisher| publisher.knows_lists = false);
+        self.transaction.knows_lists = false;
     }
 
     /// Notes that the head is another one than before.
@@ -159,6 +170,7 @@ impl Model for Protocol {
             publishers: [Publisher::default(); PUBLISHERS],
             collector: Collector::default(),
             replicator: Replicator::of(0),
+            transaction: Transaction::default(),
             fault: None,
         }
     }
@@ -168,6 +180,9 @@ impl Model for Protocol {
             publisher::steps(self, state, number, next);
         }
         collector::steps(self, state, next);
+        if self.transaction {
+            transaction::steps(self, state, next);
+        }
         if self.replicates {
             replicator::steps(self, state, next);
         }
@@ -182,6 +197,8 @@ impl Model for Protocol {
             Some("an object of the head or of a tag is missing")
         } else if needs(replica.head) & !replica.present != 0 {
             Some("an object of the head of the replica is missing")
+        } else if state.transaction.needs() & !state.present != 0 {
+            Some("an object of the base of a transaction is missing")
         } else if self.long_grace && (0..self.publishers).any(|number| publisher::is_deceived(state, number))
         {
             Some("an object that a publisher counts on is deleted")
@@ -207,8 +224,12 @@ const WHOLE: Protocol = Protocol {
     long_grace: false,
     orphans: true,
     replicates: true,
+    transaction: false,
     fault: Fault::None,
 };
+
+/// With a transaction in place of the replication and of a publisher.
+const TRANSACTION: Protocol = Protocol { publishers: 2, replicates: false, transaction: true, ..WHOLE };
 
 #[test]
 fn three_publishers_a_collect_and_a_replication_lose_nothing() {
@@ -226,6 +247,17 @@ fn three_publishers_and_two_collects_lose_nothing() {
         let two = Protocol { collections: 2, long_grace, orphans, ..WHOLE };
         let explored = explored(&format!("two collects, long grace {long_grace}, orphans {orphans}"), &two);
         assert_eq!(explored.fault, None);
+    }
+}
+
+#[test]
+fn a_transaction_keeps_its_base_beside_publishers_and_collects() {
+    for (collections, orphans) in [(1, true), (2, true), (2, false)] {
+        let protocol = Protocol { collections, orphans, ..TRANSACTION };
+        let explored =
+            explored(&format!("a transaction, {collections} collects, orphans {orphans}"), &protocol);
+        assert_eq!(explored.fault, None);
+        assert!(explored.states > 10_000);
     }
 }
 
@@ -251,5 +283,12 @@ fn every_part_of_the_protocol_that_is_left_out_is_noticed() {
         let (found, steps) = explored.fault.unwrap_or_else(|| panic!("{fault:?} is not noticed"));
         println!("  {}", steps.join(", "));
         assert_eq!(found, expected, "{fault:?}");
+    }
+    for fault in [Fault::NoRecords, Fault::NoSecondRead, Fault::NoLook, Fault::NoNumber] {
+        let explored = explored(&format!("{fault:?}"), &Protocol { fault, ..TRANSACTION });
+        let (found, steps) = explored.fault.unwrap_or_else(|| panic!("{fault:?} is not noticed"));
+        println!("  {}", steps.join(", "));
+        let base = "an object of the base of a transaction is missing";
+        assert!(found == base || fault == Fault::NoNumber && found == missing, "{fault:?}: {found}");
     }
 }

@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use esker_admin::{AdminError, Collect, CollectPlan, Collected, Keep, RememberedStorage};
+use esker_admin::{AdminError, Collect, CollectPlan, Collected, Keep, OpenWork, RememberedStorage};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use serde_json::json;
@@ -10,13 +10,15 @@ use serde_json::json;
 use crate::error::{Failure, Kind, warn};
 use crate::output::{Output, parse_duration, size};
 use crate::progress::ProgressMeter;
-use crate::publisher::{Interrupt, LockArgs, PublisherArgs, collect_progress, now, of_admin};
+use crate::publisher::{Interrupt, LockArgs, Place, PublisherArgs, collect_progress, now, of_admin};
 use crate::settings::Settings;
+use crate::transaction::Transactions;
 
 /// Deletes the objects of old revisions that no kept revision needs.
 ///
 /// The head and all tagged revisions are kept. The first collect lists the objects to delete; a collect after the
-/// grace time deletes them. A publisher that needs a listed object in the meantime stores it again.
+/// grace time deletes them. A publisher that needs a listed object in the meantime stores it again. The base revisions
+/// of open transactions are kept until these are published or dropped.
 ///
 /// Example: esker collect sw.example.org --keep 30d --dry-run
 #[derive(clap::Args, Debug)]
@@ -64,6 +66,11 @@ pub(crate) struct Args {
     /// File to append the names of deleted objects to, between comments with times and causes
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+
+    /// Forget this open work, as a collect names it, and keep its base revision no more: a transaction whose machine or
+    /// user is gone
+    #[arg(long, value_name = "ID", conflicts_with_all = ["all", "dry_run"])]
+    forget: Vec<String>,
 
     /// Print what would be deleted and which kept revisions use the most space, and delete nothing
     #[arg(long)]
@@ -150,6 +157,9 @@ fn one(
     collect.threads = args.threads.map_or_else(cores, usize::from);
     collect.stop = interrupt.flag();
     let repository = place.open_for_collect(args.lock, interrupt, args.quiet)?;
+    let failed = |error| of_admin(&format!("{name} was not collected"), &error);
+    forget(&args.forget, &place).map_err(failed)?;
+    Transactions::new(settings.transactions(None)?).keep_bases(&place.root).map_err(failed)?;
     let usual = repository.settings().automatic_tags_age();
     collect.automatic_tags = args.automatic_tags.map(seconds).or(usual).filter(|age| *age > 0);
     let outcome = match args.dry_run {
@@ -168,6 +178,21 @@ fn one(
             _ => failure,
         }
     })
+}
+
+/// Removes the records of open work with these ids.
+fn forget(ids: &[String], place: &Place) -> Result<(), AdminError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let open = OpenWork::list(&place.root)?;
+    for id in ids {
+        if !open.iter().any(|work| work.id == *id) {
+            return Err(AdminError::OpenWork { id: id.clone(), reason: "there is none".to_owned() });
+        }
+        OpenWork::end(&place.root, id)?;
+    }
+    Ok(())
 }
 
 fn print(
@@ -189,6 +214,9 @@ fn print(
     if !plan.tags_removed.is_empty() {
         let verb = if done.is_some() { "removed" } else { "would be removed" };
         out.line(format!("  automatic tags   {} {verb}", plan.tags_removed.len()))?;
+    }
+    for OpenWork { id, what, started, .. } in &plan.open {
+        out.line(format!("  kept for         {what}, since {} ({id})", UnixTime(*started)))?;
     }
     match done {
         None => {

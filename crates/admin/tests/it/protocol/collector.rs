@@ -48,7 +48,10 @@ pub(super) fn steps(protocol: &Protocol, state: &State, next: &mut Vec<(&'static
                 }
             }),
             Some(list) if may_delete(protocol, &list) => {
-                let first = list.objects & list.objects.wrapping_neg();
+                let ignores = matches!(protocol.fault, Fault::NoRecords | Fault::NoSecondRead);
+                let open = if ignores { 0 } else { state.transaction.keeps() };
+                let left = list.objects & !open;
+                let first = left & left.wrapping_neg();
                 if protocol.fault == Fault::EarlyBatch && first != 0 {
                     add("collect chooses an object too early", &|_, me| {
                         (me.step, me.objects) = (Step::ChoseEarly, first);
@@ -66,7 +69,8 @@ pub(super) fn steps(protocol: &Protocol, state: &State, next: &mut Vec<(&'static
             state.lists += 1;
             let current = (state.tree, state.tags);
             let (tree, tags) = if protocol.fault == Fault::NoSecondMark { me.marked } else { current };
-            let kept = needs(tree) | needs_all(tags);
+            let open = if protocol.fault == Fault::NoRecords { 0 } else { state.transaction.keeps() };
+            let kept = needs(tree) | needs_all(tags) | open;
             let swept = if state.old_root { X } else { 0 };
             let known = if protocol.orphans { state.present } else { needs_all(state.reflog) | swept };
             *me = Collector { step: Step::Decided, objects: known & state.present & !kept, marked: (0, 0) };
@@ -82,7 +86,8 @@ pub(super) fn steps(protocol: &Protocol, state: &State, next: &mut Vec<(&'static
         }),
         Step::Listed => add("collect forgets swept roots", &|state, me| {
             if !protocol.orphans {
-                (state.reflog, state.old_root) = (state.tags | 1 << state.tree, false);
+                let open = state.transaction.recorded().map_or(0, |tree| 1 << tree);
+                (state.reflog, state.old_root) = (state.tags | 1 << state.tree | open, false);
             }
             (me.step, state.locked) = (Step::Idle, false);
             state.replaced_head(protocol);

@@ -52,7 +52,11 @@ pub(super) fn commit(
 ) -> Result<(), Failure> {
     let kept = |failure: Failure| failure.hint_first(is_kept(&transaction.id));
     try_commit(&transaction, how, interrupt, settings).map_err(kept)?;
-    if how.dry_run { Ok(()) } else { transaction.remove(lock) }
+    if how.dry_run {
+        return Ok(());
+    }
+    transaction.release_base();
+    transaction.remove(lock)
 }
 
 /// Publishes a transaction, or prints what would be published.

@@ -1,9 +1,11 @@
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
 use esker_admin::{BaseRevision, BranchRequest, CopyTree, PublishOptions, Repository, Staged};
+use esker_format::object::ObjectName;
 use esker_run::{Ending, Forwarding, take_terminal};
 use esker_store::FileLock;
 
@@ -78,22 +80,22 @@ pub(super) fn run(
         );
     }
     let repository = how.open(&place, &interrupt)?;
-    let (base, origin) = match (&args.template[..], &branch) {
+    let (base, origin, stored) = match (&args.template[..], &branch) {
         ([from, to], _) => template(how, &place, &repository, &interrupt, (from, to), &path)?,
-        (_, None) => (BaseRevision::published(&repository), None),
+        (_, None) => (BaseRevision::published(&repository), None, BTreeSet::new()),
         (_, Some(branch)) => {
             let base = BaseRevision::of_branch(&repository, branch)
                 .map_err(|error| of_admin(&format!("can't begin a transaction of {}", place.name), &error))?;
-            (base, None)
+            (base, None, BTreeSet::new())
         }
     };
     drop(repository);
-    let begin = Begin { place: &place, base, origin, path, branch, transactions, settings };
+    let begin = Begin { place: &place, base, origin, stored, path, branch, transactions, settings };
     let (transaction, lock) = begin.transaction(&command)?;
     Run { transaction, lock, command, how, keep, settings, files }.run(forwarding, &interrupt, true)
 }
 
-/// Stores a copy of a directory as an unpublished revision; returns that and the published one.
+/// Stores a copy of a directory as an unpublished revision; returns that, the published one, and the objects of the copy.
 fn template(
     how: &HowArgs,
     place: &Place,
@@ -101,7 +103,7 @@ fn template(
     interrupt: &Interrupt,
     (from, to): (&Path, &Path),
     within: &str,
-) -> Result<(BaseRevision, Option<BaseRevision>), Failure> {
+) -> Result<(BaseRevision, Option<BaseRevision>, BTreeSet<ObjectName>), Failure> {
     let copy = inner_path(to)?;
     if !Path::new(&copy).starts_with(within) {
         return Err(Failure::usage(format!("--template: {copy} is not below {within}"))
@@ -113,7 +115,7 @@ fn template(
     };
     let staged = how.work(place, interrupt, work, "was not changed")?;
     staged.warnings.iter().for_each(|warning| warn(Some(warning)));
-    Ok((staged.base, Some(staged.origin)))
+    Ok((staged.base, Some(staged.origin), staged.stored))
 }
 
 fn inner_path_bytes(path: &Path) -> Vec<u8> {
@@ -126,6 +128,8 @@ struct Begin<'a> {
     place: &'a Place,
     base: BaseRevision,
     origin: Option<BaseRevision>,
+    /// Objects that were stored for an unpublished base.
+    stored: BTreeSet<ObjectName>,
     path: String,
     branch: Option<BranchRequest>,
     transactions: &'a Transactions,
@@ -135,7 +139,7 @@ struct Begin<'a> {
 impl Begin<'_> {
     /// Makes the folder of the transaction.
     fn transaction(self, command: &[OsString]) -> Result<(Transaction, FileLock), Failure> {
-        let Begin { place, base, origin, path, branch, transactions, settings } = self;
+        let Begin { place, base, origin, stored, path, branch, transactions, settings } = self;
         let name = place.name.as_str();
         Hooked::Transaction.before(&place.root, name)?;
         let ids = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -161,8 +165,11 @@ impl Begin<'_> {
             outcome: None,
         };
         let (transaction, lock) = transactions.create(record, now())?;
-        if let Err(error) = transaction.upper()?.prepare(&place.root) {
-            let failure = of_admin("can't begin a transaction", &error);
+        let kept = transaction.keep_base(&stored).and_then(|()| {
+            let prepared = transaction.upper()?.prepare(&place.root);
+            prepared.map_err(|error| of_admin("can't begin a transaction", &error))
+        });
+        if let Err(failure) = kept {
             transaction.remove(lock)?;
             return Err(failure);
         }
@@ -191,12 +198,12 @@ impl IngestThen<'_> {
     pub(crate) fn run(self, forwarding: Forwarding, interrupt: &Interrupt) -> Result<ExitCode, Failure> {
         let IngestThen { place, staged, target, script, how, branch, transactions, settings, files } = self;
         staged.warnings.iter().for_each(|warning| warn(Some(warning)));
-        let Staged { base, origin, .. } = staged;
+        let Staged { base, origin, stored, .. } = staged;
         let directory = format!("/cvmfs/{}{}", place.name, inner_path(target)?);
         let start = OsString::from("cd \"$0\" && ");
         let command = vec!["sh".into(), "-c".into(), [start, script].into_iter().collect(), directory.into()];
         let path = "/".to_owned();
-        let begin = Begin { place, base, origin: Some(origin), path, branch, transactions, settings };
+        let begin = Begin { place, base, origin: Some(origin), stored, path, branch, transactions, settings };
         let (transaction, lock) = begin.transaction(&command)?;
         Run { transaction, lock, command, how, keep: false, settings, files }.run(forwarding, interrupt, true)
     }
@@ -245,7 +252,7 @@ impl Run<'_> {
             Err(failure) => return Err(failure.hint_first(is_kept(&transaction.id))),
         };
         let raised = interrupt.clone();
-        signals.handle(move |_| raised.raise());
+        signals.handle(move |_| raised.signalled());
         take_terminal();
         // What the command made is not ours, but what follows is.
         crate::process::privileges::mend_umask();

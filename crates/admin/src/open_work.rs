@@ -1,0 +1,318 @@
+//! Records of open work, so that a collect keeps the revisions that it is based on.
+//!
+//! ```text
+//! .esker/open/ID.json   in the publisher's state; `.esker_open_ID` in the root of object storage
+//! .esker/open/ID.lock   held by a publisher that is under way; a transaction has none
+//! ```
+//!
+//! Nothing else keeps the base of a transaction, which may last for weeks: later publishes replace the head, and a collect
+//! drops what was the head. A transaction is recorded from its begin until it is published or dropped, a publisher while
+//! it works. (Publishers to object storage are not: without a lock it can't be told whether one has ended, and they begin
+//! again on the newest revision if a collect took theirs.)
+//!
+//! Work is recorded before the list of condemned objects is looked at, and a collector writes its list before it reads the
+//! records. So one of the two notices the other: [`OpenWork::begin`] fails, or the collector keeps the base.
+//!
+//! A record may outlive its work. A publisher's counts while its lock is held. A transaction's counts unless its folder is
+//! gone from a folder of transactions that is the same one, by a random number in it: a folder that is not mounted, or that
+//! is on another machine, tells nothing. What can't be told is kept, and can be ended by name.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::{Disk, FileLock, Locking, Sink, make_dirs, persist, read_file, replace};
+use serde::{Deserialize, Serialize};
+
+use crate::condemned::{CondemnedFolder, State};
+use crate::disks::Disks;
+use crate::error::AdminError;
+use crate::random;
+use crate::repository::{Base, Repository};
+use crate::state;
+use crate::storage::Storage;
+
+/// Folder of the records in the publisher's state.
+pub(crate) const FOLDER: &str = "open";
+/// Beginning of the names of records in object storage.
+const PREFIX: &str = ".esker_open_";
+const RECORD: &str = ".json";
+const LOCK: &str = ".lock";
+const RECORD_MAX: u64 = 1 << 16;
+/// File with the number of a folder of transactions.
+const NUMBER: &str = ".number";
+const NUMBER_MAX: u64 = 64;
+
+/// Work on revisions that has not ended. Field names are an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenWork {
+    /// Id among the open works of the repository: letters, digits and `-`.
+    pub id: String,
+    /// Description for messages, like `transaction 20261129-183000 of user 1000`.
+    pub what: String,
+    /// Root catalogs that it is based on.
+    pub roots: Vec<String>,
+    /// Begin, in seconds since 1970.
+    pub started: i64,
+    /// Folder of a transaction; none for a publisher.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transaction: Option<TransactionFolder>,
+}
+
+/// Folder of a transaction, by which a collect learns whether it is still there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransactionFolder {
+    /// The folder, in one of transactions.
+    pub path: PathBuf,
+    /// Random number of the folder of transactions.
+    pub number: String,
+}
+
+impl TransactionFolder {
+    /// Describes the folder of a transaction, and gives the folder above it a number unless it has one.
+    pub fn of(path: &Path) -> Result<Self, AdminError> {
+        let disk = &*Disks::default().private;
+        let file = path.with_file_name(NUMBER);
+        let known = read_file(disk, &file, NUMBER_MAX).map_err(AdminError::file("reading", &file))?;
+        if let Some(number) = known.and_then(|text| String::from_utf8(text).ok()) {
+            return Ok(Self { path: path.to_owned(), number });
+        }
+        let number = format!("{:016x}{:016x}", random::number(), random::number());
+        persist(disk, &file, number.as_bytes()).map_err(AdminError::file("writing", &file))?;
+        Ok(Self { path: path.to_owned(), number })
+    }
+
+    /// Returns true if the folder of transactions is there, and has this one no more.
+    fn is_gone(&self, disk: &dyn Disk) -> bool {
+        let number = read_file(disk, &self.path.with_file_name(NUMBER), NUMBER_MAX);
+        let is_same = matches!(number, Ok(Some(number)) if number == self.number.as_bytes());
+        let folder = std::fs::symlink_metadata(&self.path);
+        is_same && matches!(folder, Err(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+impl OpenWork {
+    /// Records a transaction durably. Fails if a collect is about to delete a base of it, or one of the objects that it
+    /// stored before.
+    ///
+    /// `collections` is the number of lists of condemned objects before the base was read, if it is known: one that came
+    /// and went since may have taken a part of it.
+    pub fn begin(
+        &self,
+        place: &Path,
+        stored: &BTreeSet<ObjectName>,
+        collections: Option<u64>,
+    ) -> Result<(), AdminError> {
+        let disks = Disks::default();
+        let works = OpenWorks::of(&disks, &Storage::open_on(&disks, place)?);
+        // Of what ended here without a word; a collect on another machine can't tell.
+        let _ = works.read();
+        works.write(self, true)?;
+        let kept = works.check(self, stored, collections);
+        if kept.is_err() {
+            // The error that matters is the first one; a collect finds out that the work has ended.
+            let _ = works.remove(&self.id);
+        }
+        kept
+    }
+
+    /// Removes a record.
+    pub fn end(place: &Path, id: &str) -> Result<(), AdminError> {
+        let disks = Disks::default();
+        OpenWorks::of(&disks, &Storage::open_on(&disks, place)?).remove(id)
+    }
+
+    /// Lists the open works of the repository at a place.
+    pub fn list(place: &Path) -> Result<Vec<Self>, AdminError> {
+        let disks = Disks::default();
+        OpenWorks::of(&disks, &Storage::open_on(&disks, place)?).read()
+    }
+
+    /// Returns the root catalogs that it is based on.
+    pub(crate) fn root_hashes(&self) -> impl Iterator<Item = ContentHash> {
+        self.roots.iter().filter_map(|root| ContentHash::parse(root).ok())
+    }
+}
+
+/// The open works of one repository.
+pub(crate) struct OpenWorks {
+    disk: Arc<dyn Disk>,
+    sink: Arc<dyn Sink>,
+    folder: PathBuf,
+    /// Whether the records are in object storage.
+    is_shared: bool,
+    condemned: CondemnedFolder,
+}
+
+impl OpenWorks {
+    pub(crate) fn of(disks: &Disks, storage: &Storage) -> Self {
+        let state = state::folder(storage.place());
+        Self {
+            disk: disks.private.clone(),
+            sink: storage.sink().clone(),
+            folder: state.join(FOLDER),
+            is_shared: storage.shared().is_some(),
+            condemned: CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared()),
+        }
+    }
+
+    fn path(&self, id: &str, end: &str) -> PathBuf {
+        self.folder.join(format!("{id}{end}"))
+    }
+
+    fn make_folder(&self) -> Result<(), AdminError> {
+        make_dirs(&*self.disk, &self.folder).map_err(AdminError::file("making folder", &self.folder))
+    }
+
+    fn write(&self, work: &OpenWork, durably: bool) -> Result<(), AdminError> {
+        let text = serde_json::to_vec_pretty(work).expect("a record becomes JSON: its keys are text");
+        if self.is_shared {
+            return Ok(self.sink.put_root(&format!("{PREFIX}{}", work.id), &text)?);
+        }
+        self.make_folder()?;
+        let path = self.path(&work.id, RECORD);
+        let write = if durably { persist } else { replace };
+        write(&*self.disk, &path, &text).map_err(AdminError::file("writing", &path))
+    }
+
+    fn remove(&self, id: &str) -> Result<(), AdminError> {
+        if self.is_shared {
+            return Ok(self.sink.remove_root(&format!("{PREFIX}{id}"))?);
+        }
+        // The lock last: without it, the record would be taken for one of ended work.
+        for end in [RECORD, LOCK] {
+            let path = self.path(id, end);
+            match self.disk.remove(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(AdminError::file("removing", &path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if a collect deleted a base or an object that the work stored before, or may delete it without knowing of the
+    /// work.
+    fn check(
+        &self,
+        work: &OpenWork,
+        stored: &BTreeSet<ObjectName>,
+        collections: Option<u64>,
+    ) -> Result<(), AdminError> {
+        let list = self.condemned.read()?;
+        let now = self.condemned.collections()?;
+        if collections.is_some_and(|before| before != now) {
+            return Err(AdminError::Collected { objects: 1 });
+        }
+        // Of one that waits, the collector reads the records before it deletes anything.
+        let deleting = list.as_ref().filter(|list| list.state() == State::Deleting);
+        let roots = work.root_hashes().map(|root| ObjectName::new(root, ObjectKind::Catalog));
+        let mut missing = 0;
+        for object in roots.chain(stored.iter().copied()) {
+            let is_condemned = deleting.map_or(Ok(false), |list| list.contains(&object))?;
+            missing += u64::from(is_condemned || self.sink.len_of(&object)?.is_none());
+        }
+        if missing > 0 { Err(AdminError::Collected { objects: missing }) } else { Ok(()) }
+    }
+
+    /// Returns the ids of all records, also of ended work.
+    fn ids(&self) -> Result<BTreeSet<String>, AdminError> {
+        if self.is_shared {
+            let names = self.sink.list_root()?;
+            return Ok(names
+                .iter()
+                .filter_map(|name| name.strip_prefix(PREFIX))
+                .map(str::to_owned)
+                .collect());
+        }
+        let names = match self.disk.list(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            other => other.map_err(AdminError::file("listing", &self.folder))?,
+        };
+        let id = |name: &std::ffi::OsString| Some(name.to_str()?.strip_suffix(RECORD)?.to_owned());
+        // Unfinished files begin with a dot.
+        Ok(names.iter().filter_map(id).filter(|id| !id.starts_with('.')).collect())
+    }
+
+    /// Reads the records of open work, and removes those of ended work.
+    pub(crate) fn read(&self) -> Result<Vec<OpenWork>, AdminError> {
+        let mut open = Vec::new();
+        for id in self.ids()? {
+            let path = self.path(&id, RECORD);
+            let text = if self.is_shared {
+                self.sink.read(&format!("{PREFIX}{id}"), RECORD_MAX)?
+            } else {
+                read_file(&*self.disk, &path, RECORD_MAX).map_err(AdminError::file("reading", &path))?
+            };
+            // It has ended since the records were listed.
+            let Some(text) = text else { continue };
+            let work: OpenWork = serde_json::from_slice(&text)
+                .map_err(|error| AdminError::OpenWork { id: id.clone(), reason: error.to_string() })?;
+            if self.has_ended(&id, &work)? {
+                self.remove(&id)?;
+            } else {
+                open.push(OpenWork { id, ..work });
+            }
+        }
+        Ok(open)
+    }
+
+    fn has_ended(&self, id: &str, work: &OpenWork) -> Result<bool, AdminError> {
+        if let Some(transaction) = &work.transaction {
+            return Ok(transaction.is_gone(&*self.disk));
+        }
+        let path = self.path(id, LOCK);
+        let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
+        Ok(matches!(locking, Locking::Taken(_)))
+    }
+}
+
+/// Keeps the base of a publisher while this exists.
+pub(crate) struct HeldBase {
+    works: OpenWorks,
+    id: String,
+    lock: Option<FileLock>,
+}
+
+impl Repository {
+    /// Returns the open works of the repository.
+    pub(crate) fn open_works(&self) -> OpenWorks {
+        OpenWorks::of(&self.disks, &self.storage)
+    }
+
+    /// Keeps the base of a change from collects; none in object storage. A base that a collect is about to take all the same
+    /// is noticed by the commit, which begins again.
+    pub(crate) fn hold(&self, base: &Base) -> Result<Option<HeldBase>, AdminError> {
+        let works = self.open_works();
+        if works.is_shared {
+            return Ok(None);
+        }
+        works.make_folder()?;
+        let id = format!("publisher-{:016x}", random::number());
+        let path = works.path(&id, LOCK);
+        let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
+        let lock = locking.or_held(AdminError::locked(path.display().to_string()))?;
+        let work = OpenWork {
+            id: id.clone(),
+            what: format!("a publisher, process {}", std::process::id()),
+            roots: vec![base.root.to_string()],
+            started: self.opened().0,
+            transaction: None,
+        };
+        let held = HeldBase { works, id, lock: Some(lock) };
+        held.works.write(&work, false)?;
+        Ok(Some(held))
+    }
+}
+
+impl Drop for HeldBase {
+    fn drop(&mut self) {
+        // A record that stays has a lock that is free.
+        let _ = self.works.remove(&self.id);
+        drop(self.lock.take());
+    }
+}
