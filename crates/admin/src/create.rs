@@ -90,6 +90,7 @@ impl NewRepository {
         keys: &KeyFolder,
         now: UnixTime,
     ) -> Result<(), AdminError> {
+        storage.refuse_others(disks, None)?;
         // Read before anything else, so that only one of two creators at once replaces it.
         let whitelist = storage.sink().read(whitelist::PATH, SMALL_FILE_MAX)?;
         if storage.has_head(disks)? {

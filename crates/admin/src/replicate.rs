@@ -19,12 +19,13 @@ mod options;
 mod origin;
 mod remembered;
 mod replica;
+mod retrying;
 mod run;
 mod space;
 mod walk;
 
 pub use options::{
-    Replicate, ReplicateProgress, Replicated, ReplicationPlan, RevisionLimit, SkippedRevision,
+    Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit, SkippedRevision,
 };
 pub(crate) use walk::is_selected;
 

@@ -72,9 +72,17 @@ impl Spool {
 
     /// Records the hash of the new reflog where the reference implementation looks for it.
     pub(crate) fn remember_reflog(&self, hash: &ContentHash) -> Result<(), AdminError> {
-        let path = self.folder.join(REFLOG_CHECKSUM);
-        persist(&*self.disk, &path, hash.to_string().as_bytes()).map_err(AdminError::file("writing", &path))
+        remember_reflog(&*self.disk, &self.folder, hash)
     }
+}
+
+/// Records the hash of a reflog in a spool folder, unless it is recorded already or there is no such folder.
+pub(crate) fn remember_reflog(disk: &dyn Disk, folder: &Path, hash: &ContentHash) -> Result<(), AdminError> {
+    let (path, text) = (folder.join(REFLOG_CHECKSUM), hash.to_string());
+    if !folder.is_dir() || fs::read(&path).is_ok_and(|known| known == text.as_bytes()) {
+        return Ok(());
+    }
+    persist(disk, &path, text.as_bytes()).map_err(AdminError::file("writing", &path))
 }
 
 impl Drop for Spool {

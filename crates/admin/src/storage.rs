@@ -18,7 +18,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_format::manifest;
+use esker_format::manifest::{self, Manifest};
+use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 use esker_store::{FileLock, LocalSink, Sink, make_dirs};
 
@@ -27,6 +28,9 @@ use crate::error::AdminError;
 use crate::signed::SMALL_FILE_MAX;
 
 pub use remembered::RememberedStorage;
+
+/// Folder of objects.
+const DATA: &str = "data";
 
 /// Returns the folder of the publisher's state of the repository at a place, which may not exist.
 pub(crate) fn state_folder(place: &Path) -> PathBuf {
@@ -118,6 +122,15 @@ impl Storage {
         self.sink.lock_root()?.map(|locking| locking.or_held(held)).transpose()
     }
 
+    /// Takes the lock of the head if it is free; none if another process has it.
+    pub(crate) fn try_lock(&self) -> Result<Option<Option<FileLock>>, AdminError> {
+        match self.lock() {
+            Ok(lock) => Ok(Some(lock)),
+            Err(AdminError::Locked { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns true if there is a head.
     pub(crate) fn has_head(&self, disks: &Disks) -> Result<bool, AdminError> {
         let Some(folder) = self.sink.folder() else {
@@ -129,6 +142,53 @@ impl Storage {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(AdminError::file("looking for", &path)(error)),
         }
+    }
+
+    /// Fails if the manifest names another repository than this one, or if the storage has files and no mark of any
+    /// repository: both belong to others, who are about to lose them.
+    pub fn refuse_others(&self, disks: &Disks, name: Option<&RepositoryName>) -> Result<(), AdminError> {
+        let head = self.sink.read(manifest::PATH, SMALL_FILE_MAX)?;
+        if let Some(bytes) = head {
+            let named = Manifest::parse(&bytes).ok().and_then(|head| head.name);
+            return match (named, name) {
+                (Some(named), Some(name)) if named != name.as_str() => {
+                    Err(AdminError::OtherRepository { place: self.describe(), name: named })
+                }
+                _ => Ok(()),
+            };
+        }
+        let names = match self.sink.folder() {
+            None => self.sink.list_root()?,
+            Some(folder) => match disks.served.list(folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                listed => {
+                    let listed = listed.map_err(AdminError::file("listing", folder))?;
+                    listed.iter().map(|name| name.to_string_lossy().into_owned()).collect()
+                }
+            },
+        };
+        let is_mark =
+            |name: &String| [".cvmfs", remembered::FOLDER].iter().any(|mark| name.starts_with(mark));
+        // The folder of objects is made first; a new file system has one for what it finds.
+        let other = names.iter().find(|name| *name != DATA && *name != "lost+found");
+        match other {
+            Some(other) if !names.iter().any(is_mark) => {
+                Err(AdminError::Foreign { place: self.describe(), found: other.clone() })
+            }
+            None if names.iter().any(|name| name == DATA) && self.is_foreign_data(disks)? => {
+                Err(AdminError::Foreign { place: self.describe(), found: DATA.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns true if the folder of objects has anything but folders of objects.
+    fn is_foreign_data(&self, disks: &Disks) -> Result<bool, AdminError> {
+        let Some(folder) = self.sink.folder() else { return Ok(false) };
+        let data = folder.join(DATA);
+        let names = disks.served.list(&data).map_err(AdminError::file("listing", &data))?;
+        let is_ours = |name: &str| name == "txn" || name.len() == 2 && u8::from_str_radix(name, 16).is_ok();
+        Ok(!names.iter().all(|name| name.to_str().is_some_and(is_ours)))
     }
 
     /// Fails if there is no head.

@@ -16,6 +16,7 @@ use super::replica::Replica;
 use crate::commit::{RootLock, wait_for_lock};
 use crate::error::AdminError;
 use crate::repository::{DATABASE_MAX, LOCK_WAIT};
+use crate::spool::remember_reflog;
 use crate::status_file;
 
 /// File with the time of the last replication, as CernVM-FS writes it beside the status file.
@@ -47,7 +48,6 @@ pub(super) struct Prepared {
     pub(super) small: Vec<(ObjectName, Vec<u8>)>,
     /// Condemned objects that the new head needs.
     pub(super) revived: BTreeSet<ObjectName>,
-    pub(super) warnings: Vec<String>,
 }
 
 impl Prepared {
@@ -78,6 +78,7 @@ impl Replicate<'_> {
         // Before the catalogs: what a collect finds below `data` has to be reachable from a root that it knows.
         let reflog = self.reflog(replica, prepared, now)?;
         sink.put_root(reflog::PATH, &reflog)?;
+        self.tell_spool(offer, &reflog)?;
         for level in &prepared.catalogs {
             for catalog in level {
                 let name = ObjectName::new(*catalog, ObjectKind::Catalog);
@@ -119,6 +120,13 @@ impl Replicate<'_> {
         let date = status_file::date(now);
         status_file::set(&*replica.sink, &[("last_snapshot", &date)])?;
         Ok(replica.sink.put_root(LAST, format!("{date}\n").as_bytes())?)
+    }
+
+    /// Brings the checksum of the reflog up to date where CernVM-FS compares it: its collect refuses any other reflog.
+    pub(super) fn tell_spool(&self, offer: &Offer, reflog: &[u8]) -> Result<(), AdminError> {
+        let Some(spool) = &self.spool else { return Ok(()) };
+        let hash = ContentHash::of(offer.head.hash_algorithm(), reflog);
+        remember_reflog(&*self.disks.served, spool, &hash)
     }
 
     fn reflog(&self, replica: &Replica, prepared: &Prepared, now: UnixTime) -> Result<Vec<u8>, AdminError> {

@@ -200,7 +200,7 @@ impl<'f> Fetcher<'f> {
             // Prefetches share a request, as far as the server has batches.
             let fetch = self.origin.fetch(&name, size.filter(|size| *size > 0), Urgency::Prefetch);
             let sender = sender.clone();
-            self.origin.source.fetch(
+            self.origin.objects.fetch(
                 fetch,
                 Callback::new(move |outcome| {
                     // The writers outlive all requests.

@@ -26,11 +26,10 @@ pub(super) struct Tagged {
 /// The history of a head.
 #[derive(Default)]
 pub(super) struct CopiedHistory {
-    /// The object with its stored bytes; none if the head names none or no server has it.
+    /// The object with its stored bytes; none if the head names none.
     pub(super) object: Option<(ObjectName, Vec<u8>)>,
     /// Selected revisions besides the head, newest first.
     pub(super) revisions: Vec<Tagged>,
-    pub(super) warning: Option<String>,
 }
 
 impl CopiedHistory {
@@ -46,14 +45,15 @@ impl CopiedHistory {
             Some(here) => Some(here),
             None => origin.object(&object, head.path(object), DATABASE_MAX)?,
         };
-        let Some(stored) = stored else {
-            let text = format!("no server has the history {object}, so no tagged revision is copied");
-            return Ok(Self { warning: Some(text), ..Self::default() });
+        let missing = || AdminError::Missing {
+            what: format!("the history of the head on {}", origin.source.describe()),
+            object: object.to_string(),
         };
+        let stored = stored.ok_or_else(missing)?;
         let plain = decoded_object(&stored, &object, None, DATABASE_MAX, "the history")?;
         let parsed = History::parse(&plain).map_err(AdminError::History)?;
         let revisions = select(&parsed, head, options.revisions);
-        Ok(Self { object: Some((object, stored)), revisions, warning: None })
+        Ok(Self { object: Some((object, stored)), revisions })
     }
 }
 

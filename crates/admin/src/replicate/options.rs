@@ -1,11 +1,13 @@
 //! How a repository is replicated, and the result.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use esker_format::name::RepositoryName;
 use esker_store::Source;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::disks::Disks;
 
@@ -30,6 +32,31 @@ impl RevisionLimit {
         match self {
             Self::All => None,
             Self::Newest(number) => Some(number),
+        }
+    }
+}
+
+/// How often a failed request for an object is sent again, beside the attempts of the source itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// Further attempts of each request.
+    pub number: u32,
+    /// Limit of the first pause; that of each further one is twice as long.
+    pub first_pause: Duration,
+    /// Limit of all pauses.
+    pub longest_pause: Duration,
+    /// Longest pause that a server may ask for; a longer one is a failure.
+    pub longest_asked: Duration,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self {
+            // One of 10¹³ requests fails for good if one of 20 fails at random.
+            number: 9,
+            first_pause: Duration::from_millis(500),
+            longest_pause: Duration::from_secs(30),
+            longest_asked: Duration::from_secs(300),
         }
     }
 }
@@ -73,6 +100,10 @@ pub struct Replicate<'r> {
     pub full: bool,
     /// Bytes that stay free on the file system of the replica.
     pub reserve: u64,
+    /// How often a failed request for an object is sent again.
+    pub retries: Retries,
+    /// Spool folder of CernVM-FS, in which its reflog checksum is kept up to date.
+    pub spool: Option<PathBuf>,
     /// Objects that are requested or stored at once.
     pub requests: usize,
     /// Number of threads.
@@ -105,6 +136,8 @@ impl<'r> Replicate<'r> {
             paths: Vec::new(),
             full: false,
             reserve: RESERVE,
+            retries: Retries::default(),
+            spool: None,
             requests: REQUESTS,
             threads: 1,
             buffer: crate::hash_lists::sorter::RECORDS,
@@ -115,10 +148,10 @@ impl<'r> Replicate<'r> {
     }
 }
 
-/// A tagged revision that is not copied, because the server lacks a part of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// A revision that is not copied, because the server lacks a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedRevision {
-    /// Its number.
+    /// Its number; 0 for one without tags.
     pub revision: u64,
     /// Its tags.
     pub tags: Vec<String>,
@@ -168,7 +201,7 @@ pub struct Replicated {
     pub bytes: u64,
     /// Objects that changed catalogs name and that were here already.
     pub present: u64,
-    /// Tagged revisions that the server lacks.
+    /// Revisions that the server lacks; the next run looks for them again.
     pub skipped: Vec<SkippedRevision>,
     /// Facts that need attention.
     pub warnings: Vec<String>,

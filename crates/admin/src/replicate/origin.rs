@@ -4,18 +4,27 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use crossbeam_channel::bounded;
 use esker_format::object::ObjectName;
-use esker_store::{Callback, Cause, Check, Fetch, Priority, Source, Spool, StoreError, Urgency};
+use esker_store::{Callback, Cause, Check, Fetch, Priority, Source, Spool, StoreError, Stored, Urgency};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
 
+/// Interval at which a wait looks whether to stop: a signal only sets a flag.
+const STOP_EVERY: Duration = Duration::from_millis(100);
+
 /// The servers of one repository.
 #[derive(Clone)]
 pub(super) struct Origin {
     pub(super) source: Arc<dyn Source>,
+    /// The same, with further attempts for what fails.
+    pub(super) objects: Arc<dyn Source>,
+    pub(super) stop: Arc<AtomicBool>,
     /// Folder for bodies that are too large for memory.
     pub(super) spool: PathBuf,
 }
@@ -30,7 +39,7 @@ impl Origin {
         check: Option<Check>,
     ) -> Result<Option<Vec<u8>>, AdminError> {
         let fetch = Fetch { fresh: true, check, ..Fetch::new(path, path, limit) };
-        self.read(fetch)
+        self.read(&*self.source, fetch)
     }
 
     /// Reads the stored bytes of an object at a path, verified by its name; none if no server has it.
@@ -40,12 +49,29 @@ impl Origin {
         path: String,
         limit: u64,
     ) -> Result<Option<Vec<u8>>, AdminError> {
-        self.read(Fetch { path, limit, ..self.fetch(name, None, Urgency::Demand) })
+        self.read(&*self.objects, Fetch { path, limit, ..self.fetch(name, None, Urgency::Demand) })
     }
 
-    fn read(&self, fetch: Fetch) -> Result<Option<Vec<u8>>, AdminError> {
+    /// Waits for a response, or until the caller wants to stop: a server may never answer.
+    fn wait(&self, source: &dyn Source, fetch: Fetch) -> Result<Result<Stored, StoreError>, AdminError> {
+        let (sender, receiver) = bounded(1);
+        let answered = Callback::new(move |outcome| {
+            // After an interruption there is no receiver.
+            let _ = sender.send(outcome);
+        });
+        source.fetch(fetch, answered);
+        loop {
+            match receiver.recv_timeout(STOP_EVERY) {
+                Ok(outcome) => return Ok(outcome),
+                Err(_) if self.stop.load(Ordering::Relaxed) => return Err(AdminError::Interrupted),
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn read(&self, source: &dyn Source, fetch: Fetch) -> Result<Option<Vec<u8>>, AdminError> {
         let path = fetch.path.clone();
-        match Callback::wait(|done| self.source.fetch(fetch, done)) {
+        match self.wait(source, fetch)? {
             Ok(stored) => {
                 let unread = AdminError::file("fetching", path.as_ref());
                 stored.into_bytes().map(Some).map_err(unread)

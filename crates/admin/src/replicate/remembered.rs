@@ -6,20 +6,27 @@ use esker_format::master_keys::MasterKeys;
 use esker_store::{Disk, read_file};
 use serde::{Deserialize, Serialize};
 
+use super::options::SkippedRevision;
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;
+use crate::storage::Storage;
 
 /// Folder of replication in the state folder.
 pub(super) const FOLDER: &str = "replica";
 /// File in that folder.
 pub(super) const STATE: &str = "state.json";
 
+/// File with the same in the root of object storage.
+pub(super) const SHARED: &str = ".esker_replica.json";
+
 /// What a replica remembers of its last run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReplicaState {
+    /// Name of the repository; empty if an older version wrote this.
+    pub name: String,
     /// Servers that it is copied from.
     pub servers: String,
     /// Public master keys as PEM text.
@@ -34,6 +41,8 @@ pub struct ReplicaState {
     pub attempted: i64,
     /// Time of the last successful run.
     pub succeeded: Option<i64>,
+    /// Revisions that the servers lacked in the last successful run; none if that was not recorded.
+    pub left_out: Option<Vec<SkippedRevision>>,
     /// Failure of the last run.
     pub failure: Option<String>,
     /// SHA-1 of the manifest that the last successful run left, while every catalog here has its whole subtree.
@@ -46,11 +55,33 @@ impl ReplicaState {
         Self::read_on(&*Disks::default().private, &state::folder(root))
     }
 
+    /// Reads the state of the replica in a storage. That of a bucket lies in the bucket, so that it goes with the replica;
+    /// older versions had it in the folder of its place only, where a copy stays for other commands.
+    pub fn of(storage: &Storage) -> Result<Option<Self>, AdminError> {
+        Self::of_on(&Disks::default(), storage)
+    }
+
+    pub(super) fn of_on(disks: &Disks, storage: &Storage) -> Result<Option<Self>, AdminError> {
+        let local = Self::read_on(&*disks.private, &state::folder(storage.place()));
+        let Some(sink) = storage.shared() else { return local };
+        let Some(text) = sink.read(SHARED, SMALL_FILE_MAX)? else { return local };
+        let path = Path::new(&storage.describe()).join(SHARED);
+        let parsed = serde_json::from_slice(&text);
+        parsed.map(Some).map_err(|error| AdminError::ReplicaState { path, reason: error.to_string() })
+    }
+
     pub(super) fn read_on(disk: &dyn Disk, state: &Path) -> Result<Option<Self>, AdminError> {
         let path = state.join(FOLDER).join(STATE);
         let text = read_file(disk, &path, SMALL_FILE_MAX).map_err(AdminError::file("reading", &path))?;
         let parsed = text.map(|text| serde_json::from_slice(&text)).transpose();
         parsed.map_err(|error| AdminError::ReplicaState { path, reason: error.to_string() })
+    }
+
+    /// Returns the name of the repository, which older versions wrote as the end of its URLs only.
+    pub(crate) fn repository(&self) -> Option<&str> {
+        let first = self.servers.split(';').next().unwrap_or_default();
+        let named = Some(self.name.as_str()).filter(|name| !name.is_empty());
+        named.or_else(|| first.trim_end_matches('/').rsplit('/').next()).filter(|name| !name.is_empty())
     }
 
     /// Returns the public keys.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! .esker/replica/lock        held by the one process that replicates
-//! .esker/replica/state.json  servers, selection, keys, outcome of the last run
+//! .esker/replica/state.json  servers, selection, keys, outcome of the last run; in object storage `.esker_replica.json`
 //! .esker/replica/catalogs/   catalogs of the run in progress, by hash
 //! ```
 
@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::manifest;
+use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 use esker_store::{FileLock, Sink, make_dirs, persist, read_file, replace};
 
-use super::remembered::{FOLDER, ReplicaState, STATE};
+use super::remembered::{FOLDER, ReplicaState, SHARED, STATE};
 use crate::condemned::CondemnedFolder;
 use crate::create::MASTER_REPLICA;
 use crate::disks::Disks;
@@ -41,8 +42,8 @@ pub(super) struct Replica {
 
 impl Replica {
     /// Opens a replica for a run, and makes it if it does not exist.
-    pub(super) fn open(storage: Storage, disks: &Disks) -> Result<Self, AdminError> {
-        let mut replica = Self::look(storage, disks)?;
+    pub(super) fn open(storage: Storage, disks: &Disks, name: &RepositoryName) -> Result<Self, AdminError> {
+        let mut replica = Self::look(storage, disks, name)?;
         // A bucket is asked whether it exists, once.
         let is_made = if replica.storage.is_folder() {
             replica.storage.place().join("data/txn").is_dir()
@@ -61,15 +62,23 @@ impl Replica {
         let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
         replica.lock = Some(locking.or_held(AdminError::locked(replica.storage.describe()))?);
         // Another run may have ended since the first look.
-        replica.remembered = ReplicaState::read_on(&*disks.private, &state)?;
+        replica.remembered = ReplicaState::of_on(disks, &replica.storage)?;
         replica.state = Some(state);
         Ok(replica)
     }
 
     /// Opens a replica, which may not exist, to read it.
-    pub(super) fn look(storage: Storage, disks: &Disks) -> Result<Self, AdminError> {
+    ///
+    /// Fails if there is another repository, or anything that is no repository.
+    pub(super) fn look(storage: Storage, disks: &Disks, name: &RepositoryName) -> Result<Self, AdminError> {
+        storage.refuse_others(disks, Some(name))?;
         let state = state::folder(storage.place());
-        let remembered = ReplicaState::read_on(&*disks.private, &state)?;
+        let remembered = ReplicaState::of_on(disks, &storage)?;
+        if let Some(known) = remembered.as_ref().and_then(ReplicaState::repository)
+            && known != name.as_str()
+        {
+            return Err(AdminError::OtherRepository { place: storage.describe(), name: known.to_owned() });
+        }
         let sink = storage.sink().clone();
         let has = |path: &str| Ok::<_, AdminError>(sink.read(path, SMALL_FILE_MAX)?.is_some());
         if remembered.is_none() && has(manifest::PATH)? && has(MASTER_REPLICA)? {
@@ -130,6 +139,9 @@ impl Replica {
         let Some(state) = &self.state else { return Ok(()) };
         let path = state.join(FOLDER).join(STATE);
         let text = serde_json::to_vec_pretty(&remembered).expect("a state becomes JSON: its keys are text");
+        if let Some(sink) = self.storage.shared() {
+            sink.put_root(SHARED, &text)?;
+        }
         persist(&*self.disks.private, &path, &text).map_err(AdminError::file("writing", &path))?;
         self.remembered = Some(remembered);
         Ok(())

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use esker_format::hash::ContentHash;
 use esker_format::manifest::Manifest;
 use esker_format::master_keys::MasterKeys;
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::reflog;
 use esker_format::time::UnixTime;
 
 use super::commit::{Prepared, Switched};
@@ -19,9 +21,11 @@ use super::options::{Replicate, Replicated, ReplicationPlan, RevisionLimit, Skip
 use super::origin::Origin;
 use super::remembered::ReplicaState;
 use super::replica::{Replica, fingerprint};
+use super::retrying::Retrying;
 use super::walk::{Tree, Walker, plain_size};
 use crate::error::AdminError;
 use crate::hash_lists::{HashLists, SortedSet, Sorter};
+use crate::repository::DATABASE_MAX;
 use crate::signed::SMALL_FILE_MAX;
 use crate::status_file;
 use crate::storage::Storage;
@@ -46,8 +50,13 @@ const BETWEEN_MAX: usize = 10_000;
 impl Replicate<'_> {
     /// Returns what a replication would fetch, and changes nothing.
     pub fn dry_run(&self, root: &Path, now: UnixTime) -> Result<ReplicationPlan, AdminError> {
+        self.dry_run_in(Storage::open_on(&self.disks, root)?, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn dry_run_in(&self, storage: Storage, now: UnixTime) -> Result<ReplicationPlan, AdminError> {
         let keys = self.master_keys()?;
-        let replica = Replica::look(Storage::open_on(&self.disks, root)?, &self.disks)?;
+        let replica = Replica::look(storage, &self.disks, &self.name)?;
         let origin = self.origin(&replica);
         let before = head_of(&replica)?;
         let offer = Offer::fetch(&origin, &replica, (&self.name, &keys), now)?;
@@ -96,26 +105,19 @@ impl Replicate<'_> {
     pub fn run_in(&self, storage: Storage, now: UnixTime) -> Result<Replicated, AdminError> {
         let begun = Instant::now();
         let keys = self.master_keys()?;
-        let mut replica = Replica::open(storage, &self.disks)?;
+        let mut replica = Replica::open(storage, &self.disks, &self.name)?;
         let mut state = replica.remembered.clone().unwrap_or_default();
-        state.servers.clone_from(&self.servers);
-        state.keys = String::from_utf8_lossy(&self.keys).into_owned();
         state.attempted = now.0;
-        let (paths, revisions) = (self.path_texts(), self.revisions.number());
-        if state.paths != paths || state.revisions != revisions {
-            // For runs after one that fails: what is here may be less than what was asked for.
-            state.complete = None;
-            (state.paths, state.revisions) = (paths, revisions);
-        }
-        if replica.remembered.is_none() {
-            // From now on, a run that was killed is continued.
-            replica.remember(state.clone())?;
-        }
         let outcome = self.attempts(&mut replica, &mut state, &keys, now);
+        if replica.remembered.is_none() && outcome.is_err() {
+            // No head was verified, so nothing is remembered.
+            return outcome;
+        }
         // The next run removes it if this fails.
         let removed = replica.remove_root_file(IN_PROGRESS);
         match outcome {
             Ok(mut done) => {
+                self.asked(&mut state);
                 state.failure = None;
                 state.succeeded = Some(now.0);
                 replica.remember(state)?;
@@ -132,6 +134,14 @@ impl Replicate<'_> {
         }
     }
 
+    /// Notes what this run was asked for.
+    fn asked(&self, state: &mut ReplicaState) {
+        state.name = self.name.to_string();
+        state.servers.clone_from(&self.servers);
+        state.keys = String::from_utf8_lossy(&self.keys).into_owned();
+        (state.paths, state.revisions) = (self.path_texts(), self.revisions.number());
+    }
+
     fn attempts(
         &self,
         replica: &mut Replica,
@@ -144,11 +154,20 @@ impl Replicate<'_> {
             let origin = self.origin(replica);
             let offer = Offer::fetch(&origin, replica, (&self.name, keys), now)?;
             state.upstream_revision = offer.head.revision();
+            if replica.remembered.is_none() {
+                // The head is verified. From now on, a run that was killed is continued.
+                self.asked(state);
+                replica.remember(state.clone())?;
+            }
             let is_same = self.is_up_to_date(replica, &offer)?;
             if is_same || self.copy(replica, state, &origin, &offer, &mut done, now)? {
                 done.revision = offer.head.revision();
                 done.root = offer.head.root_catalog().hash.to_string();
                 if is_same {
+                    if let Some(reflog) = replica.sink.read(reflog::PATH, DATABASE_MAX)? {
+                        // A run that was killed may have left the one before.
+                        self.tell_spool(&offer, &reflog)?;
+                    }
                     done.before = Some(done.revision);
                     self.set_status(replica, now)?;
                 }
@@ -163,8 +182,11 @@ impl Replicate<'_> {
         let is_same = replica.manifest()?.as_ref() == Some(&offer.manifest)
             && replica.root_file(esker_format::whitelist::PATH)?.as_ref() == Some(&offer.whitelist);
         let revisions = replica.remembered.as_ref().map(|known| known.revisions);
-        let is_asked = !self.full && revisions == Some(self.revisions.number());
-        Ok(is_same && is_asked && replica.is_complete(&self.path_texts())?)
+        // What an earlier run left out may be there by now; versions before this one didn't record it.
+        let left_out = replica.remembered.as_ref().and_then(|known| known.left_out.as_ref());
+        let is_asked =
+            !self.full && revisions == Some(self.revisions.number()) && left_out.is_some_and(Vec::is_empty);
+        Ok(is_same && is_asked && replica.is_complete(&self.path_texts())? && has_all_named(replica, offer)?)
     }
 
     /// Copies what is missing and switches the head; false if that has to be repeated.
@@ -206,7 +228,6 @@ impl Replicate<'_> {
         let lost = fetcher.fetch(&others.wanted, false)?;
         let history = &others.history;
         let mut prepared = Prepared { before, collections, ..Prepared::default() };
-        prepared.warnings.extend(history.warning.clone());
         let root = offer.head.root_catalog().hash;
         let mut catalogs: BTreeSet<ContentHash> = BTreeSet::new();
         match walker.catalogs_of(&root, &HashSet::new())? {
@@ -221,8 +242,6 @@ impl Replicate<'_> {
                     catalogs.extend(below);
                     prepared.roots.push(tagged.root);
                 }
-                // No client can name it.
-                Err(_) if tagged.tags.is_empty() => {}
                 Err(reason) => {
                     let (revision, tags) = (tagged.revision, tagged.tags.clone());
                     done.skipped.push(SkippedRevision { revision, tags, reason });
@@ -239,8 +258,10 @@ impl Replicate<'_> {
                 |b| Ok(Some(b)),
             )? {
                 Some(stored) => prepared.small.push((name, stored)),
-                // No client needs it to read the repository.
-                None => prepared.warnings.push(format!("no server has object {name}, which the head names")),
+                None => {
+                    let what = format!("an object that the head names on {}", origin.source.describe());
+                    return Err(AdminError::Missing { what, object: name.to_string() });
+                }
             }
         }
         // Of a list that began or ended meanwhile, the commit finds out itself.
@@ -268,7 +289,7 @@ impl Replicate<'_> {
         }
         done.changed = prepared.before.as_ref() != Some(&offer.manifest)
             || whitelist_before.as_ref() != Some(&offer.whitelist);
-        done.warnings = prepared.warnings;
+        state.left_out = Some(done.skipped.clone());
         state.complete = Some(fingerprint(&offer.manifest));
         replica.clear_staging();
         Ok(true)
@@ -343,7 +364,9 @@ impl Replicate<'_> {
     }
 
     fn origin(&self, replica: &Replica) -> Origin {
-        Origin { source: self.source.clone(), spool: replica.scratch() }
+        let stop = self.stop.clone();
+        let objects = Arc::new(Retrying::start(self.source.clone(), self.retries, stop.clone()));
+        Origin { source: self.source.clone(), objects, stop, spool: replica.scratch() }
     }
 
     fn lists<'r>(&self, replica: &'r Replica) -> HashLists<'r> {
@@ -356,6 +379,14 @@ impl Replicate<'_> {
         paths.dedup();
         paths
     }
+}
+
+/// Returns true if everything that a head names is here.
+fn has_all_named(replica: &Replica, offer: &Offer) -> Result<bool, AdminError> {
+    let head = &offer.head;
+    let named = [head.root_catalog(), offer.certificate.0].into_iter();
+    let named = named.chain(head.history()).chain(described(head));
+    Ok(replica.storage.missing(&named.collect::<Vec<_>>())?.is_empty())
 }
 
 /// Returns the head of the replica; none if there is none that can be read.

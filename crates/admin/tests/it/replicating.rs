@@ -3,7 +3,10 @@
 mod bucket_collects;
 mod collects;
 mod faults;
+mod left_out;
 mod model;
+mod others;
+mod retries;
 mod selection;
 
 use std::fs;
@@ -13,7 +16,7 @@ use std::time::Duration;
 
 use esker_admin::{
     AdminError, Check, CheckPlace, CheckReport, Disks, NewRepository, Replicate, ReplicateProgress,
-    Replicated, ReplicationPlan, RevisionLimit, Storage,
+    Replicated, ReplicationPlan, Retries, RevisionLimit, Storage,
 };
 use esker_format::chunker::ChunkSizes;
 use esker_format::manifest::Manifest;
@@ -123,7 +126,9 @@ pub(crate) fn options(workshop: &Workshop, source: Arc<dyn Source>) -> Replicate
     let keys = fs::read(workshop.keys().public_key_file()).unwrap();
     let name = RepositoryName::parse(NAME).unwrap();
     let servers = source.describe();
-    Replicate { threads: 2, reserve: 0, ..Replicate::new(name, servers, source, keys, &quiet) }
+    // Tests of single faults.
+    let retries = Retries { number: 0, ..Retries::default() };
+    Replicate { threads: 2, reserve: 0, retries, ..Replicate::new(name, servers, source, keys, &quiet) }
 }
 
 pub(crate) fn findings(workshop: &Workshop, root: &Path) -> Findings {

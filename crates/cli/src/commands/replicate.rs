@@ -206,8 +206,11 @@ fn one(shared: &Shared<'_>, target: &Target) -> Result<Outcome, Failure> {
     replicate.threads = args.threads.map_or_else(cores, usize::from);
     replicate.stop = shared.interrupt.flag();
     let outcome = match args.dry_run {
-        true => replicate.dry_run(&target.root, now()).map(Outcome::Planned),
-        false => replicate.run(&target.root, now()).map(Outcome::Replicated),
+        true => replicate.dry_run_in(target.storage.clone(), now()).map(Outcome::Planned),
+        false => {
+            let outcome = replicate.run_in(target.storage.clone(), now());
+            target.ended(&outcome).and(outcome).map(Outcome::Replicated)
+        }
     };
     outcome.map_err(|error| failure(&name, &error))
 }
@@ -278,7 +281,8 @@ fn print(out: &mut Output, name: &str, outcome: &Outcome, args: &Args) -> Result
         }
         Outcome::Replicated(done) if !done.changed && done.objects == 0 && done.revisions == 0 => {
             if !args.follow {
-                out.line(format!("{name}: revision {} is up to date", done.revision))?;
+                let but = if done.skipped.is_empty() { "" } else { ", but for what no server has" };
+                out.line(format!("{name}: revision {} is up to date{but}", done.revision))?;
             }
             &done.skipped
         }
@@ -299,7 +303,13 @@ fn print(out: &mut Output, name: &str, outcome: &Outcome, args: &Args) -> Result
     };
     for skipped in skipped {
         let (revision, tags) = (skipped.revision, skipped.tags.join(", "));
-        warn(Some(&format!("{name}: revision {revision} ({tags}) is left out: {}", skipped.reason)));
+        let which = if tags.is_empty() {
+            "a revision without a tag".to_owned()
+        } else {
+            format!("revision {revision} ({tags})")
+        };
+        let again = "the next run looks for it again";
+        warn(Some(&format!("{name}: {which} is left out: {}; {again}", skipped.reason)));
     }
     Ok(())
 }

@@ -3,13 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_admin::{ReplicaState, Replicate, ReplicateProgress, Repository, RevisionLimit};
+use esker_admin::{
+    AdminError, Disks, RememberedStorage, ReplicaState, Replicate, ReplicateProgress, Replicated, Repository,
+    RevisionLimit, Storage, remembered_spool,
+};
 use esker_format::name::RepositoryName;
 use esker_store::{Engine, Servers, Source, connect, without_passwords};
 
 use super::Args;
 use crate::error::{Context as _, Failure, Kind, of_store};
-use crate::publisher::{PublisherArgs, of_admin};
+use crate::publisher::{PublisherArgs, of_admin, with_options};
 use crate::settings::Settings;
 use crate::settings::public_keys::public_keys;
 
@@ -17,6 +20,13 @@ use crate::settings::public_keys::public_keys;
 pub(super) struct Target {
     pub(super) name: RepositoryName,
     pub(super) root: PathBuf,
+    pub(super) storage: Storage,
+    /// Settings of object storage to remember after success: an option changed them.
+    changed: Option<RememberedStorage>,
+    /// Whether the storage is remembered since this command.
+    is_new: bool,
+    /// Folder of CernVM-FS's state, if it copies or collects the replica, too.
+    spool: Option<PathBuf>,
     /// URLs of its servers.
     pub(super) urls: Vec<String>,
     keys: Vec<u8>,
@@ -49,13 +59,37 @@ impl Target {
         let name =
             RepositoryName::parse(last).context(Kind::Usage, format!("{source} names no repository"))?;
         let unreadable = |error| of_admin(&format!("{name} was not replicated"), &error);
-        let place = Repository::locate(&to.storage_folder(settings)?, &name);
-        let known = ReplicaState::read(&place).map_err(unreadable)?;
-        let root = match known {
-            Some(_) => to.root(&name, settings)?,
-            None if is_url && !args.dry_run => to.new_place(name.as_str(), &args.bucket, settings)?.0.root,
-            None => place,
+        let root = Repository::locate(&to.storage_folder(settings)?, &name);
+        let (mut changed, mut is_new) = (None, false);
+        let before = RememberedStorage::read(&root).map_err(unreadable)?;
+        match &before {
+            // Refuses another bucket than the remembered one.
+            Some(known) => {
+                to.root(&name, settings)?;
+                changed = Some(with_options(known, &name, &root, &args.bucket)?).filter(|now| now != known);
+            }
+            None if is_url && !args.dry_run => {
+                is_new = to.new_place(name.as_str(), &args.bucket, settings)?.1;
+            }
+            None => {
+                if let Some(option) = args.bucket.given().filter(|_| !args.dry_run) {
+                    return Err(Failure::usage(format!("{option} is for replicas in object storage"))
+                        .hint("name the bucket with --to s3://BUCKET/PREFIX"));
+                }
+            }
+        }
+        let opened = match &changed {
+            Some(changed) => changed.open(&Disks::default(), &root).map(|sink| Storage::new(&root, sink)),
+            None => Storage::open(&root),
         };
+        let forget = |error: AdminError| {
+            if is_new {
+                RememberedStorage::forget(&root);
+            }
+            unreadable(error)
+        };
+        let storage = opened.map_err(forget)?;
+        let known = ReplicaState::of(&storage).map_err(forget)?;
         let urls = match (&known, is_url) {
             (_, true) => urls,
             (Some(known), false) => known.servers.split(';').map(ToOwned::to_owned).collect(),
@@ -85,7 +119,20 @@ impl Target {
         if !args.path.is_empty() {
             paths = args.path.iter().map(|path| normalised(path)).collect::<Result<_, _>>()?;
         }
-        Ok(Self { name, root, urls, keys, revisions, paths })
+        let spool = settings.spool(&name, &root).or_else(|| remembered_spool(&root));
+        Ok(Self { name, root, storage, changed, is_new, spool, urls, keys, revisions, paths })
+    }
+
+    /// Remembers or forgets the storage, as the outcome of a run says.
+    pub(super) fn ended(&self, outcome: &Result<Replicated, AdminError>) -> Result<(), AdminError> {
+        match (outcome, &self.changed) {
+            (Ok(_), Some(changed)) => changed.write(&self.root),
+            (Err(_), _) if self.is_new && matches!(ReplicaState::read(&self.root), Ok(None)) => {
+                RememberedStorage::forget(&self.root);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Opens the servers.
@@ -105,6 +152,7 @@ impl Target {
         Replicate {
             revisions: self.revisions,
             paths: self.paths.clone(),
+            spool: self.spool.clone(),
             ..Replicate::new(self.name.clone(), self.urls.join(";"), source, self.keys.clone(), progress)
         }
     }

@@ -43,6 +43,10 @@ pub(crate) struct BucketArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     storage_connections: Option<u16>,
 
+    /// Read back every object that is stored, and compare it: for a server that may lose or damage what it accepts
+    #[arg(long)]
+    storage_read_back: bool,
+
     /// File that all publishers lock, for a server that can't replace a file by compare-and-swap
     #[arg(long, value_name = "FILE")]
     storage_lock: Option<PathBuf>,
@@ -59,6 +63,7 @@ impl BucketArgs {
             ("--storage-ca", self.storage_ca.is_some()),
             ("--storage-profile", self.storage_profile.is_some()),
             ("--storage-connections", self.storage_connections.is_some()),
+            ("--storage-read-back", self.storage_read_back),
             ("--storage-lock", self.storage_lock.is_some()),
         ];
         options.iter().find(|(_, given)| *given).map(|(option, _)| *option)
@@ -86,6 +91,7 @@ impl BucketArgs {
             ca: absolute("--storage-ca", &self.storage_ca)?,
             connections: self.storage_connections.map(usize::from),
             profile: self.storage_profile.clone().or_else(|| variable(&["AWS_PROFILE"])),
+            read_back: self.storage_read_back,
             lock: absolute("--storage-lock", &self.storage_lock)?,
             ..StorageSettings::default()
         })
@@ -124,6 +130,44 @@ pub(crate) fn attach(
             .hint(format!("make one with `esker repo create {name} --storage {url}`")));
     }
     wanted.write(root).map_err(failed)
+}
+
+/// Returns what is remembered of a storage, with the options that are given. An option that names another server than what
+/// is remembered is refused: what is in one bucket says nothing about another one.
+pub(crate) fn with_options(
+    known: &RememberedStorage,
+    name: &RepositoryName,
+    root: &Path,
+    given: &BucketArgs,
+) -> Result<RememberedStorage, Failure> {
+    let plain = |url: &Option<String>| url.as_deref().map(|url| url.trim_end_matches('/').to_owned());
+    let before = &known.settings;
+    if given.endpoint.is_some() && plain(&given.endpoint) != plain(&before.endpoint) {
+        let (wanted, at) = (given.endpoint.as_deref().unwrap_or_default(), before.endpoint.as_deref());
+        let at = at.unwrap_or("the server of the provider");
+        let remembered = root.join(".esker/storage.json");
+        return Err(Failure::usage(format!(
+            "the storage of {name} is {} at {at}, and not at {wanted}",
+            known.url
+        ))
+        .hint(format!(
+            "that is remembered in {}; for another copy name another folder for this with ESKER_STORAGE=DIR",
+            remembered.display()
+        )));
+    }
+    let now = given.settings()?;
+    let settings = StorageSettings {
+        region: given.region.clone().or_else(|| before.region.clone()),
+        path_style: given.path_style.or(before.path_style),
+        storage_class: given.storage_class.clone().or_else(|| before.storage_class.clone()),
+        ca: now.ca.or_else(|| before.ca.clone()),
+        connections: now.connections.or(before.connections),
+        profile: given.storage_profile.clone().or_else(|| before.profile.clone()),
+        read_back: now.read_back || before.read_back,
+        lock: now.lock.or_else(|| before.lock.clone()),
+        ..before.clone()
+    };
+    Ok(RememberedStorage { url: known.url.clone(), settings })
 }
 
 /// How a client of this machine reads a repository of this publisher.
