@@ -11,6 +11,7 @@
 
 mod catalog;
 mod catalogs;
+mod changing;
 mod counters;
 mod data;
 mod entries;

@@ -24,13 +24,29 @@ use crate::shrink::{Shrink, grouped};
 pub enum AdminError {
     /// Objects or heads can't be read or written.
     #[error(transparent)]
-    Storage(#[from] StoreError),
+    Storage(StoreError),
     /// The folder contains no repository.
     #[error("there is no repository in `{0}`")]
     NoRepository(String),
     /// The folder contains a repository already.
     #[error("there is a repository in `{0}` already")]
     Exists(String),
+    /// The storage has another repository.
+    #[error("there is the repository `{name}` in `{place}`")]
+    OtherRepository {
+        /// The storage.
+        place: String,
+        /// Name of the repository there.
+        name: String,
+    },
+    /// The storage has files, and no repository.
+    #[error("`{place}` is not empty and has no repository: `{found}` is there")]
+    Foreign {
+        /// The storage.
+        place: String,
+        /// A file or folder there.
+        found: String,
+    },
     /// Another process is publishing.
     #[error("another process is publishing to `{place}`{}", described(holder))]
     Locked {
@@ -68,6 +84,14 @@ pub enum AdminError {
     BeingDeleted {
         /// Number of objects.
         objects: u64,
+    },
+    /// The record of open work can't be read, so what it needs is not known.
+    #[error("the record of open work `{id}` can't be read: {reason}")]
+    OpenWork {
+        /// Id of the work.
+        id: String,
+        /// Reason.
+        reason: String,
     },
     /// A process stopped, because others could take it for ended.
     #[error(
@@ -504,5 +528,11 @@ impl AdminError {
     pub(crate) fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::File { doing, path, source }
+    }
+}
+
+impl From<StoreError> for AdminError {
+    fn from(error: StoreError) -> Self {
+        if error.is_interruption() { Self::Interrupted } else { Self::Storage(error) }
     }
 }

@@ -48,6 +48,7 @@ mod lease;
 mod limits;
 mod log;
 mod object_source;
+mod open_work;
 mod over_limit;
 mod overlay;
 mod path;
@@ -119,6 +120,7 @@ pub use key_folder::{Copied, KeyCopy, KeyFile, KeyFolder, PassphraseFor, Passphr
 pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, TokenKey, list_certificates};
 pub use log::{Log, LogEnd, LogEntry};
 pub use object_source::{ObjectSource, WantedObject};
+pub use open_work::{OpenWork, TransactionFolder};
 pub use over_limit::OverLimit;
 pub use overlay::{PublishUpper, Upper};
 pub use path_changes::{ChangeKind, PathChange};
@@ -129,7 +131,8 @@ pub use publish::Publish;
 pub use reindex::Reindexed;
 pub use remove::Removal;
 pub use replicate::{
-    ReplicaState, Replicate, ReplicateProgress, Replicated, ReplicationPlan, RevisionLimit, SkippedRevision,
+    ReplicaState, Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit,
+    SkippedRevision,
 };
 pub use report::{BundleCounts, Report, Seconds};
 pub use repository::Repository;

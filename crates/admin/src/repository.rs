@@ -11,11 +11,13 @@ use esker_format::hash::ContentHash;
 use esker_format::manifest;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
+use esker_format::reflog;
 use esker_format::time::UnixTime;
 use esker_format::trust::VerifiedHead;
 use esker_format::write::keys::Publisher;
 use esker_store::Sink;
 
+use crate::commit::pending;
 use crate::condemned::CondemnedFolder;
 use crate::content_index::ContentIndex;
 use crate::disks::Disks;
@@ -49,6 +51,8 @@ pub struct Repository {
     pub(crate) head: VerifiedHead,
     /// Spool of CernVM-FS, if it publishes to the repository too.
     pub(crate) spool: Option<Spool>,
+    /// Spool folder of a replica that CernVM-FS copies and collects, too.
+    pub(crate) replica_spool: Option<PathBuf>,
     keys: KeyFolder,
     opened: UnixTime,
     state: PathBuf,
@@ -136,7 +140,14 @@ impl Repository {
         // Before the head: a later list may have objects on it that this head still names.
         let condemned = CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared());
         let collections = condemned.collections()?;
-        let head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
+        let mut head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
+        // Of a publisher that is at work, which holds the lock, it is not to be taken.
+        if pending::path(&state).exists()
+            && let Some(_lock) = storage.try_lock()?
+        {
+            head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
+            pending::finish(&*disks.private, &state, &*sink, &head)?;
+        }
         let publisher = Some(publisher);
         let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
         let has_settings = settings.is_some();
@@ -154,6 +165,7 @@ impl Repository {
             has_settings,
             head,
             spool,
+            replica_spool: None,
             keys,
             opened,
             state,
@@ -186,7 +198,7 @@ impl Repository {
         now: UnixTime,
     ) -> Result<Self, AdminError> {
         let replica =
-            ReplicaState::read(storage.place())?.ok_or_else(|| AdminError::NotReplica(storage.describe()))?;
+            ReplicaState::of(&storage)?.ok_or_else(|| AdminError::NotReplica(storage.describe()))?;
         let master = replica.master_keys()?;
         storage.prepare(disks)?;
         let state = state::make(disks, storage.place())?;
@@ -206,6 +218,7 @@ impl Repository {
             has_settings: false,
             head,
             spool: None,
+            replica_spool: None,
             keys: KeyFolder::new(PathBuf::new(), name),
             opened: now,
             state,
@@ -235,13 +248,33 @@ impl Repository {
             // The reference may have published since the head was read.
             self.head = self.read_head()?.verified;
         }
+        if let Some(spool) = &self.spool
+            && let Some(reflog) = self.sink.read(reflog::PATH, DATABASE_MAX)?
+        {
+            let hash = ContentHash::of(self.head.hash_algorithm(), &reflog);
+            // Another one is of a collect of CernVM-FS, which recorded it.
+            if self.head.manifest().reflog == Some(hash) {
+                spool.remember_reflog(&hash)?;
+            }
+        }
         Ok(())
+    }
+
+    /// Keeps the reflog checksum in a spool folder of the reference implementation up to date, which is all that it needs of
+    /// a replica.
+    pub fn tell_spool(&mut self, folder: &Path) {
+        self.replica_spool = Some(folder.to_owned());
     }
 
     /// Sets how long a commit waits for the commits of other publishers, none for no limit, and what is called when it
     /// begins to wait.
     pub fn wait_for_lock(&mut self, limit: Option<Duration>, begins: fn(&AdminError)) {
         (self.lock_wait, self.on_lock_wait) = (limit, begins);
+    }
+
+    /// Returns the time at which it was opened.
+    pub(crate) fn opened(&self) -> UnixTime {
+        self.opened
     }
 
     /// Returns the name of the repository.

@@ -162,6 +162,7 @@ fn without_named(said: &str, words: String) -> String {
 pub(crate) fn of_store(what: &str, error: &StoreError) -> Failure {
     let kind = match (error.blame(), error.cause()) {
         (_, Cause::BadUrl { .. }) => Kind::Usage,
+        _ if error.is_interruption() => Kind::Interrupted,
         // Another server might have the right data, but this one's is not to be trusted.
         (_, Cause::Untrusted(_)) => Kind::Damaged,
         (Blame::Host | Blame::Proxy, _) => Kind::Network,

@@ -45,7 +45,7 @@ pub(crate) use profile_file::read_profile;
 pub(crate) use remote_files::RemoteFiles;
 pub(crate) use report::list_changes;
 pub(crate) use source::{DeflateArg, NoSource, SourceArgs, SourceOptions};
-pub(crate) use storage::{BucketArgs, readable, refuse_address, storage_of};
+pub(crate) use storage::{BucketArgs, readable, refuse_address, storage_of, with_options};
 use storage::{NamedStorage, attach};
 
 /// Options for the storage and the keys of a repository.
@@ -217,6 +217,9 @@ impl Place {
             return self.open(lock, interrupt, quiet);
         }
         let mut repository = Repository::open_replica(&self.root, &self.name, now()).map_err(failed)?;
+        if let Some(spool) = &self.spool {
+            repository.tell_spool(spool);
+        }
         if let Some(limit) = lock.limit() {
             repository.wait_for_lock(limit, if quiet { |_| {} } else { lock::tell_of_wait });
         }
@@ -388,7 +391,11 @@ pub(crate) fn now() -> UnixTime {
 pub(crate) fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let set = stop.clone();
-    take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| set.store(true, Ordering::Relaxed))
+    let received = move |_| {
+        set.store(true, Ordering::Relaxed);
+        esker_store::interrupt();
+    };
+    take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], received)
         .context(Kind::Failed, "can't handle signals")?;
     Ok(stop)
 }

@@ -1,18 +1,34 @@
 //! The reflog and its checksums.
 
 use std::fs;
+use std::time::Duration;
 
 use esker_format::hash::ContentHash;
-use esker_format::manifest::Manifest;
+use esker_format::manifest::{self, Manifest};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::reflog::{self, Reflog};
 
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::CheckPlace;
 use super::target::Target;
+use crate::commit::pending;
+use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
+use crate::signed::SMALL_FILE_MAX;
 use crate::spool::REFLOG_CHECKSUM;
+use crate::state;
+
+/// Returns true if a publisher may be between the reflog and the head.
+fn is_being_replaced(place: &CheckPlace) -> bool {
+    pending::path(&state::folder(&place.root)).exists()
+}
+
+/// Attempts to read a head with its reflog while a publisher replaces both, and the pause between two.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+/// Attempts without a sign of such a publisher.
+const BLIND_ATTEMPTS: u32 = 2;
 
 /// Checks the reflog.
 pub(super) fn check(
@@ -20,8 +36,38 @@ pub(super) fn check(
     place: &CheckPlace,
     head: &Manifest,
     findings: &mut Findings,
+    notes: &mut Vec<String>,
 ) -> Result<(), AdminError> {
     let sink = target.sink();
+    // Both are replaced one after the other, so a pair that doesn't match may be the moment between.
+    let mut newest = head.clone();
+    for attempt in 0..ATTEMPTS {
+        let bytes = sink.read(reflog::PATH, DATABASE_MAX)?;
+        let signed = sink.read(manifest::PATH, SMALL_FILE_MAX)?;
+        if let Some(head) = signed.and_then(|signed| Manifest::parse(&signed).ok()) {
+            newest = head;
+        }
+        let hash = bytes.map(|bytes| ContentHash::of(newest.root_catalog.algorithm(), &bytes));
+        if newest.reflog.is_none() || hash.is_none() || hash == newest.reflog {
+            break;
+        }
+        // Otherwise, this is how a killed one left it, or damage; but not every user sees what publishers note.
+        if attempt >= BLIND_ATTEMPTS && !is_being_replaced(place) {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let head = &newest;
+    if let Some(named) = head.reflog
+        && pending::is_interrupted(&*Disks::default().private, &state::folder(&place.root), sink, named)?
+    {
+        notes.push(
+            "a publish was interrupted between reflog and head; the next command that opens the repository for \
+             publishing puts the reflog right"
+                .to_owned(),
+        );
+        return Ok(());
+    }
     let mut fault = |kind, detail: String| findings.add(Finding::new(kind, detail));
     // Without CernVM-FS on the machine there is no such folder.
     let spool = place.spool.as_ref().filter(|spool| spool.is_dir());

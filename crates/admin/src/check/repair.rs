@@ -270,7 +270,7 @@ impl Repair<'_> {
         let Some(head) = sink.read(manifest::PATH, SMALL_FILE_MAX)? else { return Ok(()) };
         let Ok(head) = Manifest::parse(&head) else { return Ok(()) };
         let mut findings = Findings::default();
-        super::reflog::check(&Target::Storage(storage), place, &head, &mut findings)?;
+        super::reflog::check(&Target::Storage(storage), place, &head, &mut findings, &mut Vec::new())?;
         let faults = ReflogFaults::of(&findings.finish().0);
         let ReflogFaults { is_lost, is_incomplete, .. } = faults;
         if faults.is_none() {

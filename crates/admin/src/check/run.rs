@@ -38,7 +38,7 @@ impl Check<'_> {
         let target = Target::Storage(storage);
         let state = Some(state::folder(&place.root)).filter(|state| state.is_dir());
         let scratch = tempfile_folder(state.as_deref());
-        self.run_on(&target, place, (state.as_deref(), &scratch), now)
+        self.until_settled(&target, place, (state.as_deref(), &scratch), now)
     }
 
     /// Checks a repository on a server; a server that can't be reached is an error. Notes are kept in a folder of the
@@ -52,14 +52,16 @@ impl Check<'_> {
     ) -> Result<CheckReport, AdminError> {
         server.presence(manifest::PATH)?;
         let target = Target::Server(ServerFiles(server));
-        self.run_on(&target, place, (Some(scratch), scratch), now)
+        self.until_settled(&target, place, (Some(scratch), scratch), now)
     }
 
-    fn run_on(
+    /// Runs all parts once. `damaged` objects were read before.
+    pub(super) fn run_on(
         &self,
         target: &Target<'_>,
         place: &CheckPlace,
         (state, scratch): (Option<&Path>, &Path),
+        damaged: BadObjects,
         now: UnixTime,
     ) -> Result<CheckReport, AdminError> {
         let sink = target.sink();
@@ -71,7 +73,7 @@ impl Check<'_> {
             report.revision = Some(head.revision);
             let mut tags = history::check(sink, place, &head, &mut findings);
             leave_out_tags(target, &mut tags, &mut report.notes)?;
-            reflog::check(target, place, &head, &mut findings)?;
+            reflog::check(target, place, &head, &mut findings, &mut report.notes)?;
             let catalogs = Catalogs::check(self, sink, &lists, (&head, &tags), &mut findings)?;
             report.revisions = catalogs.roots.len() as u64;
             report.catalogs = catalogs.known.len() as u64;
@@ -95,6 +97,7 @@ impl Check<'_> {
                     bad.entry(record).or_insert(fault);
                 }
             }
+            bad.extend(damaged);
             paths::name(self, sink, &lists, &catalogs, &bad, &mut findings)?;
         }
         (report.findings, report.more) = findings.finish();

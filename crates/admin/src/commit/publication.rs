@@ -22,8 +22,10 @@ use crate::error::AdminError;
 use crate::kept;
 use crate::repository::DATABASE_MAX;
 use crate::signed::SMALL_FILE_MAX;
+use crate::spool::remember_reflog;
 
 use super::lock::HeadLock;
+use super::pending;
 
 /// Attempts to store the reflog while earlier publishers store theirs.
 const REFLOG_ATTEMPTS: u32 = 20;
@@ -64,6 +66,10 @@ impl HeadLock<'_> {
             // The head of a replica is signed elsewhere, and names another reflog.
             let reflog = self.reflog(&[], &next.forgotten, next.timestamp)?;
             sink.put_root(reflog::PATH, &reflog)?;
+            if let Some(spool) = &repository.replica_spool {
+                let hash = ContentHash::of(head.hash_algorithm(), &reflog);
+                remember_reflog(&*repository.disks.served, spool, &hash)?;
+            }
             return Ok(Swap::Replaced);
         }
         let publisher = repository.publisher()?;
@@ -94,8 +100,17 @@ impl HeadLock<'_> {
             objects.iter().try_for_each(|object| sink.put_alternative(object))?;
         }
         let listed = self.reflog(&objects, &next.forgotten, next.timestamp)?;
+        let (private, state) = (&*repository.disks.private, repository.state());
         if self.is_exclusive() {
+            let stored = sink.read(reflog::PATH, DATABASE_MAX)?;
+            let is_named =
+                |bytes: &Vec<u8>| head.manifest().reflog == Some(ContentHash::of(algorithm, bytes));
+            if let Some(before) = stored.filter(is_named) {
+                pending::keep(private, state, &before)?;
+            }
             sink.put_root(reflog::PATH, &listed)?;
+        } else {
+            pending::keep(private, state, &listed)?;
         }
         let reflog = ContentHash::of(algorithm, &listed);
         if let Some(spool) = &repository.spool {
@@ -124,7 +139,10 @@ impl HeadLock<'_> {
         {
             // The revision is public all the same, and the next publisher completes the reflog.
             tracing::warn!(%error, "the reflog was not written; the next publish does that");
+            return Ok(Swap::Replaced);
         }
+        // The revision is public; what stays is removed by the next publisher.
+        let _ = pending::drop_kept(private, state);
         Ok(Swap::Replaced)
     }
 

@@ -4,6 +4,7 @@
 mod branches;
 mod bundles;
 mod catalog_list;
+mod changing;
 mod collecting;
 mod compressed_archives;
 mod copies;
@@ -27,6 +28,7 @@ mod memory_bucket;
 mod model;
 mod not_understood;
 mod object_storage;
+mod open_work;
 mod overlay;
 mod protocol;
 mod removal_of_repositories;

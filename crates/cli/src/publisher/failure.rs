@@ -16,6 +16,8 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::IsReplica { .. }
         | AdminError::ReplicaState { .. }
         | AdminError::Exists(_)
+        | AdminError::OtherRepository { .. }
+        | AdminError::Foreign { .. }
         | AdminError::Key { .. }
         | AdminError::NoKey { .. }
         | AdminError::PublicKey { .. }
@@ -49,6 +51,7 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         | AdminError::Tag(_)
         | AdminError::NoTag(_)
         | AdminError::NotCollectable(_)
+        | AdminError::OpenWork { .. }
         | AdminError::NotInStorage { .. }
         | AdminError::MessageWithoutTag
         | AdminError::Dirtab { .. } => Kind::Usage,
@@ -65,6 +68,9 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
     match error {
         AdminError::NoRepository(_) => {
             failure.hint("make one with `esker repo create NAME`, or name its storage with --storage DIR or URL")
+        }
+        AdminError::OtherRepository { .. } | AdminError::Foreign { .. } => {
+            failure.hint("name an empty folder or prefix, or the folder above, in which each repository has its own")
         }
         AdminError::IsReplica { .. } => {
             failure.hint("change it where it is published; `esker replicate NAME` then brings the change here")
@@ -99,6 +105,9 @@ pub(crate) fn of_admin(what: &str, error: &AdminError) -> Failure {
         AdminError::BeingDeleted { .. } => {
             failure.hint("repeat this when the collect has ended; if it was interrupted, `esker collect NAME` ends it")
         }
+        AdminError::OpenWork { .. } => failure.hint(
+            "`esker collect NAME --dry-run` lists the open work; remove the record if its transaction is gone",
+        ),
         AdminError::Collected { .. } => failure.hint("repeat this: the objects are then stored again"),
         AdminError::Shrinks(_) => {
             failure.hint("if that is meant, repeat this with --allow-shrink; --dry-run lists the paths")

@@ -37,7 +37,7 @@ impl Interrupt {
     pub(crate) fn on_signals() -> Result<Self, Failure> {
         let interrupt = Self::new().context(Kind::Failed, "can't handle signals")?;
         let received = interrupt.clone();
-        take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| received.raise())
+        take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| received.signalled())
             .context(Kind::Failed, "can't handle signals")?;
         Ok(interrupt)
     }
@@ -62,6 +62,12 @@ impl Interrupt {
         self.stop.store(true, Ordering::Relaxed);
         // A counter that is full is readable as well.
         let _ = rustix::io::write(&*self.event, &[1; 8]);
+    }
+
+    /// Does the same after a signal, which ends the waits for servers that never answer, too.
+    pub(crate) fn signalled(&self) {
+        self.raise();
+        esker_store::interrupt();
     }
 
     /// Returns the flag that a signal sets.
