@@ -39,6 +39,7 @@ mod filter;
 mod follow_rules;
 mod graft;
 mod hash_lists;
+mod held_base;
 mod info;
 mod ingest;
 mod kept;

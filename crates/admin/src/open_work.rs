@@ -31,16 +31,13 @@ use crate::condemned::{CondemnedFolder, State};
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::random;
-use crate::repository::{Base, Repository};
 use crate::state;
 use crate::storage::Storage;
 
-/// Folder of the records in the publisher's state.
-pub(crate) const FOLDER: &str = "open";
 /// Beginning of the names of records in object storage.
 const PREFIX: &str = ".esker_open_";
 const RECORD: &str = ".json";
-const LOCK: &str = ".lock";
+pub(crate) const LOCK: &str = ".lock";
 const RECORD_MAX: u64 = 1 << 16;
 /// File with the number of a folder of transactions.
 const NUMBER: &str = ".number";
@@ -143,7 +140,7 @@ pub(crate) struct OpenWorks {
     sink: Arc<dyn Sink>,
     folder: PathBuf,
     /// Whether the records are in object storage.
-    is_shared: bool,
+    pub(crate) is_shared: bool,
     condemned: CondemnedFolder,
 }
 
@@ -153,21 +150,21 @@ impl OpenWorks {
         Self {
             disk: disks.private.clone(),
             sink: storage.sink().clone(),
-            folder: state.join(FOLDER),
+            folder: state.join(state::OPEN),
             is_shared: storage.shared().is_some(),
             condemned: CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared()),
         }
     }
 
-    fn path(&self, id: &str, end: &str) -> PathBuf {
+    pub(crate) fn path(&self, id: &str, end: &str) -> PathBuf {
         self.folder.join(format!("{id}{end}"))
     }
 
-    fn make_folder(&self) -> Result<(), AdminError> {
+    pub(crate) fn make_folder(&self) -> Result<(), AdminError> {
         make_dirs(&*self.disk, &self.folder).map_err(AdminError::file("making folder", &self.folder))
     }
 
-    fn write(&self, work: &OpenWork, durably: bool) -> Result<(), AdminError> {
+    pub(crate) fn write(&self, work: &OpenWork, durably: bool) -> Result<(), AdminError> {
         let text = serde_json::to_vec_pretty(work).expect("a record becomes JSON: its keys are text");
         if self.is_shared {
             return Ok(self.sink.put_root(&format!("{PREFIX}{}", work.id), &text)?);
@@ -178,7 +175,7 @@ impl OpenWorks {
         write(&*self.disk, &path, &text).map_err(AdminError::file("writing", &path))
     }
 
-    fn remove(&self, id: &str) -> Result<(), AdminError> {
+    pub(crate) fn remove(&self, id: &str) -> Result<(), AdminError> {
         if self.is_shared {
             return Ok(self.sink.remove_root(&format!("{PREFIX}{id}"))?);
         }
@@ -268,51 +265,5 @@ impl OpenWorks {
         let path = self.path(id, LOCK);
         let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
         Ok(matches!(locking, Locking::Taken(_)))
-    }
-}
-
-/// Keeps the base of a publisher while this exists.
-pub(crate) struct HeldBase {
-    works: OpenWorks,
-    id: String,
-    lock: Option<FileLock>,
-}
-
-impl Repository {
-    /// Returns the open works of the repository.
-    pub(crate) fn open_works(&self) -> OpenWorks {
-        OpenWorks::of(&self.disks, &self.storage)
-    }
-
-    /// Keeps the base of a change from collects; none in object storage. A base that a collect is about to take all the same
-    /// is noticed by the commit, which begins again.
-    pub(crate) fn hold(&self, base: &Base) -> Result<Option<HeldBase>, AdminError> {
-        let works = self.open_works();
-        if works.is_shared {
-            return Ok(None);
-        }
-        works.make_folder()?;
-        let id = format!("publisher-{:016x}", random::number());
-        let path = works.path(&id, LOCK);
-        let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
-        let lock = locking.or_held(AdminError::locked(path.display().to_string()))?;
-        let work = OpenWork {
-            id: id.clone(),
-            what: format!("a publisher, process {}", std::process::id()),
-            roots: vec![base.root.to_string()],
-            started: self.opened().0,
-            transaction: None,
-        };
-        let held = HeldBase { works, id, lock: Some(lock) };
-        held.works.write(&work, false)?;
-        Ok(Some(held))
-    }
-}
-
-impl Drop for HeldBase {
-    fn drop(&mut self) {
-        // A record that stays has a lock that is free.
-        let _ = self.works.remove(&self.id);
-        drop(self.lock.take());
     }
 }

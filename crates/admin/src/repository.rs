@@ -248,7 +248,7 @@ impl Repository {
             // The reference may have published since the head was read.
             self.head = self.read_head()?.verified;
         }
-        if let Some(spool) = &self.spool
+        if let Some(spool) = self.spool.as_ref().filter(|spool| spool.knows_reflog())
             && let Some(reflog) = self.sink.read(reflog::PATH, DATABASE_MAX)?
         {
             let hash = ContentHash::of(self.head.hash_algorithm(), &reflog);

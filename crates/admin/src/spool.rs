@@ -70,6 +70,11 @@ impl Spool {
         linked
     }
 
+    /// Returns true if the hash of a reflog is recorded.
+    pub(crate) fn knows_reflog(&self) -> bool {
+        self.folder.join(REFLOG_CHECKSUM).exists()
+    }
+
     /// Records the hash of the new reflog where the reference implementation looks for it.
     pub(crate) fn remember_reflog(&self, hash: &ContentHash) -> Result<(), AdminError> {
         remember_reflog(&*self.disk, &self.folder, hash)

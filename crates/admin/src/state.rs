@@ -13,11 +13,12 @@ use crate::content_index;
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::file_index;
-use crate::open_work;
 use crate::profiles;
 use crate::random;
 use crate::storage;
 
+/// Folder of the records of open work.
+pub(crate) const OPEN: &str = "open";
 const LOCK: &str = "lock";
 const ID: &str = "id";
 const ID_MAX: u64 = 1 << 10;
@@ -38,8 +39,7 @@ pub(crate) fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
     let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
     // Another process writes now; the next start removes leftovers.
     let Locking::Taken(_lock) = locking else { return Ok(state) };
-    let below =
-        [file_index::FOLDER, content_index::FOLDER, profiles::FOLDER, condemned::FOLDER, open_work::FOLDER];
+    let below = [file_index::FOLDER, content_index::FOLDER, profiles::FOLDER, condemned::FOLDER, OPEN];
     for folder in [state.clone()].into_iter().chain(below.map(|folder| state.join(folder))) {
         match remove_unfinished(disk, &folder, |_| true) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

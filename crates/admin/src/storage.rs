@@ -169,8 +169,12 @@ impl Storage {
         };
         let is_mark =
             |name: &String| [".cvmfs", remembered::FOLDER].iter().any(|mark| name.starts_with(mark));
-        // The folder of objects is made first; a new file system has one for what it finds.
-        let other = names.iter().find(|name| *name != DATA && *name != "lost+found");
+        // The folder of objects is made first. A new file system has one for what it finds, and a creator that was
+        // interrupted leaves unfinished files.
+        let is_of_none = |name: &String| {
+            name == DATA || name == "lost+found" || name.starts_with(".new-") && name.contains(".cvmfs")
+        };
+        let other = names.iter().find(|name| !is_of_none(name));
         match other {
             Some(other) if !names.iter().any(is_mark) => {
                 Err(AdminError::Foreign { place: self.describe(), found: other.clone() })

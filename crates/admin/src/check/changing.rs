@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use esker_format::manifest;
 use esker_format::time::UnixTime;
@@ -34,6 +35,7 @@ impl Check<'_> {
         let read_head = || target.sink().read(manifest::PATH, SMALL_FILE_MAX).ok().flatten();
         let mut head = read_head();
         let mut report = self.run_on(target, place, folders, BadObjects::new(), now)?;
+        self.refuse_interrupted()?;
         let (read_objects, read_bytes) = (report.read_objects, report.read_bytes);
         let quick = Check {
             tag: self.tag.clone(),
@@ -52,6 +54,7 @@ impl Check<'_> {
             let damaged = still_damaged(target, &report.findings)?;
             let before: HashSet<Identity> = report.findings.iter().map(identity).collect();
             report = quick.run_on(target, place, folders, damaged, now)?;
+            self.refuse_interrupted()?;
             if attempt >= ATTEMPTS {
                 // What vanished during one check is not named in the next one, which read a later head.
                 report.findings.retain(|finding| before.contains(&identity(finding)));
@@ -60,6 +63,13 @@ impl Check<'_> {
         }
         (report.read_objects, report.read_bytes) = (read_objects, read_bytes);
         Ok(report)
+    }
+}
+
+impl Check<'_> {
+    /// Fails once the caller wants to stop: what could not be read since then is no fault.
+    fn refuse_interrupted(&self) -> Result<(), AdminError> {
+        if self.stop.load(Ordering::Relaxed) { Err(AdminError::Interrupted) } else { Ok(()) }
     }
 }
 

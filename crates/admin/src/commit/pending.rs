@@ -15,9 +15,10 @@ use esker_format::trust::VerifiedHead;
 use esker_store::{Disk, Sink, persist, read_file};
 
 use crate::error::AdminError;
-use crate::repository::DATABASE_MAX;
 
 const FILE: &str = "reflog.pending";
+/// More than the reflog of any repository has.
+const REFLOG_MAX: u64 = 8 << 30;
 
 /// Returns the path of the file in a publisher's state.
 pub(crate) fn path(state: &Path) -> PathBuf {
@@ -49,9 +50,9 @@ pub(crate) fn is_interrupted(
     named: ContentHash,
 ) -> Result<bool, AdminError> {
     // Others than the publisher may not read it.
-    let Ok(Some(kept)) = read_file(disk, &path(state), DATABASE_MAX) else { return Ok(false) };
+    let Ok(Some(kept)) = read_file(disk, &path(state), REFLOG_MAX) else { return Ok(false) };
     let is_named = |bytes: &[u8]| ContentHash::of(named.algorithm(), bytes) == named;
-    Ok(is_named(&kept) && !sink.read(reflog::PATH, DATABASE_MAX)?.is_some_and(|stored| is_named(&stored)))
+    Ok(is_named(&kept) && !sink.read(reflog::PATH, REFLOG_MAX)?.is_some_and(|stored| is_named(&stored)))
 }
 
 /// Puts the kept reflog back if the head names it, and removes it. The caller holds the lock of the head, if there is one.
@@ -62,10 +63,10 @@ pub(crate) fn finish(
     head: &VerifiedHead,
 ) -> Result<(), AdminError> {
     let path = path(state);
-    let kept = read_file(disk, &path, DATABASE_MAX).map_err(AdminError::file("reading", &path))?;
+    let kept = read_file(disk, &path, REFLOG_MAX).map_err(AdminError::file("reading", &path))?;
     let Some(kept) = kept else { return Ok(()) };
     if head.manifest().reflog == Some(ContentHash::of(head.hash_algorithm(), &kept)) {
-        let stored = sink.read(reflog::PATH, DATABASE_MAX)?;
+        let stored = sink.read(reflog::PATH, REFLOG_MAX)?;
         if stored.as_deref() != Some(&kept) {
             // Without a lock another publisher may be faster, which then wrote a later one.
             let _ = sink.replace_root(reflog::PATH, &kept, stored.as_deref())?;

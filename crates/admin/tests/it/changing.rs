@@ -114,8 +114,7 @@ fn an_object_that_vanishes_without_a_new_head_is_a_fault() {
     assert_eq!(found, [(FindingKind::ObjectMissing, Some("/lost"))]);
 }
 
-/// > U15: A publisher that is killed at any moment leaves no fault for `esker check`, and the next command
-/// that opens the repository for publishing puts the reflog right.
+/// > U15: A publisher that is killed at any moment leaves no fault for `esker check`, and the next command that opens the repository for publishing puts the reflog right.
 #[test]
 fn a_publisher_that_ends_at_any_operation_leaves_no_fault_and_the_next_one_mends_the_reflog() {
     let workshop = Workshop::new();
@@ -131,6 +130,7 @@ fn a_publisher_that_ends_at_any_operation_leaves_no_fault_and_the_next_one_mends
         let root = folder.path().join(NAME);
         let spool = folder.path().join("spool");
         fs::create_dir(&spool).unwrap();
+        fs::write(spool.join("reflog.chksum"), "0".repeat(40)).unwrap();
         // From this operation on nothing is done any more, as after kill -9.
         let disk = FaultDisk::new(folder.path(), Plan::Fail { at, ever: true, errno: 5 });
         let outcome = Repository::open_on(&disks(&disk), &root, &name, workshop.keys(), now())

@@ -84,8 +84,7 @@ fn has(workshop: &Workshop, path: &str) -> bool {
     workshop.check().listing().iter().any(|entry| entry.path.ends_with(path.as_bytes()))
 }
 
-/// > U10: A collect keeps the base revisions of open transactions, of every user and machine that work on the
-/// storage, until they are published or dropped, and names the work that it keeps them for.
+/// > U10: A collect keeps the base revisions of open transactions, of every user and machine that work on the storage, until they are published or dropped, and names the work that it keeps them for.
 #[test]
 fn a_collect_keeps_the_base_of_an_open_transaction_until_it_ends() {
     let (workshop, transactions) = (workshop(), tempfile::tempdir().unwrap());

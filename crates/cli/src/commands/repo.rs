@@ -200,6 +200,8 @@ fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
 }
 
 fn create(args: &CreateArgs, settings: &Settings) -> Result<(), Failure> {
+    // A bucket that never answers is then forgotten again.
+    let _interrupt = Interrupt::on_signals()?;
     let (mut place, is_new) = args.place.new_place(&args.name, &args.bucket, settings)?;
     if let Some(folder) = &args.master_key {
         place.keys = place.keys.with_master_in(folder);

@@ -25,8 +25,7 @@ fn publish(settings: &StorageSettings) -> Result<Swap, StoreError> {
     sink.replace_root(HEAD, b"new", None)
 }
 
-/// > U17: An object that object storage accepts and then lacks, or has with another length or checksum, is
-/// stored again, or no head follows; with `--storage-read-back` the bytes are compared.
+/// > U17: An object that object storage accepts and then lacks, or has with another length or checksum, is stored again, or no head follows; with `--storage-read-back` the bytes are compared.
 #[test]
 fn an_object_that_a_server_accepts_and_loses_or_damages_is_stored_again() {
     for lie in LIES {

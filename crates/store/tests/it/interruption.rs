@@ -46,8 +46,7 @@ fn wait_for_servers() {
     std::process::exit(0);
 }
 
-/// > U14: A command that publishes, replicates, checks or collects ends soon after SIGTERM or Ctrl-C, also
-/// while a server accepts its requests and never answers, and the next one uses what was stored.
+/// > U14: A command that publishes, replicates, checks or collects ends soon after SIGTERM or Ctrl-C, also while a server accepts its requests and never answers, and the next one uses what was stored.
 #[test]
 fn every_wait_for_a_silent_server_ends_soon_after_an_interruption() {
     if std::env::var_os(INTERRUPTED).is_some() {

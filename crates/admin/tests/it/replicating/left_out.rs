@@ -7,8 +7,7 @@ fn path_of(hash: &str, suffix: &str) -> String {
     format!("/{}/{}{suffix}", &hash[..2], &hash[2..])
 }
 
-/// > U11: The head of a replica is replaced only when everything that the new one names is there; what a run
-/// left out is reported, remembered and looked for by the next run, also when the head is up to date.
+/// > U11: The head of a replica is replaced only when everything that the new one names is there; what a run left out is reported, remembered and looked for by the next run, also when the head is up to date.
 #[test]
 fn a_head_is_not_taken_before_all_that_it_names_is_here() {
     let scene = Scene::new();

@@ -78,8 +78,7 @@ fn a_bucket_with_another_repository_is_left_as_it_is() {
     assert_eq!(sink.list_root().unwrap(), ["thesis.tex"]);
 }
 
-/// > U13: A storage that has another repository, or files and no repository, is left as it is, and a run that
-/// is refused changes nothing that is remembered of a replica.
+/// > U13: A storage that has another repository, or files and no repository, is left as it is, and a run that is refused changes nothing that is remembered of a replica.
 #[test]
 fn a_folder_of_other_files_is_left_as_it_is() {
     let scene = Scene::new();
@@ -104,8 +103,7 @@ fn a_folder_of_other_files_is_left_as_it_is() {
     }
 }
 
-/// > U13: A storage that has another repository, or files and no repository, is left as it is, and a run that
-/// is refused changes nothing that is remembered of a replica.
+/// > U13: A storage that has another repository, or files and no repository, is left as it is, and a run that is refused changes nothing that is remembered of a replica.
 #[test]
 fn a_refused_run_changes_nothing_that_is_remembered() {
     let scene = Scene::new();

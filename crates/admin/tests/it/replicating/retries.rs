@@ -13,8 +13,7 @@ fn is_object(path: &str) -> bool {
     path.contains("/data/")
 }
 
-/// > U12: A passing fault of some objects (a failing status, a request for a pause, a transfer that breaks
-/// off, wrong bytes) does not end a replication.
+/// > U12: A passing fault of some objects (a failing status, a request for a pause, a transfer that breaks off, wrong bytes) does not end a replication.
 #[test]
 fn a_passing_fault_of_each_object_does_not_end_a_run() {
     let faults = [
@@ -76,8 +75,7 @@ fn a_lasting_fault_ends_a_run_after_a_bounded_number_of_attempts() {
     assert!(!scene.root().join(".cvmfspublished").exists());
 }
 
-/// > U14: A command that publishes, replicates, checks or collects ends soon after SIGTERM or Ctrl-C, also
-/// while a server accepts its requests and never answers, and the next one uses what was stored.
+/// > U14: A command that publishes, replicates, checks or collects ends soon after SIGTERM or Ctrl-C, also while a server accepts its requests and never answers, and the next one uses what was stored.
 #[test]
 fn a_server_that_never_answers_does_not_hold_up_an_interruption() {
     for catalogs in [true, false] {
