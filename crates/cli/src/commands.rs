@@ -25,6 +25,7 @@ pub(crate) mod mount;
 pub(crate) mod profile;
 pub(crate) mod proxy;
 pub(crate) mod publish;
+pub(crate) mod reload;
 pub(crate) mod replay;
 pub(crate) mod replicate;
 pub(crate) mod repo;

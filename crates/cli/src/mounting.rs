@@ -1,5 +1,6 @@
 //! Opens repositories, and mounts them for a command.
 
+pub(crate) mod changes;
 pub(crate) mod config_repository;
 pub(crate) mod failures;
 pub(crate) mod mount_helper;

@@ -206,6 +206,7 @@ impl MountSpec {
             talk: None,
             shown_with: self.shown_with,
             replayer: self.replay.then_some(replayer),
+            spec: supervision.is_some().then(|| Arc::new(self.clone())),
             supervision,
         };
         match &self.content {
@@ -248,4 +249,4 @@ pub fn session(kernel: KernelMask, deadline: Option<Duration>) -> SessionOptions
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

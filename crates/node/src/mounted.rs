@@ -24,6 +24,7 @@ use crate::attributes::OfMount;
 use crate::control::{self, Control, Listening, Request, Response};
 use crate::layered_mount::LayeredMount;
 pub use crate::mount_error::MountedError;
+use crate::mount_spec::MountSpec;
 use crate::push::{self, Push};
 use crate::registry::{Entry, Registration};
 use crate::replay;
@@ -33,7 +34,7 @@ use crate::revisions::{Looks, Shown};
 use crate::status::{self, MountStatus, Presentation, seconds};
 use crate::supervisor::{Inherited, Supervision};
 use crate::takeover;
-use crate::talk::Talk;
+use crate::talk::{Changes, Talk};
 use crate::telemetry;
 use crate::trace::TraceRequest;
 use crate::trace::subscriber::Traces;
@@ -50,7 +51,7 @@ const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 const OF_REVISION: [&str; 4] = ["user.fqrn", "user.revision", "user.root_hash", "user.tag"];
 
 /// Plan of a repository's mount.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MountPlan {
     /// The mount point, absolute and with its links resolved.
     pub mountpoint: PathBuf,
@@ -74,6 +75,8 @@ pub struct MountPlan {
     pub replayer: Option<ReplayerCommand>,
     /// Connection to the supervisor; none for a mount that ends with its process.
     pub supervision: Option<Arc<Supervision>>,
+    /// Options of the mount, if they are kept for further daemons.
+    pub spec: Option<Arc<MountSpec>>,
 }
 
 /// Data of an image that a mount needs.
@@ -194,6 +197,8 @@ pub(crate) struct Served {
     command: Option<String>,
     pub(crate) content: Content,
     pub(crate) session: Session,
+    /// Options that commands of `cvmfs_talk` change; none without a supervisor.
+    pub(crate) changes: Option<Changes>,
     replayer: Option<Arc<RecordingTree>>,
     shown_with: Presentation,
     looks: Looks,
@@ -376,11 +381,14 @@ impl Mounted {
                 .map_err(MountedError::Takeover)?;
         }
         let listening = listen(&plan.push, &content);
+        let changes = plan.spec.zip(supervision.clone());
+        let changes = changes.map(|(spec, supervision)| Changes::new((*spec).clone(), supervision));
         let served = Arc::new(Served {
             mountpoint: plan.mountpoint,
             command: plan.command,
             content,
             session,
+            changes,
             replayer,
             shown_with,
             looks: Looks::default(),

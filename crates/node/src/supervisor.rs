@@ -19,4 +19,4 @@ mod upgrade;
 pub use link::{Inherited, Supervision};
 pub use process::{DaemonCommand, run};
 pub(crate) use process::{REGISTRATION, SPEC, UPGRADES};
-pub use upgrade::{Replacement, UpgradeError, request};
+pub use upgrade::{Replacement, UpgradeError, options, request};

@@ -1,7 +1,9 @@
 //! Protocol of `cvmfs_talk`, for scripts that use it: a line with a command, a reply, the end of the connection.
 //!
-//! Commands about the mount are answered, and a refresh can be triggered. Commands that change servers, proxies or
-//! limits at run time are not supported: here that is configuration.
+//! Commands about the mount are answered, and a refresh can be triggered. Commands that change servers, proxies or limits
+//! change the options of the mount, with which another daemon takes over.
+
+mod changes;
 
 use std::fmt::Write as _;
 use std::fs::{self, Permissions};
@@ -33,6 +35,8 @@ const LOOK: Duration = Duration::from_secs(30);
 /// spin; clients wait in the socket's queue meanwhile.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 const MEGABYTE: u64 = 1 << 20;
+
+pub(crate) use changes::Changes;
 
 /// A socket in service until the process ends; its file is removed on drop. Dropping this takes it away.
 #[derive(Debug)]
@@ -161,6 +165,10 @@ fn answer(
             .external
             .as_deref()
             .map_or("No hosts defined\n".to_owned(), |external| hosts(external, &RouteStatus::default())),
+        "nameserver get" => match servers.dns.server {
+            Some(server) => format!("{server}\n"),
+            None => "none set\n".to_owned(),
+        },
         "timeout info" => format!(
             "Timeout through proxies: {} s\nTimeout without: {} s\n",
             servers.timings.proxy.as_secs(),
@@ -170,7 +178,7 @@ fn answer(
         "cache size" => size(&status()),
         "cache limit get" => format!("{}\n", status().cache.quota / MEGABYTE),
         "cache instance" => format!("Esker's cache at {}\n", repository.store.cache().display()),
-        _ => return None,
+        _ => return Changes::answer(served.changes.as_ref(), command),
     })
 }
 

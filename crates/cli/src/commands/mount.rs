@@ -104,6 +104,11 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     start(&resolve::resolve(&args, settings, mountpoint, line)?, !args.no_supervisor, line)
 }
 
+/// Resolves the options of a mount again, as `esker mount` did with these arguments.
+pub(crate) fn resolve_again(args: &Args, settings: &Settings, old: &MountSpec) -> Result<MountSpec, Failure> {
+    resolve::resolve(args, settings, old.mountpoint.clone(), &old.origin.arguments)
+}
+
 /// Starts the daemon of a mount, below a supervisor or alone, and waits until the mount answers.
 fn start(spec: &MountSpec, supervised: bool, line: &[OsString]) -> Result<(), Failure> {
     let (mountpoint, runtime) = (&spec.mountpoint, &spec.runtime);

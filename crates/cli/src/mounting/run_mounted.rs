@@ -149,6 +149,7 @@ impl MountedRun<'_> {
             },
             replayer: None,
             supervision: None,
+            spec: None,
         };
         Ok((Opened { repository, view, plan }, point))
     }

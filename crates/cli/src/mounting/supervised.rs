@@ -3,6 +3,7 @@
 //! Other users may register what they like: entries that lie, and sockets that accept and never answer. So the time for
 //! all mounts of one user is limited, and no user waits for another.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -36,6 +37,9 @@ pub(crate) enum Outcome {
     /// `--dry-run` was given.
     Planned,
     Upgraded,
+    Reloaded,
+    /// The settings are the ones that the mount has.
+    Unchanged,
     /// The new daemon didn't serve the mount, and the one before does.
     RolledBack,
     /// The mount has no supervisor.
@@ -48,6 +52,8 @@ impl Outcome {
         match self {
             Self::Planned => "planned",
             Self::Upgraded => "upgraded",
+            Self::Reloaded => "reloaded",
+            Self::Unchanged => "unchanged",
             Self::RolledBack => "rolled back",
             Self::Skipped => "skipped",
             Self::Failed => "failed",
@@ -64,6 +70,12 @@ impl Target {
         let is_supervised = self.entry.supervisor.is_some() && self.upgrades.is_some();
         let why = "it was mounted without a supervisor; unmount it and mount it again";
         (!is_supervised).then(|| why.to_owned())
+    }
+
+    /// Returns the options that the supervisor keeps.
+    pub(crate) fn options(&self, deadline: Instant) -> std::io::Result<OwnedFd> {
+        let socket = self.upgrades.as_ref().ok_or(std::io::ErrorKind::NotFound)?;
+        supervisor::options(socket, self.user, deadline)
     }
 
     /// Has the supervisor replace the daemon.

@@ -49,6 +49,7 @@ mod publishing;
 mod push;
 mod reading;
 mod release_week;
+mod reloads;
 mod remote_images;
 mod replays;
 mod replicating;

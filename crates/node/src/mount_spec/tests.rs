@@ -28,7 +28,7 @@ fn path(bytes: &[u8]) -> PathBuf {
 }
 
 /// Options of which none has its default.
-fn repository() -> RepositorySpec {
+pub(crate) fn repository() -> RepositorySpec {
     let key = std::fs::read(fixture::FULL.public_key()).expect("a key");
     let proxies = Proxies::parse("http://me:secret@p:3128;DIRECT", None).expect("proxies");
     let map = IdMap { known: BTreeMap::from([(1, 2), (70_000, 3)]), others: Some(4) };

@@ -113,6 +113,11 @@ impl Supervision {
         let _ = messages::send(&self.socket, Kind::Serving, b"", None);
     }
 
+    /// Has the supervisor replace this daemon by one with these options.
+    pub(crate) fn renew(&self, options: OwnedFd) -> io::Result<()> {
+        messages::send(&self.socket, Kind::Options, b"", Some(options.as_fd()))
+    }
+
     /// Reports why this daemon can't serve the mount.
     pub fn failed(&self, why: &str) {
         let len = why.floor_char_boundary(messages::TEXT_MAX);

@@ -11,10 +11,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use esker_fuse::mount::send_device;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::messages::{self, Kind, Message};
-use super::upgrade::{self, Replacement, Upgrade};
+use super::upgrade::{self, Replacement, Upgrade, Wish};
 use crate::sys;
 
 /// Name of the socket that `esker upgrade` talks to, among the kept descriptors.
@@ -349,8 +350,11 @@ impl Supervisor {
             let (client, _) = listener.accept().ok()?;
             upgrade::accept(client)
         });
-        if let Some(upgrade) = accepted {
-            self.begin_upgrade(daemon, upgrade);
+        match accepted {
+            Some(Wish::Upgrade(upgrade)) => self.begin_upgrade(daemon, upgrade),
+            // The client may be gone.
+            Some(Wish::Options(client)) => _ = send_device(&client, self.spec.as_fd()),
+            None => {}
         }
     }
 
@@ -360,12 +364,25 @@ impl Supervisor {
         let _ = messages::send(&daemon.socket, Kind::Retire, b"", None);
     }
 
+    /// Replaces a daemon that has changed its options.
+    fn renew(&mut self, daemon: &mut Daemon, options: OwnedFd) {
+        match &mut self.upgrade {
+            None if daemon.retire_until.is_none() => {
+                self.begin_upgrade(daemon, Upgrade::new(None, Replacement::Options(options)));
+            }
+            // Of several changes in a row the last has all.
+            Some(upgrade) if upgrade.client.is_none() && upgrade.next.is_some() => {
+                upgrade.next = Some(Replacement::Options(options));
+            }
+            // The next daemon has them, whichever program it is of.
+            _ => self.spec = options,
+        }
+    }
+
     fn heed(&mut self, daemon: &mut Daemon, message: Message) {
         match (message.kind, message.descriptor) {
             (Kind::Keep, Some(descriptor)) if message.text == SPEC.as_bytes() => self.spec = descriptor,
-            (Kind::Options, Some(options)) if self.upgrade.is_none() && daemon.retire_until.is_none() => {
-                self.begin_upgrade(daemon, Upgrade::new(None, Replacement::Options(options)));
-            }
+            (Kind::Options, Some(options)) => self.renew(daemon, options),
             (Kind::Keep, Some(descriptor)) => {
                 let name = String::from_utf8_lossy(&message.text).into_owned();
                 self.kept.retain(|(known, _)| *known != name);

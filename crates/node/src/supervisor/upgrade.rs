@@ -1,6 +1,7 @@
 //! Requests to replace a daemon by one of another program or with other options, over a socket in the runtime folder.
 //!
-//! The client sends a descriptor, behind a zero byte that of a program, behind an `o` that of options. It gets a line: `ok`
+//! The client sends a descriptor, behind a zero byte that of a program, behind an `o` that of options. For a `g` it gets the
+//! descriptor of the options that are kept. Otherwise it gets a line: `ok`
 //! and the process id; `failed` and the reason if the daemon before serves again; or `lost` and the reason if none does.
 
 use std::io::{self, Read, Write};
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use esker_cache_share::peer;
-use esker_fuse::mount::send_device;
+use esker_fuse::mount::{receive_device, send_device};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::messages::{self, Kind, receive_bytes};
@@ -62,8 +63,19 @@ impl Upgrade {
     }
 }
 
+/// Byte that requests the options.
+const GET: u8 = b'g';
+
+/// Request of a client.
+pub(super) enum Wish {
+    /// To replace the daemon.
+    Upgrade(Upgrade),
+    /// To get the options of the mount.
+    Options(UnixStream),
+}
+
 /// Reads the request of a client of this user or root.
-pub(super) fn accept(client: UnixStream) -> Option<Upgrade> {
+pub(super) fn accept(client: UnixStream) -> Option<Wish> {
     if !peer::is_trusted(&client) {
         return None;
     }
@@ -72,9 +84,10 @@ pub(super) fn accept(client: UnixStream) -> Option<Upgrade> {
     let next = match receive_bytes(&client).ok()? {
         (byte, Some(program)) if byte == [0] => Replacement::Program(program),
         (byte, Some(options)) if byte == [Kind::Options as u8] => Replacement::Options(options),
+        (byte, None) if byte == [GET] => return Some(Wish::Options(client)),
         _ => return None,
     };
-    Some(Upgrade::new(Some(client), next))
+    Some(Wish::Upgrade(Upgrade::new(Some(client), next)))
 }
 
 /// Failures of an upgrade.
@@ -110,7 +123,25 @@ pub fn request(
     }
 }
 
-fn answer(socket: &Path, user: u32, replacement: &Replacement, deadline: Instant) -> io::Result<String> {
+/// Returns the options that the supervisor of `user` at `socket` keeps for a mount.
+pub fn options(socket: &Path, user: u32, deadline: Instant) -> io::Result<OwnedFd> {
+    let mut stream = connected(socket, user)?;
+    stream.set_read_timeout(Some(left(deadline)?))?;
+    stream.write_all(&[GET])?;
+    receive_device(&stream)
+}
+
+/// Returns the time until a deadline.
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(late()) } else { Ok(left) }
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "no answer came in time")
+}
+
+fn connected(socket: &Path, user: u32) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     // Without waiting: a process that doesn't accept may never do so.
@@ -118,8 +149,13 @@ fn answer(socket: &Path, user: u32, replacement: &Replacement, deadline: Instant
     if peer::user(&stream) != Some(user) {
         return Err(io::Error::other("another user answers"));
     }
-    let mut stream = UnixStream::from(stream);
+    let stream = UnixStream::from(stream);
     stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+fn answer(socket: &Path, user: u32, replacement: &Replacement, deadline: Instant) -> io::Result<String> {
+    let mut stream = connected(socket, user)?;
     match replacement {
         Replacement::Program(program) => send_device(&stream, program.as_fd())?,
         Replacement::Options(options) => {
@@ -129,12 +165,7 @@ fn answer(socket: &Path, user: u32, replacement: &Replacement, deadline: Instant
     let mut line = Vec::new();
     let mut piece = [0; 512];
     while !line.ends_with(b"\n") && line.len() < ANSWER_MAX {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer came in time");
-        if left.is_zero() {
-            return Err(late());
-        }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_read_timeout(Some(left(deadline)?))?;
         match stream.read(&mut piece) {
             Ok(0) => break,
             Ok(len) => line.extend_from_slice(&piece[..len]),

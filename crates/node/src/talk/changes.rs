@@ -1,0 +1,191 @@
+//! Commands of `cvmfs_talk` that change servers, proxies, time-outs or the cache of a mount.
+//!
+//! A change goes into the options that the supervisor keeps, and a daemon with them takes over while programs wait a moment.
+//! So it outlives every restart, and ends with the mount or with `esker reload`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use esker_store::{Order, Proxies, Servers};
+use parking_lot::Mutex;
+
+use super::MEGABYTE;
+use crate::mount_spec::{ContentSpec, MountSpec, RepositorySpec};
+use crate::supervisor::Supervision;
+
+/// Least quota that can be set, in megabytes, as in the reference.
+const LIMIT_MIN: u64 = 1000;
+/// Port of name servers.
+const DNS_PORT: u16 = 53;
+
+/// The options of a mount, which commands change.
+pub(crate) struct Changes {
+    spec: Mutex<MountSpec>,
+    supervision: Arc<Supervision>,
+}
+
+impl Changes {
+    pub(crate) fn new(spec: MountSpec, supervision: Arc<Supervision>) -> Self {
+        Self { spec: Mutex::new(spec), supervision }
+    }
+
+    /// Returns the answer of a command that changes options; `None` for another.
+    pub(super) fn answer(changes: Option<&Self>, command: &str) -> Option<String> {
+        let edit = parse(command)?;
+        let Some(Self { spec, supervision }) = changes else {
+            return Some(
+                "Failed: the mount has no supervisor; mount it again with other settings\n".to_owned(),
+            );
+        };
+        let mut spec = spec.lock();
+        let mut changed = spec.clone();
+        let ContentSpec::Repository(repository) = &mut changed.content else { return None };
+        if let Err(why) = edit(repository) {
+            return Some(format!("{why}\n"));
+        }
+        changed.for_successor();
+        if let Err(error) = changed.sealed().and_then(|sealed| supervision.renew(sealed)) {
+            return Some(format!("Failed: {error}\n"));
+        }
+        *spec = changed;
+        Some("OK\n".to_owned())
+    }
+}
+
+/// Change of the options, or why it can't be.
+type Edit = Box<dyn FnOnce(&mut RepositorySpec) -> Result<(), String>>;
+
+/// Parses a command that changes options.
+fn parse(command: &str) -> Option<Edit> {
+    let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+    let words_are: Vec<&str> = words.iter().map(String::as_str).collect();
+    let value = words.last().cloned().unwrap_or_default();
+    Some(match &*words_are {
+        ["timeout", "set", proxy, direct] => {
+            let seconds = (proxy.parse().ok()?, direct.parse().ok()?);
+            Box::new(move |spec| {
+                let timings = &mut spec.options.servers.timings;
+                timings.proxy = Duration::from_secs(seconds.0);
+                timings.direct = Some(Duration::from_secs(seconds.1));
+                Ok(())
+            })
+        }
+        ["proxy", "set", _] => Box::new(move |spec| set(&mut spec.options.servers.proxies, &value)),
+        ["proxy", "fallback", _] => Box::new(move |spec| set(&mut spec.options.servers.fallback, &value)),
+        ["external", "proxy", "set", _] => Box::new(move |spec| set(&mut external(spec)?.proxies, &value)),
+        ["host", "set", _] => Box::new(move |spec| hosts(&mut spec.options.servers, &value)),
+        ["external", "host", "set", _] => Box::new(move |spec| hosts(external(spec)?, &value)),
+        ["host", "switch"] => Box::new(|spec| switch(&mut spec.options.servers)),
+        ["external", "host", "switch"] => Box::new(|spec| switch(external(spec)?)),
+        ["host", "probe"] => Box::new(|spec| order(spec, Order::RoundTrip)),
+        ["host", "probe", "geo"] => Box::new(|spec| order(spec, Order::Geo)),
+        ["nameserver", "set", _] => Box::new(move |spec| {
+            let server = value.parse().ok().or_else(|| {
+                let address: IpAddr = value.parse().ok()?;
+                Some(SocketAddr::new(address, DNS_PORT))
+            });
+            spec.options.servers.dns.server = Some(server.ok_or("Failed: it is no address")?);
+            Ok(())
+        }),
+        ["max", "ttl", "set", minutes] => {
+            let ttl = Duration::from_secs(60 * minutes.parse::<u32>().map(u64::from).ok()?);
+            let ttl = (!ttl.is_zero()).then_some(ttl);
+            Box::new(move |spec| {
+                spec.view.ttl_max = ttl;
+                spec.talk.iter_mut().for_each(|talk| talk.longest_ttl = ttl);
+                Ok(())
+            })
+        }
+        ["cache", "limit", "set", megabytes] => {
+            let megabytes: u64 = megabytes.parse().ok()?;
+            Box::new(move |spec| {
+                if megabytes < LIMIT_MIN {
+                    return Err(format!("New limit too low (minimum {LIMIT_MIN})"));
+                }
+                spec.options.quota = megabytes.saturating_mul(MEGABYTE);
+                Ok(())
+            })
+        }
+        _ => return None,
+    })
+}
+
+fn set(proxies: &mut Proxies, list: &str) -> Result<(), String> {
+    *proxies = Proxies::parse(list, None).map_err(|error| format!("Failed: {error}"))?;
+    Ok(())
+}
+
+fn hosts(servers: &mut Servers, list: &str) -> Result<(), String> {
+    let urls: Vec<String> = list.split(';').map(|url| url.trim_end_matches('/').to_owned()).collect();
+    if !urls.iter().all(|url| url.starts_with("http://") || url.starts_with("https://")) {
+        return Err("Failed: a host is a URL".to_owned());
+    }
+    servers.urls = urls;
+    Ok(())
+}
+
+fn switch(servers: &mut Servers) -> Result<(), String> {
+    let has_others = servers.urls.len() > 1;
+    servers.urls.rotate_left(usize::from(has_others));
+    servers.order = Order::Given;
+    Ok(())
+}
+
+fn order(spec: &mut RepositorySpec, order: Order) -> Result<(), String> {
+    spec.options.servers.order = order;
+    Ok(())
+}
+
+fn external(spec: &mut RepositorySpec) -> Result<&mut Servers, String> {
+    spec.options.servers.external.as_deref_mut().ok_or_else(|| "No hosts defined".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::mount_spec::tests::repository;
+
+    use super::*;
+
+    fn edited(command: &str) -> Result<RepositorySpec, String> {
+        let mut spec = repository();
+        spec.options.servers.urls.push("http://t/cvmfs/full.test".to_owned());
+        parse(command).expect(command)(&mut spec).map(|()| spec)
+    }
+
+    #[test]
+    fn commands_change_the_options() {
+        let servers = |command: &str| edited(command).expect(command).options.servers;
+        let timings = servers("timeout set 7 9").timings;
+        assert_eq!((timings.proxy.as_secs(), timings.direct.map(|it| it.as_secs())), (7, Some(9)));
+        assert_eq!(servers("proxy set http://q:1;DIRECT").proxies.groups().len(), 2);
+        assert_eq!(servers("proxy fallback http://q:1").fallback.groups().len(), 1);
+        assert_eq!(servers("host set http://a/x/;http://b/x").urls, ["http://a/x", "http://b/x"]);
+        assert_eq!(servers("host switch").url(), "http://t/cvmfs/full.test");
+        assert_eq!(servers("host probe").order, Order::RoundTrip);
+        assert_eq!(servers("host probe geo").order, Order::Geo);
+        assert_eq!(servers("nameserver set 127.0.0.1").dns.server, Some(([127, 0, 0, 1], 53).into()));
+        assert_eq!(edited("cache limit set 2000").expect("a limit").options.quota, 2000 << 20);
+        let ttl = edited("max ttl set 3").expect("a limit").view.ttl_max;
+        assert_eq!(ttl, Some(Duration::from_secs(180)));
+        assert_eq!(edited("max ttl set 0").expect("no limit").view.ttl_max, None);
+    }
+
+    #[test]
+    fn what_can_not_be_is_refused_and_what_changes_nothing_is_left_to_others() {
+        for command in [
+            "cache limit set 999",
+            "nameserver set here",
+            "host set a",
+            "proxy set ;",
+            "external host switch",
+        ] {
+            assert!(edited(command).is_err(), "{command}");
+        }
+        for command in ["timeout info", "timeout set 1", "timeout set a b", "host", "", "max ttl set soon"] {
+            assert!(parse(command).is_none(), "{command}");
+        }
+        let said = Changes::answer(None, "host switch").expect("an answer");
+        assert!(said.contains("no supervisor"), "{said}");
+    }
+}
