@@ -56,8 +56,11 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
+/// An operation with its name; it returns how often it was done in a directory.
+type Operation = (&'static str, fn(&Path) -> Result<usize>);
+
 /// Operations in one directory, each for all of its files.
-const OPERATIONS: [(&str, fn(&Path) -> Result<usize>); 6] = [
+const OPERATIONS: [Operation; 6] = [
     ("look up", |folder| {
         (0..FOLDER).try_for_each(|file| fs::symlink_metadata(folder.join(name_of(file))).map(drop))?;
         Ok(FOLDER)

@@ -98,7 +98,7 @@ impl Walk<'_> {
 
     fn root(&self, walked: &mut Walked) -> Result<(), AdminError> {
         let folder = self.source.open_directory(b"")?;
-        let (_, xattrs, _) = self.marks(&folder, b"", b".", &mut walked.xattrs_left_out)?;
+        let MarkedEntry { xattrs, .. } = self.marks(&folder, b"", b".", &mut walked.xattrs_left_out)?;
         let facts = self.source.root_facts()?;
         let root = SourceEntry { name: Vec::new(), facts, target: Vec::new(), dated: false };
         let before = self.published.entry(b"")?;
@@ -134,7 +134,7 @@ impl Walk<'_> {
             if self.filter.ignores(&at, entry.facts.is_directory()) {
                 continue;
             }
-            let (marks, xattrs, published) =
+            let MarkedEntry { marks, xattrs, published } =
                 self.marks(&folder, &at, &entry.name, &mut walked.xattrs_left_out)?;
             let is_whiteout = is_whiteout(&entry, marks);
             let is_left_out = !is_whiteout && entry::is_left_out(entry.facts.mode, self.settings);
@@ -328,14 +328,14 @@ impl Walk<'_> {
         at: &[u8],
         name: &[u8],
         left_out: &mut u64,
-    ) -> Result<(Marks, Option<Vec<u8>>, Option<Vec<u8>>), AdminError> {
+    ) -> Result<MarkedEntry, AdminError> {
         let pairs = read_xattr_pairs(folder, name)
             .map_err(self.source.failed("reading the extended attributes of", at))?;
         let (marks, mut own) = marks::split(pairs);
         let published = marks::take_published_path(&mut own);
         let xattrs = pack_xattrs(own, at, self.settings)?;
         *left_out += xattrs.left_out;
-        Ok((marks, xattrs.packed, published))
+        Ok(MarkedEntry { marks, xattrs: xattrs.packed, published })
     }
 
     /// Returns the entry as the merged tree showed it, in terms of the published one of the same name.
@@ -395,6 +395,15 @@ fn step_into(step: &Step, found: &Found, old: &BTreeMap<Vec<u8>, Entry>) -> Step
     let name = &found.entry.name;
     let existed = old.get(name).is_some_and(Entry::is_directory);
     Step { path: path::join(&step.path, name), existed, hides: step.hides || found.opaque || !existed }
+}
+
+/// Extended attributes of an entry of the upper folder.
+struct MarkedEntry {
+    marks: Marks,
+    /// Encoded attributes of its own.
+    xattrs: Option<Vec<u8>>,
+    /// Path at which it was published.
+    published: Option<Vec<u8>>,
 }
 
 fn is_whiteout(entry: &SourceEntry, marks: Marks) -> bool {

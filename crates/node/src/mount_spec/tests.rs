@@ -42,7 +42,7 @@ pub(crate) fn repository() -> RepositorySpec {
             streaming: true,
             quota: 7,
             lower: vec![Lower { folder: path(b"/lower\xff"), form: LowerForm::Alien, root: 65_534 }],
-            broker: Some(BrokerAddress { socket: path(b"/broker\xff"), trusted: vec![0, 5] }),
+            broker: Some(BrokerAddress { socket: path(b"/broker\xff"), trusted: vec![0, 5], is_named: true }),
             offline: true,
             forget_history: true,
             deadline: Some(Duration::from_millis(1_500)),

@@ -11,6 +11,9 @@ use crate::rig::{Shelf, bytes, engine, listed_folder, noise, objects, roomy, zli
 /// Entries visited and file operations.
 type Work = (u64, u64);
 
+/// An operation with its name.
+type Operation<'o> = (&'static str, Box<dyn Fn() + 'o>);
+
 /// Returns the work of each operation, by name, in a cache that lists this many objects.
 fn work(entries: u64) -> Vec<(&'static str, Work)> {
     let folder = listed_folder(entries);
@@ -21,7 +24,7 @@ fn work(entries: u64) -> Vec<(&'static str, Work)> {
     let store = Objects::new(&cache, Shelf::new(&made.iter().collect::<Vec<_>>()));
     let (first, second) = (&made[0], &made[1]);
     let absent = zlib(&noise(99, 100)).wanted;
-    let operations: Vec<(&'static str, Box<dyn Fn() + '_>)> = vec![
+    let operations: Vec<Operation<'_>> = vec![
         ("status of the cache", Box::new(|| drop(cache.status()))),
         ("status of the store", Box::new(|| drop(store.status()))),
         ("room", Box::new(|| assert!(store.room().used > 0))),

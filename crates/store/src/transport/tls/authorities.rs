@@ -124,7 +124,7 @@ mod tests {
             let paths = vec![place.display().to_string()];
             let authorities = Authorities { system: false, paths };
             let kept = authorities.kept();
-            let count = |kept| read(&authorities, kept).map(|roots| roots.len());
+            let count = |kept: &KeptAuthorities| read(&authorities, kept).map(|roots| roots.len());
             assert_eq!(count(&KeptAuthorities::default()), Ok(1));
             if place.is_dir() { fs::remove_dir_all(place) } else { fs::remove_file(place) }.expect("removed");
             count(&KeptAuthorities::default()).expect_err("it is gone");
