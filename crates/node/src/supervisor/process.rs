@@ -69,6 +69,8 @@ struct DaemonEnd {
     status: ExitStatus,
     /// True if it has left the mount to a successor.
     retired: bool,
+    /// True if it served, and was killed from outside.
+    was_killed: bool,
     /// Reason that it gave.
     reason: Option<String>,
 }
@@ -95,6 +97,8 @@ struct Supervisor {
     has_served: bool,
     has_ended: bool,
     upgrade: Option<Upgrade>,
+    /// Options that a daemon changed during an upgrade.
+    pending: Option<OwnedFd>,
 }
 
 /// Supervises the daemon of one mount until the mount is gone. `report` is the descriptor on which the first daemon
@@ -131,6 +135,7 @@ fn begin(report: RawFd, spec: RawFd, command: DaemonCommand) -> io::Result<ExitS
         has_served: false,
         has_ended: false,
         upgrade: None,
+        pending: None,
     };
     supervisor.watch(report)
 }
@@ -150,7 +155,12 @@ impl Supervisor {
             match started {
                 Ok(end) if self.has_ended || !self.has_served => return Ok(end.status),
                 Ok(end) if end.retired && self.replace() => {}
-                Ok(end) => self.note_failure(&end.reason(), end.status.code() == Some(UNUSABLE)),
+                Ok(end) => {
+                    if end.was_killed {
+                        self.keep_options();
+                    }
+                    self.note_failure(&end.reason(), end.status.code() == Some(UNUSABLE));
+                }
                 Err(error) if !self.has_served => return Err(error),
                 Err(error) => self.note_failure(&error.to_string(), false),
             }
@@ -184,6 +194,25 @@ impl Supervisor {
                 Replacement::Program(std::mem::replace(&mut self.program, program.into()).into())
             }
             Replacement::Options(spec) => Replacement::Options(std::mem::replace(&mut self.spec, spec)),
+        }
+    }
+
+    /// Keeps new options whose daemon served: that it was killed from outside says nothing about them.
+    fn keep_options(&mut self) {
+        let are_new = |upgrade: &mut Upgrade| matches!(upgrade.previous, Some(Replacement::Options(_)));
+        if let Some(upgrade) = self.upgrade.take_if(are_new) {
+            upgrade
+                .answer("lost the daemon with the new settings was killed; another one takes over with them");
+        }
+    }
+
+    /// Begins the replacement for which the one before had to be proven.
+    fn begin_pending(&mut self, daemon: &mut Daemon) {
+        if self.upgrade.is_none()
+            && daemon.serving.is_some()
+            && let Some(options) = self.pending.take()
+        {
+            self.begin_upgrade(daemon, Upgrade::new(None, Replacement::Options(options)));
         }
     }
 
@@ -271,7 +300,8 @@ impl Supervisor {
         if daemon.serving.is_some_and(|since| was_killed || since.elapsed() >= PROVEN_AFTER) {
             self.failures = 0;
         }
-        Ok(DaemonEnd { status, retired: daemon.retire_until.is_some(), reason: daemon.reason })
+        let was_killed = was_killed && daemon.serving.is_some();
+        Ok(DaemonEnd { status, retired: daemon.retire_until.is_some(), was_killed, reason: daemon.reason })
     }
 
     /// Waits for one event; returns false once the daemon has ended.
@@ -332,7 +362,10 @@ impl Supervisor {
         }
         let is_proven = daemon.serving.is_some() && daemon.retire_until.is_none();
         match self.upgrade.take_if(|_| is_proven) {
-            Some(upgrade) => upgrade.answer(&format!("ok {}", daemon.child.id())),
+            Some(upgrade) => {
+                upgrade.answer(&format!("ok {}", daemon.child.id()));
+                self.begin_pending(daemon);
+            }
             None => {
                 say("the daemon takes too long, and is killed");
                 let _ = daemon.child.kill();
@@ -374,8 +407,8 @@ impl Supervisor {
             Some(upgrade) if upgrade.client.is_none() && upgrade.next.is_some() => {
                 upgrade.next = Some(Replacement::Options(options));
             }
-            // The next daemon has them, whichever program it is of.
-            _ => self.spec = options,
+            // The daemon that is starting, or is not proven yet, is replaced once it is.
+            _ => self.pending = Some(options),
         }
     }
 
@@ -399,6 +432,7 @@ impl Supervisor {
                     let failed = upgrade.failed.clone().unwrap_or_default();
                     upgrade.answer(&format!("failed {failed}; the one before serves again"));
                 }
+                self.begin_pending(daemon);
                 // From here on it belongs to no terminal, and keeps no folder busy.
                 let _ = rustix::process::setsid();
                 let _ = env::set_current_dir(OsStr::new("/"));
