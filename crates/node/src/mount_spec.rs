@@ -18,20 +18,15 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
-use esker_fuse::mount::Label;
-use esker_fuse::{Deadlines, KernelMask, MountOptions, SessionOptions};
-use esker_prefetch::ReplayerCommand;
+use esker_fuse::{Deadlines, KernelMask, SessionOptions};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde::{Deserialize, Serialize};
 
 pub use image::{ImagePlace, ImageSpec};
 pub use repository::RepositorySpec;
 
-use crate::mounted::MountPlan;
-use crate::push::Push;
 use crate::status::Presentation;
 use crate::supervisor::{SPEC, Supervision};
 
@@ -184,40 +179,6 @@ impl MountSpec {
         match &self.content {
             ContentSpec::Repository(repository) => repository.options.name.to_string(),
             ContentSpec::Image(image) => image.name(),
-        }
-    }
-
-    /// Returns the plan of the mount. `replayer` starts a replayer.
-    pub fn plan(&self, replayer: ReplayerCommand, supervision: Option<Arc<Supervision>>) -> MountPlan {
-        let labels = self.options.labels.iter();
-        let plan = MountPlan {
-            mountpoint: self.mountpoint.clone(),
-            runtime: self.runtime.clone(),
-            options: MountOptions {
-                source: self.options.source.clone(),
-                allow_other: self.options.allow_other,
-                noexec: self.options.noexec,
-                labels: labels.filter_map(|(kind, context)| Label::new(kind, context)).collect(),
-            },
-            session: session(self.kernel, self.deadline),
-            command: None,
-            push: Push::Off,
-            telemetry: None,
-            talk: None,
-            shown_with: self.shown_with,
-            replayer: self.replay.then_some(replayer),
-            spec: supervision.is_some().then(|| Arc::new(self.clone())),
-            supervision,
-        };
-        match &self.content {
-            ContentSpec::Repository(repository) => MountPlan {
-                session: repository.session(plan.session),
-                push: repository.push.clone(),
-                telemetry: repository.telemetry.clone(),
-                talk: repository.talk.clone(),
-                ..plan
-            },
-            ContentSpec::Image(_) => plan,
         }
     }
 

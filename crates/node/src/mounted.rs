@@ -1,6 +1,7 @@
 //! Serves a mounted repository or image in this process, from mounting to cleaning up.
 
 mod activity;
+mod plan;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

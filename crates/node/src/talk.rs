@@ -24,6 +24,8 @@ use crate::metrics::{Affair, affairs};
 use crate::mounted::{Content, Served};
 use crate::repository::Repository;
 use crate::status::MountStatus;
+pub(crate) use changes::Changes;
+use changes::MEGABYTE;
 
 /// Maximum length of a command in bytes.
 const COMMAND_MAX: usize = 1024;
@@ -34,9 +36,6 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, most likely for lack of descriptors or memory. Without it the thread would
 /// spin; clients wait in the socket's queue meanwhile.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
-const MEGABYTE: u64 = 1 << 20;
-
-pub(crate) use changes::Changes;
 
 /// A socket in service until the process ends; its file is removed on drop. Dropping this takes it away.
 #[derive(Debug)]

@@ -21,6 +21,7 @@ use rustix::fs::fcntl_get_seals;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::push::Push;
 use crate::repository::RepositoryOptions;
 
 fn path(bytes: &[u8]) -> PathBuf {

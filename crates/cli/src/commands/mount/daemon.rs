@@ -118,7 +118,7 @@ pub(super) fn serve(
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
     restrict(&spec)?;
-    let plan = spec.plan(replay::command(&spec.mountpoint), supervision.clone());
+    let plan = MountPlan::of(&spec, replay::command(&spec.mountpoint), supervision.clone());
     let (mounted, warning) = match &mut spec.content {
         ContentSpec::Repository(repository) => start_repository(plan, repository, &stop)?,
         ContentSpec::Image(image) => start_image(plan, image, &stop)?,
