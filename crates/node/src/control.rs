@@ -49,6 +49,8 @@ pub enum Request {
     Trace(TraceRequest),
     /// Requests the activity now.
     Activity,
+    /// Gives up the place of a mount that is gone there, and that another mount namespace still has.
+    Leave,
     /// Unmounts and ends the daemon.
     Unmount {
         /// True to detach a mount in use, which then ends with its last user.

@@ -26,6 +26,7 @@ use crate::control::{self, Control, Listening, Request, Response};
 use crate::layered_mount::LayeredMount;
 pub use crate::mount_error::MountedError;
 use crate::mount_spec::MountSpec;
+use crate::mounts;
 use crate::push::{self, Push};
 use crate::registry::{Entry, Registration};
 use crate::replay;
@@ -526,6 +527,13 @@ impl Served {
                 Response::Failed { message: "a trace needs a connection of its own".to_owned() }
             }
             Request::Activity => Response::Activity(Box::new(self.activity().now(&self.session))),
+            Request::Leave => match mounts::at(&self.mountpoint) {
+                Ok(line) if !line.as_ref().is_some_and(mounts::MountLine::is_ours) => {
+                    drop(self.registration.lock().take());
+                    Response::Done
+                }
+                _ => Response::Failed { message: "it is still mounted".to_owned() },
+            },
             Request::Unmount { .. } if self.command.is_some() => {
                 let pid = std::process::id();
                 let message = format!("it is mounted for a command alone and ends with process {pid}");

@@ -42,6 +42,40 @@ pub(crate) fn kind_of(id: u64) -> io::Result<Option<String>> {
     Ok(line.and_then(parse).map(|line| line.kind))
 }
 
+/// A process whose mount namespace has a mount of Esker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// Process id; another process may be in the namespace, too.
+    pub pid: u32,
+    /// Name of the process.
+    pub name: String,
+}
+
+/// Returns a process of each other mount namespace that has a mount of this source at `mountpoint`, as far as this user may
+/// see it. A namespace keeps the mounts that it was made with, whatever becomes of them here.
+pub fn elsewhere(mountpoint: &Path, source: &str) -> Vec<Elsewhere> {
+    let mut seen: Vec<PathBuf> = fs::read_link("/proc/self/ns/mnt").into_iter().collect();
+    let mut found = Vec::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let folder = process.path();
+        let Ok(namespace) = fs::read_link(folder.join("ns/mnt")) else { continue };
+        if seen.contains(&namespace) {
+            continue;
+        }
+        let Ok(text) = fs::read(folder.join("mountinfo")) else { continue };
+        seen.push(namespace);
+        let mut lines = text.split(|byte| *byte == b'\n').filter_map(parse);
+        let is_it =
+            |line: MountLine| line.is_ours() && line.mountpoint == mountpoint && line.source_text() == source;
+        if lines.any(is_it) {
+            let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
+            found.push(Elsewhere { pid, name: name.trim_end().to_owned() });
+        }
+    }
+    found
+}
+
 /// Returns the absolute path of a mount point with links resolved, without accessing the mount.
 pub fn canonical(path: &Path) -> io::Result<PathBuf> {
     if let Ok(path) = fs::canonicalize(path) {

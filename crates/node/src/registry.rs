@@ -16,7 +16,8 @@ use esker_cache_share::FileError;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-use crate::mounts::{self, MountLine};
+use crate::control::{self, Request, Response};
+use crate::mounts::{self, Elsewhere, MountLine};
 use crate::runtime::{RuntimeDir, RuntimeError};
 
 /// Maximum length of a registry entry in bytes.
@@ -237,6 +238,19 @@ impl Registered {
             std::thread::sleep(Duration::from_millis(5));
         }
         true
+    }
+
+    /// Has the daemon give up the place of a mount that is gone there, if another mount namespace keeps it; returns a process
+    /// of each such namespace.
+    pub fn leave_to_others(&self) -> Vec<Elsewhere> {
+        let entry = &self.entry;
+        let here = mounts::at(&entry.mountpoint).ok().flatten();
+        if here.is_some_and(|line| line.is_ours()) {
+            return Vec::new();
+        }
+        let others = mounts::elsewhere(&entry.mountpoint, &entry.url);
+        let left = || control::ask(&self.socket, &Request::Leave, UNLOCKED);
+        if !others.is_empty() && matches!(left(), Ok(Response::Done)) { others } else { Vec::new() }
     }
 
     /// Removes the files of a killed daemon.

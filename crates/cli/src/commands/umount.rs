@@ -6,7 +6,7 @@ use esker_node::control::{self, Request, Response};
 use esker_node::mounts;
 use esker_node::registry::{self, Registered};
 
-use crate::error::{Context, Failure, Kind};
+use crate::error::{Context, Failure, Kind, warn};
 use crate::settings::Settings;
 
 /// Unmounts a repository, and returns once its daemon has ended.
@@ -23,6 +23,8 @@ pub(crate) struct Args {
     lazy: bool,
 }
 
+/// Time within which a daemon ends that nothing keeps.
+const USUAL: Duration = Duration::from_secs(1);
 /// Time limit for a daemon to unmount: it may wait for the disk of its cache.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -67,7 +69,19 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
         Err(_) if registered.wait_until_gone(Duration::ZERO) => {}
         Err(error) => return Err(stuck(crate::error::chain(&error))),
     }
-    if lazy || registered.wait_until_gone(PATIENCE) {
+    if lazy || registered.wait_until_gone(USUAL) {
+        return Ok(());
+    }
+    let others = registered.leave_to_others();
+    if !others.is_empty() {
+        let shown: Vec<String> = others.iter().map(|one| format!("{} ({})", one.pid, one.name)).collect();
+        warn(Some(&format!(
+            "{place} is unmounted here; another mount namespace keeps it until its processes end: {}",
+            shown.join(", ")
+        )));
+        return Ok(());
+    }
+    if registered.wait_until_gone(PATIENCE) {
         return Ok(());
     }
     Err(stuck(format!(

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use esker_testkit::fixture;
 use esker_testkit::mirror::Fault;
@@ -12,7 +13,7 @@ use esker_testkit::skip;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 
-use crate::daemons::{signal, wait_until_gone};
+use crate::daemons::{serving_daemon, signal, wait_until_gone};
 use crate::test_env::{PATIENCE, TestEnv, mountinfo, words};
 use crate::test_user::TestUser;
 
@@ -325,4 +326,53 @@ fn the_mode_of_the_device_is_named() {
         assert!(said.contains("mode is 0600") && said.contains("chmod 0666 /dev/fuse"), "{said}");
     }
     assert!(!world.is_mounted());
+}
+
+/// > L6: `esker umount` of a mount that another mount namespace keeps returns at once and names a process there; its place is free for a new mount.
+#[test]
+fn a_mount_that_another_namespace_keeps_frees_its_place() {
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
+    let mounted = world.mount(&[]);
+    let daemon = serving_daemon(&mounted);
+    // Like the process with which podman keeps its namespaces.
+    let mut keeper = world.person.command("unshare");
+    keeper.args([
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        "echo ready; exec sleep 1000",
+    ]);
+    let mut keeper = keeper.current_dir("/").stdout(Stdio::piped()).spawn().expect("unshare");
+    let mut line = String::new();
+    BufReader::new(keeper.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
+    if line != "ready\n" {
+        let _ = keeper.wait();
+        esker_testkit::skip!("there are no user namespaces here");
+    }
+    let began = Instant::now();
+    let output = world.esker(&["umount"]).arg(world.mountpoint()).output().expect("esker");
+    assert!(output.status.success(), "{}", words(&output));
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    let said = words(&output);
+    assert!(
+        said.contains("another mount namespace") && said.contains(&format!("{} (sleep)", keeper.id())),
+        "{said}"
+    );
+    assert!(!world.is_mounted());
+    // The other namespace has it still: the fault is there.
+    let kept = format!("/proc/{}/mountinfo", keeper.id());
+    let place = world.mountpoint().display().to_string();
+    assert!(world.person.does(|| fs::read_to_string(&kept)).expect("its mounts").contains(&place));
+    std::mem::forget(mounted);
+    let again = world.mount(&[]);
+    assert_ne!(serving_daemon(&again), daemon);
+    again.does(|| fs::read(again.path("data/hex.txt"))).expect("reading");
+    keeper.kill().expect("a signal");
+    keeper.wait().expect("its end");
+    wait_until_gone(daemon);
+    again.does(|| fs::read(again.path("data/hex.txt"))).expect("reading");
 }

@@ -100,6 +100,8 @@ pub(super) fn refuse_taken(mountpoint: &Path, runtime: &Path) -> Result<(), Fail
     }
 }
 
+/// Time within which a daemon ends that nothing keeps.
+const USUAL: Duration = Duration::from_secs(1);
 /// Time that a daemon may take to end once its mount is gone. It may have to write objects to a slow disk.
 const ENDING: Duration = Duration::from_secs(10);
 
@@ -108,7 +110,10 @@ const ENDING: Duration = Duration::from_secs(10);
 fn ends(found: &Registered, mountpoint: &Path) -> Result<bool, Failure> {
     let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
     let mounted = line.is_some_and(|line| line.is_ours());
-    Ok(!mounted && found.wait_until_gone(ENDING))
+    Ok(!mounted
+        && (found.wait_until_gone(USUAL)
+            || !found.leave_to_others().is_empty()
+            || found.wait_until_gone(ENDING)))
 }
 
 /// Refuses a mount whose daemon was killed; it looks alive as long as the kernel answers from its cache.
