@@ -171,6 +171,8 @@ impl OpenWorks {
         }
         self.make_folder()?;
         let path = self.path(&work.id, RECORD);
+        // Another process removes unfinished files under this lock.
+        let _lock = self.folder.parent().map(state::lock).transpose()?;
         let write = if durably { persist } else { replace };
         write(&*self.disk, &path, &text).map_err(AdminError::file("writing", &path))
     }

@@ -15,6 +15,7 @@ use esker_format::trust::VerifiedHead;
 use esker_store::{Disk, Sink, persist, read_file};
 
 use crate::error::AdminError;
+use crate::state;
 
 const FILE: &str = "reflog.pending";
 /// More than the reflog of any repository has.
@@ -26,8 +27,10 @@ pub(crate) fn path(state: &Path) -> PathBuf {
 }
 
 /// Keeps a reflog, durably, until both files are replaced.
-pub(super) fn keep(disk: &dyn Disk, state: &Path, reflog: &[u8]) -> Result<(), AdminError> {
-    let path = path(state);
+pub(super) fn keep(disk: &dyn Disk, folder: &Path, reflog: &[u8]) -> Result<(), AdminError> {
+    let path = path(folder);
+    // Another process removes unfinished files under this lock.
+    let _lock = state::lock(folder)?;
     persist(disk, &path, reflog).map_err(AdminError::file("writing", &path))
 }
 
