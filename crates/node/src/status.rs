@@ -340,7 +340,7 @@ mod tests {
             "cache: broker broker_refused bytes damaged descriptors descriptors_limit descriptors_peak directory \
              disk_errors disk_failure evicted hard_limit leftovers lower.found lower.found_bytes lower.given \
              lower.late lower.refused objects opened_unclean over_quota pinned_bytes pinned_objects quota spared \
-             unchecked unkept writer",
+             unchecked unkept walked writer",
             ": checked command",
             "errors: caller cause object time",
             "fetched: bytes failed hits joined objects prefetched_bytes prefetched_objects prefetched_used_bytes \
