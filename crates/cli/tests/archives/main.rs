@@ -135,7 +135,9 @@ fn the_program_reads_and_refuses_archives() {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), text)
     };
-    let files = |at: &Path| walk(at).into_iter().filter(|path| !path.ends_with(".tar")).collect::<Vec<_>>();
+    // The first publisher makes the folder for records of open work, which is empty then.
+    let is_told = |path: &String| !path.ends_with(".tar") && !path.ends_with("/.esker/open");
+    let files = |at: &Path| walk(at).into_iter().filter(is_told).collect::<Vec<_>>();
     let created = esker(&["repo", "create", "archives.test", "--storage", "storage", "--keys", "keys"]);
     assert_eq!(created.0, Some(0), "{}", created.1);
     let corpus = handmade::cases();

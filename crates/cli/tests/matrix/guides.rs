@@ -385,6 +385,7 @@ fn the_examples_of_help_work() {
         "trace",
         "top",
         "upgrade",
+        "reload",
         "metrics",
         "logs",
         "revision",
