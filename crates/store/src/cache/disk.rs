@@ -116,11 +116,11 @@ impl Disk for RealDisk {
         match fs::DirBuilder::new().mode(self.folder_mode).create(path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(error),
-            Ok(()) if is_readable(fs::symlink_metadata(path)?.mode(), self.folder_mode) => Ok(()),
-            Ok(()) => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                make_readable(&rustix::fs::open(path, flags, Mode::empty())?.into(), self.folder_mode)
-            }
+            // Another process may have removed an empty folder meanwhile; its user notices that, as ever.
+            Ok(()) => match make_folder_readable(path, self.folder_mode) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                other => other,
+            },
         }
     }
 
@@ -215,7 +215,16 @@ fn is_readable(mode: u32, wanted: u32) -> bool {
     mode & reading == reading
 }
 
-/// Adds the permissions of a mode to read and to enter that the umask took from a new file or folder.
+/// Adds the permissions of a mode to read and to enter that the umask took from a new folder.
+fn make_folder_readable(path: &Path, wanted: u32) -> io::Result<()> {
+    if is_readable(fs::symlink_metadata(path)?.mode(), wanted) {
+        return Ok(());
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    make_readable(&rustix::fs::open(path, flags, Mode::empty())?.into(), wanted)
+}
+
+/// Adds the permissions of a mode to read and to enter that the umask took from an open file or folder.
 fn make_readable(file: &File, wanted: u32) -> io::Result<()> {
     let mode = file.metadata()?.mode();
     if is_readable(mode, wanted) {
