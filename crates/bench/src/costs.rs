@@ -117,7 +117,7 @@ impl Bench<'_> {
         let mut command = Command::new(&self.plan.esker);
         command.args(arguments).env("HOME", self.path("home")).env("XDG_RUNTIME_DIR", self.path("run"));
         command.env("ESKER_CACHE", self.path("cache")).env("ESKER_CONFIG_ROOT", self.path("root"));
-        command.env("ESKER_STORAGE", self.path("storage")).env("ESKER_KEYS", self.path("keys"));
+        command.env("ESKER_STORAGE", self.path("storage"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command
     }
@@ -138,8 +138,10 @@ impl Bench<'_> {
             fs::write(folder.join(name_of(0)), "content")?;
             (1..FOLDER).try_for_each(|file| fs::write(folder.join(name_of(file)), "content"))?;
         }
-        self.run(&["repo", "create", name], None)?;
-        self.run(&["publish", name, "--quiet"], Some(&source))?;
+        let keys = self.path("keys");
+        let keys = keys.to_str().context("a temporary folder with a name that is text")?;
+        self.run(&["repo", "create", name, "--keys", keys], None)?;
+        self.run(&["publish", name, "--quiet", "--keys", keys], Some(&source))?;
         fs::remove_dir_all(&source)?;
         Ok(self.path("storage").join(name))
     }
