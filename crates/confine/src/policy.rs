@@ -51,7 +51,7 @@ impl Policy {
     }
 
     /// Lets the process read what is at a path, also after it was exchanged: replaced by a rename, or by a link that leads
-    /// elsewhere. Rules hold what is there now, so the folders around it are allowed, unless they are too many's
+    /// elsewhere. Rules hold what is there now, so the folders around it are allowed, except folders of many programs or homes
     /// ([`Self::private`]).
     pub fn reopen(mut self, path: impl AsRef<Path>) -> Self {
         self.paths.reopen.push(path.as_ref().to_owned());

@@ -2,7 +2,7 @@
 //!
 //! An overlay that an ordinary user mounts can set only attributes of the user namespace, and none has those with which
 //! overlays mark entries. The lower layer of a transaction shows none of these. In their place an entry that has some shows
-//! [`PUBLISHED_PATH`], which the overlay copies, as do `cp -a` and a rename. Whoever publishes the changes finds the
+//! [`PUBLISHED_PATH`], which the overlay copies, as do `cp -a` and a rename. A publisher of the changes finds the
 //! attributes at that path.
 
 use serde::{Deserialize, Serialize};

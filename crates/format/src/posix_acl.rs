@@ -56,15 +56,13 @@ mod tests {
 
     #[test]
     fn a_mode_changes_owner_mask_and_others() {
-        let nobody = u32::MAX;
-        let before =
-            list(&[(1, 6, nobody), (2, 6, 4711), (4, 4, nobody), (0x10, 6, nobody), (0x20, 0, nobody)]);
-        let after =
-            list(&[(1, 7, nobody), (2, 6, 4711), (4, 4, nobody), (0x10, 1, nobody), (0x20, 2, nobody)]);
+        let no_id = u32::MAX;
+        let before = list(&[(1, 6, no_id), (2, 6, 4711), (4, 4, no_id), (0x10, 6, no_id), (0x20, 0, no_id)]);
+        let after = list(&[(1, 7, no_id), (2, 6, 4711), (4, 4, no_id), (0x10, 1, no_id), (0x20, 2, no_id)]);
         assert_eq!(set_mode(&before, 0o100_712), after);
-        let minimal = list(&[(1, 6, nobody), (4, 4, nobody), (0x20, 0, nobody)]);
-        assert_eq!(set_mode(&minimal, 0o640), list(&[(1, 6, nobody), (4, 4, nobody), (0x20, 0, nobody)]));
-        assert_eq!(set_mode(&minimal, 0o715), list(&[(1, 7, nobody), (4, 1, nobody), (0x20, 5, nobody)]));
+        let minimal = list(&[(1, 6, no_id), (4, 4, no_id), (0x20, 0, no_id)]);
+        assert_eq!(set_mode(&minimal, 0o640), list(&[(1, 6, no_id), (4, 4, no_id), (0x20, 0, no_id)]));
+        assert_eq!(set_mode(&minimal, 0o715), list(&[(1, 7, no_id), (4, 1, no_id), (0x20, 5, no_id)]));
         for other in [&b""[..], b"\x02\0\0\0\x01", b"\x03\0\0\0"] {
             assert_eq!(set_mode(other, 0o777), other);
         }

@@ -46,7 +46,7 @@ impl CacheState {
     }
 }
 
-/// Memory for an object, which nobody can change once it is sealed.
+/// Memory for an object, which no process can change once it is sealed.
 pub(crate) struct SealedMemory {
     file: File,
     len: u64,

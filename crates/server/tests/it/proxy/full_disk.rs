@@ -52,7 +52,7 @@ fn heads_and_objects_that_can_not_be_stored_are_handed_on_and_readiness_tells() 
     assert_eq!(proxy.get("/readyz").status, 503);
     assert_eq!(proxy.get("/healthz").status, 200);
     disk.empty();
-    assert_eq!(proxy.get("/readyz").status, 200, "nobody has to ask for an object first");
+    assert_eq!(proxy.get("/readyz").status, 200, "no client has to request an object first");
     assert_eq!(revision(&proxy.get(MANIFEST).body), first + 1);
     proxy.stop();
     origin.mirror.leave();
