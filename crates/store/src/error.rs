@@ -456,7 +456,7 @@ impl Cause {
 }
 
 /// Returns whether an I/O error means that the disk or a disk quota is full.
-pub(crate) fn is_full(error: &io::Error) -> bool {
+pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 

@@ -55,7 +55,7 @@ pub use cancel_token::CancelToken;
 pub use counter::Counter;
 pub use destinations::{DestinationRule, Destinations};
 pub use engine::{Engine, EngineOptions, connect, connect_bucket, connect_straight};
-pub use error::{Blame, Cause, Phase, StoreError, names};
+pub use error::{Blame, Cause, Phase, StoreError, is_full, names};
 pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
 pub use folder_owner::{CacheKind, foreign_entry};

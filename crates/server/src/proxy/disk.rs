@@ -25,7 +25,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use esker_format::hash::Hasher;
 use esker_format::object::ObjectName;
-use esker_store::{CacheKind, FileLock, Locking, RealDisk, make_dirs, persist};
+use esker_store::{CacheKind, FileLock, Locking, RealDisk, is_full, make_dirs, persist};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::fs::{FallocateFlags, Timespec, Timestamps, fallocate};
 use rustix::io::Errno;
@@ -423,8 +423,10 @@ impl DiskCache {
     fn record_clean(&self) -> io::Result<()> {
         let folder = File::open(&self.root)?;
         rustix::fs::syncfs(&folder)?;
-        let bytes: Vec<String> = self.folders.iter().map(|folder| folder.lock().to_string()).collect();
-        persist(&RealDisk::PRIVATE, &self.root.join(CLEAN), format!("{}\n", bytes.join(" ")).as_bytes())
+        self.with_room(PROBE as u64, || {
+            let bytes: Vec<String> = self.folders.iter().map(|folder| folder.lock().to_string()).collect();
+            persist(&RealDisk::PRIVATE, &self.root.join(CLEAN), format!("{}\n", bytes.join(" ")).as_bytes())
+        })
     }
 
     pub(super) fn folder(&self, number: usize) -> PathBuf {
@@ -439,11 +441,6 @@ impl DiskCache {
     pub(super) fn temporary(&self) -> PathBuf {
         self.root.join(format!("tmp/{}", self.temporary.fetch_add(1, Ordering::Relaxed)))
     }
-}
-
-/// Returns whether an I/O error means that the disk or a quota on it is full.
-pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// Reserves the blocks of a file, where the file system can.
