@@ -393,13 +393,7 @@ impl Condemned {
         let folder = self.folder.state.join(FOLDER);
         // The list goes first: without it the notes mean nothing.
         for name in [LIST, PROGRESS, REVIVED] {
-            let path = folder.join(name);
-            match self.folder.disk.remove(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(AdminError::file("removing", &path)(error));
-                }
-                _ => {}
-            }
+            state::remove(&*self.folder.disk, &folder.join(name))?;
             if name == LIST {
                 let synced = self.folder.disk.sync_dir(&folder);
                 synced.map_err(AdminError::file("writing folder", &folder))?;

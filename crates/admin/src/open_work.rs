@@ -30,7 +30,6 @@ use serde::{Deserialize, Serialize};
 use crate::condemned::{CondemnedFolder, State};
 use crate::disks::Disks;
 use crate::error::AdminError;
-use crate::random;
 use crate::state;
 use crate::storage::Storage;
 
@@ -41,7 +40,6 @@ pub(crate) const LOCK: &str = ".lock";
 const RECORD_MAX: u64 = 1 << 16;
 /// File with the number of a folder of transactions.
 const NUMBER: &str = ".number";
-const NUMBER_MAX: u64 = 64;
 
 /// Work on revisions that has not ended. Field names are an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,18 +71,12 @@ impl TransactionFolder {
     pub fn of(path: &Path) -> Result<Self, AdminError> {
         let disk = &*Disks::default().private;
         let file = path.with_file_name(NUMBER);
-        let known = read_file(disk, &file, NUMBER_MAX).map_err(AdminError::file("reading", &file))?;
-        if let Some(number) = known.and_then(|text| String::from_utf8(text).ok()) {
-            return Ok(Self { path: path.to_owned(), number });
-        }
-        let number = format!("{:016x}{:016x}", random::number(), random::number());
-        persist(disk, &file, number.as_bytes()).map_err(AdminError::file("writing", &file))?;
-        Ok(Self { path: path.to_owned(), number })
+        Ok(Self { path: path.to_owned(), number: state::number(disk, &file)? })
     }
 
     /// Returns true if the folder of transactions is there, and has this one no more.
     fn is_gone(&self, disk: &dyn Disk) -> bool {
-        let number = read_file(disk, &self.path.with_file_name(NUMBER), NUMBER_MAX);
+        let number = read_file(disk, &self.path.with_file_name(NUMBER), state::NUMBER_MAX);
         let is_same = matches!(number, Ok(Some(number)) if number == self.number.as_bytes());
         let folder = std::fs::symlink_metadata(&self.path);
         is_same && matches!(folder, Err(error) if error.kind() == io::ErrorKind::NotFound)
@@ -183,13 +175,7 @@ impl OpenWorks {
         }
         // The lock last: without it, the record would be taken for one of ended work.
         for end in [RECORD, LOCK] {
-            let path = self.path(id, end);
-            match self.disk.remove(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(AdminError::file("removing", &path)(error));
-                }
-                _ => {}
-            }
+            state::remove(&*self.disk, &self.path(id, end))?;
         }
         Ok(())
     }

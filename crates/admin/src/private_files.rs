@@ -12,12 +12,9 @@ use crate::error::AdminError;
 use crate::key_folder::KeyFolder;
 use crate::source::Facts;
 
-/// Private files and folders of a repository.
+/// Private files and folders of a repository: what each is, by device and inode.
 #[derive(Debug, Default)]
-pub(crate) struct PrivateFiles {
-    found: HashMap<(u64, u64), &'static str>,
-    folders: Vec<(u64, u64)>,
-}
+pub(crate) struct PrivateFiles(HashMap<(u64, u64), &'static str>);
 
 const KEY: &str = "it is a private key of a repository";
 const STORAGE: &str = "it is the storage of this repository";
@@ -26,16 +23,13 @@ const STATE: &str = "it is the publisher's state of this repository";
 impl PrivateFiles {
     /// Finds the private keys in the folders of a repository's keys, and its storage and state. Absent ones are none.
     pub(crate) fn of(keys: &KeyFolder, storage: Option<&Path>, state: &Path) -> Result<Self, AdminError> {
+        let keys = keys.private_keys()?;
+        let keys = keys.iter().map(|path| (path.as_path(), KEY));
+        let folders = storage.map(|path| (path, STORAGE)).into_iter().chain([(state, STATE)]);
         let mut private = Self::default();
-        for path in keys.private_keys()? {
-            if let Some(id) = id_of(&path)? {
-                private.found.insert(id, KEY);
-            }
-        }
-        for (path, what) in storage.map(|path| (path, STORAGE)).into_iter().chain([(state, STATE)]) {
+        for (path, what) in keys.chain(folders) {
             if let Some(id) = id_of(path)? {
-                private.found.insert(id, what);
-                private.folders.push(id);
+                private.0.insert(id, what);
             }
         }
         Ok(private)
@@ -48,8 +42,7 @@ impl PrivateFiles {
         let real = source.canonicalize().map_err(failed)?;
         for folder in real.ancestors() {
             if let Some(id) = id_of(folder)?
-                && self.folders.contains(&id)
-                && let Some(what) = self.found.get(&id)
+                && let Some(what) = self.0.get(&id)
             {
                 let reason = match folder == real {
                     true => (*what).to_owned(),
@@ -63,7 +56,7 @@ impl PrivateFiles {
 
     /// Refuses an entry of the source that is private; `path` is its path for the message.
     pub(crate) fn check(&self, facts: &Facts, path: impl FnOnce() -> PathBuf) -> Result<(), AdminError> {
-        match self.found.get(&(facts.device, facts.inode)) {
+        match self.0.get(&(facts.device, facts.inode)) {
             None => Ok(()),
             Some(what) => {
                 let reason = format!(

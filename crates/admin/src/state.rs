@@ -21,7 +21,8 @@ use crate::storage;
 pub(crate) const OPEN: &str = "open";
 const LOCK: &str = "lock";
 const ID: &str = "id";
-const ID_MAX: u64 = 1 << 10;
+/// Longest file with a random number, in bytes.
+pub(crate) const NUMBER_MAX: u64 = 64;
 
 /// Returns the folder of a repository, which may not exist.
 pub(crate) fn folder(root: &Path) -> PathBuf {
@@ -54,14 +55,38 @@ pub(crate) fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
 /// Returns the name of this state folder among those of other machines; it is made once.
 pub(crate) fn id(disk: &dyn Disk, state: &Path) -> Result<String, AdminError> {
     let path = state.join(ID);
-    let known = read_file(disk, &path, ID_MAX).map_err(AdminError::file("reading", &path))?;
-    if let Some(known) = known.and_then(|text| String::from_utf8(text).ok()) {
+    match known_number(disk, &path)? {
+        Some(known) => Ok(known),
+        None => {
+            let _lock = lock(state)?;
+            number(disk, &path)
+        }
+    }
+}
+
+/// Returns the random number in a file, which is made once.
+pub(crate) fn number(disk: &dyn Disk, path: &Path) -> Result<String, AdminError> {
+    if let Some(known) = known_number(disk, path)? {
         return Ok(known);
     }
-    let _lock = lock(state)?;
     let made = format!("{:016x}{:016x}", random::number(), random::number());
-    persist(disk, &path, made.as_bytes()).map_err(AdminError::file("writing", &path))?;
+    persist(disk, path, made.as_bytes()).map_err(AdminError::file("writing", path))?;
     Ok(made)
+}
+
+fn known_number(disk: &dyn Disk, path: &Path) -> Result<Option<String>, AdminError> {
+    let known = read_file(disk, path, NUMBER_MAX).map_err(AdminError::file("reading", path))?;
+    Ok(known.and_then(|text| String::from_utf8(text).ok()))
+}
+
+/// Removes a file, unless it is gone.
+pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> Result<(), AdminError> {
+    match disk.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(AdminError::file("removing", path)(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Takes the lock for writing a file in the folder; other processes hold it for one file only.

@@ -64,9 +64,7 @@ impl Check<'_> {
         (report.read_objects, report.read_bytes) = (read_objects, read_bytes);
         Ok(report)
     }
-}
 
-impl Check<'_> {
     /// Fails once the caller wants to stop: what could not be read since then is no fault.
     fn refuse_interrupted(&self) -> Result<(), AdminError> {
         if self.stop.load(Ordering::Relaxed) { Err(AdminError::Interrupted) } else { Ok(()) }

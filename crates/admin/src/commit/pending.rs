@@ -6,7 +6,6 @@
 //! without a lock, where it goes last, that of the new head. The next process that opens the repository for publishing puts
 //! it back.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use esker_format::hash::ContentHash;
@@ -15,11 +14,10 @@ use esker_format::trust::VerifiedHead;
 use esker_store::{Disk, Sink, persist, read_file};
 
 use crate::error::AdminError;
+use crate::repository::DATABASE_MAX;
 use crate::state;
 
 const FILE: &str = "reflog.pending";
-/// More than the reflog of any repository has.
-const REFLOG_MAX: u64 = 8 << 30;
 
 /// Returns the path of the file in a publisher's state.
 pub(crate) fn path(state: &Path) -> PathBuf {
@@ -35,14 +33,8 @@ pub(super) fn keep(disk: &dyn Disk, folder: &Path, reflog: &[u8]) -> Result<(), 
 }
 
 /// Removes the reflog that was kept.
-pub(super) fn drop_kept(disk: &dyn Disk, state: &Path) -> Result<(), AdminError> {
-    let path = path(state);
-    match disk.remove(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(AdminError::file("removing", &path)(error))
-        }
-        _ => Ok(()),
-    }
+pub(super) fn drop_kept(disk: &dyn Disk, folder: &Path) -> Result<(), AdminError> {
+    state::remove(disk, &path(folder))
 }
 
 /// Returns true if the stored reflog is not the one that the head names, and that one was kept.
@@ -53,9 +45,9 @@ pub(crate) fn is_interrupted(
     named: ContentHash,
 ) -> Result<bool, AdminError> {
     // Others than the publisher may not read it.
-    let Ok(Some(kept)) = read_file(disk, &path(state), REFLOG_MAX) else { return Ok(false) };
+    let Ok(Some(kept)) = read_file(disk, &path(state), DATABASE_MAX) else { return Ok(false) };
     let is_named = |bytes: &[u8]| ContentHash::of(named.algorithm(), bytes) == named;
-    Ok(is_named(&kept) && !sink.read(reflog::PATH, REFLOG_MAX)?.is_some_and(|stored| is_named(&stored)))
+    Ok(is_named(&kept) && !sink.read(reflog::PATH, DATABASE_MAX)?.is_some_and(|stored| is_named(&stored)))
 }
 
 /// Puts the kept reflog back if the head names it, and removes it. The caller holds the lock of the head, if there is one.
@@ -66,10 +58,10 @@ pub(crate) fn finish(
     head: &VerifiedHead,
 ) -> Result<(), AdminError> {
     let path = path(state);
-    let kept = read_file(disk, &path, REFLOG_MAX).map_err(AdminError::file("reading", &path))?;
+    let kept = read_file(disk, &path, DATABASE_MAX).map_err(AdminError::file("reading", &path))?;
     let Some(kept) = kept else { return Ok(()) };
     if head.manifest().reflog == Some(ContentHash::of(head.hash_algorithm(), &kept)) {
-        let stored = sink.read(reflog::PATH, REFLOG_MAX)?;
+        let stored = sink.read(reflog::PATH, DATABASE_MAX)?;
         if stored.as_deref() != Some(&kept) {
             // Without a lock another publisher may be faster, which then wrote a later one.
             let _ = sink.replace_root(reflog::PATH, &kept, stored.as_deref())?;
