@@ -36,9 +36,14 @@ impl<T> Callback<T> {
 }
 
 impl<T: Send + 'static> Callback<T> {
-    /// Calls a function with a callback and waits for the result, or for an interruption of the process. For tools, tests and start-up; never on a
-    /// thread that serves others.
+    /// Calls a function with a callback and waits for the result, or for an interruption of the process. For tools, tests
+    /// and start-up; never on a thread that serves others.
     pub fn wait(ask: impl FnOnce(Callback<T>)) -> Result<T, StoreError> {
+        Self::wait_unless(ask, is_over)
+    }
+
+    /// Variant of [`Self::wait`] that ends once `is_over` returns true, which is called at intervals.
+    pub fn wait_unless(ask: impl FnOnce(Callback<T>), is_over: impl Fn() -> bool) -> Result<T, StoreError> {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         ask(Callback::new(move |outcome| {
             // The receiver lives until it has the one outcome.

@@ -31,7 +31,7 @@ const REPORT_EVERY: u64 = 64;
 /// Time after which objects are made durable, if there are few.
 const FLUSH_EVERY: Duration = Duration::from_secs(10);
 /// Interval at which a waiting thread looks whether to stop: a signal only sets a flag.
-const STOP_EVERY: Duration = Duration::from_millis(100);
+pub(super) const STOP_EVERY: Duration = Duration::from_millis(100);
 /// Number of objects from which object storage is listed rather than asked for each.
 const LISTED_FROM: u64 = 1000;
 /// Stored objects above this size are read into memory one at a time.

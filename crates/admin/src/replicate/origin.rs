@@ -5,18 +5,13 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
-use crossbeam_channel::bounded;
 use esker_format::object::ObjectName;
-use esker_store::{Callback, Cause, Check, Fetch, Priority, Source, Spool, StoreError, Stored, Urgency};
+use esker_store::{Callback, Cause, Check, Fetch, Priority, Source, Spool, StoreError, Urgency};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
-
-/// Interval at which a wait looks whether to stop: a signal only sets a flag.
-const STOP_EVERY: Duration = Duration::from_millis(100);
 
 /// The servers of one repository.
 #[derive(Clone)]
@@ -52,26 +47,11 @@ impl Origin {
         self.read(&*self.objects, Fetch { path, limit, ..self.fetch(name, None, Urgency::Demand) })
     }
 
-    /// Waits for a response, or until the caller wants to stop: a server may never answer.
-    fn wait(&self, source: &dyn Source, fetch: Fetch) -> Result<Result<Stored, StoreError>, AdminError> {
-        let (sender, receiver) = bounded(1);
-        let answered = Callback::new(move |outcome| {
-            // After an interruption there is no receiver.
-            let _ = sender.send(outcome);
-        });
-        source.fetch(fetch, answered);
-        loop {
-            match receiver.recv_timeout(STOP_EVERY) {
-                Ok(outcome) => return Ok(outcome),
-                Err(_) if self.stop.load(Ordering::Relaxed) => return Err(AdminError::Interrupted),
-                Err(_) => {}
-            }
-        }
-    }
-
     fn read(&self, source: &dyn Source, fetch: Fetch) -> Result<Option<Vec<u8>>, AdminError> {
         let path = fetch.path.clone();
-        match self.wait(source, fetch)? {
+        // A server may never answer.
+        let is_stopped = || self.stop.load(Ordering::Relaxed);
+        match Callback::wait_unless(|answered| source.fetch(fetch, answered), is_stopped) {
             Ok(stored) => {
                 let unread = AdminError::file("fetching", path.as_ref());
                 stored.into_bytes().map(Some).map_err(unread)

@@ -11,11 +11,9 @@ use std::time::{Duration, Instant};
 use esker_store::{Callback, Cause, Fetch, Priority, Source, StoreError, Stored, Urgency};
 use parking_lot::{Condvar, Mutex};
 
+use super::fetcher::STOP_EVERY;
 use super::options::Retries;
 use crate::random;
-
-/// Interval at which the thread that waits looks whether to stop: a signal only sets a flag.
-const STOP_EVERY: Duration = Duration::from_millis(100);
 
 /// A source that repeats failed requests.
 pub(super) struct Retrying(Arc<Shared>);
