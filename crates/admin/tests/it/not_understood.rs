@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use esker_admin::{
-    AdminError, BaseRevision, BranchRequest, CopyTree, FindingKind, Ingest, Owner, Publish, PublishUpper,
-    Rollback, TagRequest, Upper,
+    AdminError, BranchRequest, CopyTree, FindingKind, Ingest, Owner, Publish, Rollback, TagRequest,
 };
 use esker_format::catalog::{Catalog, EntryKind, PathKey};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 
 use crate::corpus::World;
+use crate::upper::publish_upper_to;
 use crate::workshop::{now, options};
 
 /// Lists that no version of the reference's reader decodes, and two that it does, in a form that no Esker writes.
@@ -155,20 +155,7 @@ fn copy(world: &World, from: &str, to: &str) -> Result<(), AdminError> {
 
 /// Publishes an upper folder that `change` fills.
 fn transaction(world: &World, change: impl FnOnce(&Path)) -> Result<(), AdminError> {
-    let folder = tempfile::tempdir().unwrap();
-    let repository = world.open().unwrap();
-    let upper = Upper {
-        folder: folder.path().to_owned(),
-        base: BaseRevision::published(&repository),
-        origin: None,
-        claimed: None,
-        within: Vec::new(),
-        filter: Default::default(),
-    };
-    upper.prepare(&world.root()).unwrap();
-    change(folder.path());
-    let mut progress = |_| ();
-    PublishUpper { upper, options: options(&mut progress) }.run(&repository, now()).map(drop)
+    publish_upper_to(&world.root(), &world.open().unwrap(), change).map(drop)
 }
 
 /// > K1: What a catalog holds that this version doesn't know (lists of extended attributes in another form, flags, properties, counters) is the same, byte for byte, after each publish that writes the catalog again; only an entry that gets other attributes loses such a list, and only a file that gets other content loses such flags.
