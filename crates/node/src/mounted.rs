@@ -78,7 +78,7 @@ pub struct MountPlan {
     /// Connection to the supervisor; none for a mount that ends with its process.
     pub supervision: Option<Arc<Supervision>>,
     /// Options of the mount, if they are kept for further daemons.
-    pub spec: Option<Arc<MountSpec>>,
+    pub spec: Option<Box<MountSpec>>,
 }
 
 /// Data of an image that a mount needs.
@@ -384,7 +384,7 @@ impl Mounted {
         }
         let listening = listen(&plan.push, &content);
         let changes = plan.spec.zip(supervision.clone());
-        let changes = changes.map(|(spec, supervision)| Changes::new((*spec).clone(), supervision));
+        let changes = changes.map(|(spec, supervision)| Changes::new(*spec, supervision));
         let served = Arc::new(Served {
             mountpoint: plan.mountpoint,
             command: plan.command,

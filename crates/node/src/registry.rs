@@ -192,6 +192,19 @@ pub struct Registered {
 
 /// Time limit for a process to end after it has unmounted.
 const UNLOCKED: Duration = Duration::from_secs(5);
+/// Time within which a daemon ends that nothing keeps.
+const USUAL: Duration = Duration::from_secs(1);
+
+/// State of the daemon of a mount that was unmounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// The daemon is gone.
+    Gone,
+    /// The place is free, but the mount namespaces of these processes keep the mount.
+    Elsewhere(Vec<Elsewhere>),
+    /// The daemon is still there.
+    Here,
+}
 
 impl Registered {
     /// Waits until the daemon is gone; `false` if it is still there after `patience`.
@@ -240,9 +253,22 @@ impl Registered {
         true
     }
 
+    /// Waits until the daemon of a mount that was unmounted is gone, for at most `patience`. One that another mount namespace
+    /// keeps gives up its place after a moment.
+    pub fn wait_until_free(&self, patience: Duration) -> Departure {
+        if self.wait_until_gone(USUAL) {
+            return Departure::Gone;
+        }
+        let others = self.leave_to_others();
+        if !others.is_empty() {
+            return Departure::Elsewhere(others);
+        }
+        if self.wait_until_gone(patience) { Departure::Gone } else { Departure::Here }
+    }
+
     /// Has the daemon give up the place of a mount that is gone there, if another mount namespace keeps it; returns a process
     /// of each such namespace.
-    pub fn leave_to_others(&self) -> Vec<Elsewhere> {
+    fn leave_to_others(&self) -> Vec<Elsewhere> {
         let entry = &self.entry;
         let here = mounts::at(&entry.mountpoint).ok().flatten();
         if here.is_some_and(|line| line.is_ours()) {

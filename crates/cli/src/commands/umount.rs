@@ -4,7 +4,7 @@ use std::time::Duration;
 use esker_fuse::Unmount;
 use esker_node::control::{self, Request, Response};
 use esker_node::mounts;
-use esker_node::registry::{self, Registered};
+use esker_node::registry::{self, Departure, Registered};
 
 use crate::error::{Context, Failure, Kind, warn};
 use crate::settings::Settings;
@@ -23,8 +23,6 @@ pub(crate) struct Args {
     lazy: bool,
 }
 
-/// Time within which a daemon ends that nothing keeps.
-const USUAL: Duration = Duration::from_secs(1);
 /// Time limit for a daemon to unmount: it may wait for the disk of its cache.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -69,25 +67,24 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
         Err(_) if registered.wait_until_gone(Duration::ZERO) => {}
         Err(error) => return Err(stuck(crate::error::chain(&error))),
     }
-    if lazy || registered.wait_until_gone(USUAL) {
+    if lazy {
         return Ok(());
     }
-    let others = registered.leave_to_others();
-    if !others.is_empty() {
-        let shown: Vec<String> = others.iter().map(|one| format!("{} ({})", one.pid, one.name)).collect();
-        warn(Some(&format!(
-            "{place} is unmounted here; another mount namespace keeps it until its processes end: {}",
-            shown.join(", ")
-        )));
-        return Ok(());
+    match registered.wait_until_free(PATIENCE) {
+        Departure::Gone => Ok(()),
+        Departure::Elsewhere(others) => {
+            let shown: Vec<String> = others.iter().map(|one| format!("{} ({})", one.pid, one.name)).collect();
+            warn(Some(&format!(
+                "{place} is unmounted here; another mount namespace keeps it until its processes end: {}",
+                shown.join(", ")
+            )));
+            Ok(())
+        }
+        Departure::Here => Err(stuck(format!(
+            "it is unmounted, but the daemon (process {pid}) is still there after {} s",
+            PATIENCE.as_secs()
+        ))),
     }
-    if registered.wait_until_gone(PATIENCE) {
-        return Ok(());
-    }
-    Err(stuck(format!(
-        "it is unmounted, but the daemon (process {pid}) is still there after {} s",
-        PATIENCE.as_secs()
-    )))
 }
 
 /// Reports that a mount is busy because another mount is inside it.

@@ -31,7 +31,7 @@ impl MountPlan {
             talk: None,
             shown_with: spec.shown_with,
             replayer: spec.replay.then_some(replayer),
-            spec: supervision.is_some().then(|| Arc::new(spec.clone())),
+            spec: supervision.is_some().then(|| Box::new(spec.clone())),
             supervision,
         };
         match &spec.content {

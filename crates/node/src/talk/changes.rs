@@ -58,10 +58,9 @@ type Edit = Box<dyn FnOnce(&mut RepositorySpec) -> Result<(), String>>;
 
 /// Parses a command that changes options.
 fn parse(command: &str) -> Option<Edit> {
-    let words: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
-    let words_are: Vec<&str> = words.iter().map(String::as_str).collect();
-    let value = words.last().cloned().unwrap_or_default();
-    Some(match &*words_are {
+    let words: Vec<&str> = command.split_whitespace().collect();
+    let value = words.last().copied().unwrap_or_default().to_owned();
+    Some(match &*words {
         ["timeout", "set", proxy, direct] => {
             let seconds = (proxy.parse().ok()?, direct.parse().ok()?);
             Box::new(move |spec| {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use esker_node::mounts;
-use esker_node::registry::{self, Registered};
+use esker_node::registry::{self, Departure, Registered};
 
 use crate::error::{Context, Failure, Kind, chain_after, warn};
 use crate::machine::doctor::{Touch, Touched, touch};
@@ -100,8 +100,6 @@ pub(super) fn refuse_taken(mountpoint: &Path, runtime: &Path) -> Result<(), Fail
     }
 }
 
-/// Time within which a daemon ends that nothing keeps.
-const USUAL: Duration = Duration::from_secs(1);
 /// Time that a daemon may take to end once its mount is gone. It may have to write objects to a slow disk.
 const ENDING: Duration = Duration::from_secs(10);
 
@@ -110,10 +108,7 @@ const ENDING: Duration = Duration::from_secs(10);
 fn ends(found: &Registered, mountpoint: &Path) -> Result<bool, Failure> {
     let line = mounts::at(mountpoint).context(Kind::Failed, "can't read the list of mounts")?;
     let mounted = line.is_some_and(|line| line.is_ours());
-    Ok(!mounted
-        && (found.wait_until_gone(USUAL)
-            || !found.leave_to_others().is_empty()
-            || found.wait_until_gone(ENDING)))
+    Ok(!mounted && found.wait_until_free(ENDING) != Departure::Here)
 }
 
 /// Refuses a mount whose daemon was killed; it looks alive as long as the kernel answers from its cache.
