@@ -169,6 +169,11 @@ fn without_controls(name: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
+/// Returns a text without control characters, which another user or a repository may have written.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
 /// Converts bytes that may not be UTF-8 (file names) to text for JSON and messages.
 pub(crate) fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

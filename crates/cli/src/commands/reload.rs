@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::error::{Failure, chain};
 use crate::mounting::changes::{Changes, merge};
 use crate::mounting::supervised::{Outcome, Replaced, Target, chosen, for_each};
-use crate::output::Output;
+use crate::output::{Output, plain};
 use crate::settings::Settings;
 use crate::{Command, Esker};
 
@@ -60,14 +60,11 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let targets = chosen(&args.mounts, false, settings)?;
     // One after the other: relative names are those of the folder where the mount was made.
     let planned: Vec<Planned> = targets.iter().map(|target| plan(target, settings)).collect();
-    let outcomes = for_each(&targets, |target, deadline| {
-        let at = targets.iter().position(|one| std::ptr::eq(one, target)).unwrap_or_default();
-        match &planned[at] {
-            Err(failed) => Err(failed.clone()),
-            Ok((_, changes)) if changes.applied.is_empty() => Err((Outcome::Unchanged, String::new())),
-            Ok(_) if args.dry_run => Err((Outcome::Planned, String::new())),
-            Ok((spec, _)) => apply(target, spec, deadline),
-        }
+    let outcomes = for_each(&targets, |at, target, deadline| match &planned[at] {
+        Err(failed) => Err(failed.clone()),
+        Ok((_, changes)) if changes.applied.is_empty() => Err((Outcome::Unchanged, String::new())),
+        Ok(_) if args.dry_run => Err((Outcome::Planned, String::new())),
+        Ok((spec, _)) => apply(target, spec, deadline),
     });
     let rows = targets.iter().zip(planned).zip(outcomes);
     let rows: Vec<Row> = rows.map(|((target, planned), outcome)| row(target, planned, outcome)).collect();
@@ -124,12 +121,12 @@ fn row(target: &Target, planned: Planned, outcome: Replaced) -> Row {
     };
     let changes = planned.map(|(_, changes)| changes).unwrap_or_default();
     Row {
-        mountpoint: target.entry.mountpoint.display().to_string(),
-        repository: target.entry.repository.clone(),
+        mountpoint: plain(&target.entry.mountpoint.display().to_string()),
+        repository: plain(&target.entry.repository),
         outcome,
         applied: changes.applied,
         needs_new_mount: changes.needs_new_mount,
-        reason: Some(reason).filter(|reason| !reason.is_empty()),
+        reason: Some(plain(&reason)).filter(|reason| !reason.is_empty()),
     }
 }
 

@@ -7,8 +7,8 @@ use esker_node::supervisor::Replacement;
 use serde::Serialize;
 
 use crate::error::{Context, Failure, Kind};
-use crate::mounting::supervised::{Outcome, Replaced, Target, chosen, for_each, plain};
-use crate::output::Output;
+use crate::mounting::supervised::{Outcome, Replaced, Target, chosen, for_each};
+use crate::output::{Output, plain};
 use crate::settings::Settings;
 
 /// Replaces the daemons of mounts by those of another version while programs use the mounts.
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     #[arg(long)]
     all_users: bool,
 
-    /// Mounts to upgrade: repositories or mount points [default: all]
+    /// Mounts to upgrade: repositories or mount points [default: all of this user]
     #[arg(value_name = "NAME|MOUNTPOINT")]
     mounts: Vec<PathBuf>,
 }
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let (program, version) = examined(&binary)?;
     let program = Replacement::Program(program);
     let targets = chosen(&args.mounts, args.all_users, settings)?;
-    let rows = for_each(&targets, |one, deadline| {
+    let rows = for_each(&targets, |_, one, deadline| {
         let outcome = match one.refusal() {
             Some(why) => Err((Outcome::Skipped, why)),
             None if args.dry_run => Err((Outcome::Planned, String::new())),

@@ -144,19 +144,24 @@ pub(crate) fn chosen(
     Ok(all)
 }
 
-/// Acts on all mounts, each user's beside the others', until a deadline. Returns the results in the same order.
-pub(crate) fn for_each<R: Send>(targets: &[Target], act: impl Fn(&Target, Instant) -> R + Sync) -> Vec<R> {
+/// Acts on all mounts, which it gives with their positions, each user's beside the others', until a deadline. Returns the
+/// results in the same order.
+pub(crate) fn for_each<R: Send>(
+    targets: &[Target],
+    act: impl Fn(usize, &Target, Instant) -> R + Sync,
+) -> Vec<R> {
     let own = rustix::process::geteuid().as_raw();
     let began = Instant::now();
     let results: Vec<Mutex<Option<R>>> = targets.iter().map(|_| Mutex::new(None)).collect();
-    let mut rest = &*results;
+    let (all, mut rest) = (&*results, &*results);
     // Those of one user are beside each other.
     let users: Vec<Queue<'_, R>> = targets
         .chunk_by(|a, b| a.user == b.user)
         .map(|targets| {
+            let first = all.len() - rest.len();
             let (results, others) = rest.split_at(targets.len());
             rest = others;
-            Queue { targets, results, next: AtomicUsize::new(0) }
+            Queue { first, targets, results, next: AtomicUsize::new(0) }
         })
         .collect();
     let act = &act;
@@ -174,6 +179,8 @@ pub(crate) fn for_each<R: Send>(targets: &[Target], act: impl Fn(&Target, Instan
 
 /// The mounts of a user that are still to be acted on.
 struct Queue<'a, R> {
+    /// Position of the first of them among all mounts.
+    first: usize,
     targets: &'a [Target],
     results: &'a [Mutex<Option<R>>],
     next: AtomicUsize,
@@ -181,17 +188,12 @@ struct Queue<'a, R> {
 
 impl<R> Queue<'_, R> {
     /// Acts on the next mounts. Each has its own time, or all have one since an instant.
-    fn work(&self, act: impl Fn(&Target, Instant) -> R, since: Option<Instant>) {
+    fn work(&self, act: impl Fn(usize, &Target, Instant) -> R, since: Option<Instant>) {
         loop {
             let next = self.next.fetch_add(1, Ordering::Relaxed);
             let Some((target, result)) = self.targets.get(next).zip(self.results.get(next)) else { return };
-            let done = act(target, since.unwrap_or_else(Instant::now) + PATIENCE);
+            let done = act(self.first + next, target, since.unwrap_or_else(Instant::now) + PATIENCE);
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         }
     }
-}
-
-/// Returns a text without control characters, which another user may have written.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

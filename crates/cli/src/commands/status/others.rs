@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::{Mount, PATIENCE, Shown};
 use crate::machine::doctor::{Touch, Touched, touch};
+use crate::output::plain;
 
 /// Maximum number of concurrent status requests; further mounts are listed with their registered facts only.
 const ASKED_MAX: usize = 256;
@@ -68,11 +69,6 @@ fn shown(one: &UserMount, answer: Result<Response, String>) -> Option<Shown> {
 pub(super) fn unregistered(line: &MountLine) -> Mount {
     let mountpoint = plain(&line.mountpoint.to_string_lossy());
     Mount::Unregistered { mountpoint, source: plain(&line.source_text()) }
-}
-
-/// Removes control characters from a text.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Removes control characters from the texts of a status.
