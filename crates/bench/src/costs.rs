@@ -1,6 +1,7 @@
 //! Measures operations of a mount and commands about mounts with a small and a large cache, catalog and number of mounts.
 //!
-//! One of the three is large at a time. An operation whose cost grows with any of them shows a ratio above one.
+//! One of the three is large at a time. An operation whose cost grows with any of them shows a ratio above one. The sizes
+//! take turns, after a first turn that isn't counted: the first mounts of a machine at rest are faster or slower than later ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,8 @@ use crate::table;
 
 /// Files in each directory of the repositories.
 const FOLDER: usize = 1_000;
+/// Smallest number of entries of a catalog: each operation has a directory of its own.
+pub const FEWEST_ENTRIES: usize = OPERATIONS.len() * FOLDER;
 
 /// Options of the measurement: small and large sizes.
 #[derive(Clone, Debug)]
@@ -30,7 +33,7 @@ pub struct Plan {
     pub entries: [usize; 2],
     /// Mounts of the user.
     pub mounts: [usize; 2],
-    /// Rounds; each uses a directory of its own.
+    /// Turns of all sizes; each has mounts of its own.
     pub rounds: usize,
 }
 
@@ -132,7 +135,7 @@ impl Bench<'_> {
     /// Publishes a repository of so many files, all with one content, and returns its folder.
     fn publish(&self, name: &str, entries: usize) -> Result<PathBuf> {
         let source = self.path(&format!("source-{name}"));
-        for folder in 0..(entries / FOLDER).max(self.plan.rounds * OPERATIONS.len()) {
+        for folder in 0..entries.max(FEWEST_ENTRIES) / FOLDER {
             let folder = source.join(format!("d{folder}"));
             fs::create_dir_all(&folder)?;
             fs::write(folder.join(name_of(0)), "content")?;
@@ -164,7 +167,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Returns the medians of all operations and commands with these sizes, in microseconds.
+    /// Returns the times of all operations and commands with these sizes, in microseconds.
     fn measure(&mut self, url: &str, name: &str, objects: u64, mounts: usize) -> Result<Vec<f64>> {
         // The cache gets its folders from a mount, then an index of objects that have no files.
         self.mount(url, name)?;
@@ -172,25 +175,23 @@ impl Bench<'_> {
         fs::write(self.path("cache").join("index"), cache_index::of_absent(objects))?;
         let place = self.mount(url, name)?;
         (1..mounts).try_for_each(|_| self.mount(url, name).map(drop))?;
-        let mut times = vec![Vec::new(); OPERATIONS.len() + COMMANDS.len()];
-        for round in 0..self.plan.rounds {
-            for (number, (_, run)) in OPERATIONS.iter().enumerate() {
-                let folder = place.join(format!("d{}", round * OPERATIONS.len() + number));
-                fs::symlink_metadata(&folder)?;
-                let began = Instant::now();
-                let done = run(&folder)?;
-                times[number].push(began.elapsed().as_secs_f64() * 1e6 / done as f64);
-            }
-            for (number, (_, arguments, of_one)) in COMMANDS.iter().enumerate() {
-                let began = Instant::now();
-                self.run(arguments, of_one.then_some(place.as_path()))?;
-                let each = if arguments[0] == "cache" || *of_one { 1 } else { mounts };
-                times[OPERATIONS.len() + number].push(began.elapsed().as_secs_f64() * 1e6 / each as f64);
-            }
+        let mut times = Vec::new();
+        for (number, (_, run)) in OPERATIONS.iter().enumerate() {
+            let folder = place.join(format!("d{number}"));
+            fs::symlink_metadata(&folder)?;
+            let began = Instant::now();
+            let done = run(&folder)?;
+            times.push(began.elapsed().as_secs_f64() * 1e6 / done as f64);
+        }
+        for (_, arguments, of_one) in COMMANDS {
+            let began = Instant::now();
+            self.run(arguments, of_one.then_some(place.as_path()))?;
+            let each = if arguments[0] == "cache" || of_one { 1 } else { mounts };
+            times.push(began.elapsed().as_secs_f64() * 1e6 / each as f64);
         }
         self.unmount()?;
         fs::remove_dir_all(self.path("cache"))?;
-        Ok(times.iter().map(|times| median(times)).collect())
+        Ok(times)
     }
 }
 
@@ -218,21 +219,24 @@ pub fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report> {
         served.push(Served::start(&plan.esker, &bench.publish(name, entries)?)?);
     }
     let ([few, many], [one, crowd]) = (plan.objects, plan.mounts);
-    let mut measured = Vec::new();
-    for (what, at, objects, mounts) in [
-        ("all small", 0, few, one),
-        ("the large cache", 0, many, one),
-        ("the large catalog", 1, few, one),
-        ("many mounts", 0, few, crowd),
-    ] {
-        say(&format!("measuring {what}"));
-        measured.push(bench.measure(&served[at].url, names[at], objects, mounts)?);
+    let sizes = [(0, few, one), (0, many, one), (1, few, one), (0, few, crowd)];
+    let mut measured = sizes.map(|_| Vec::new());
+    for round in 0..=plan.rounds {
+        say(&format!("measuring, turn {round} of {}", plan.rounds));
+        for ((at, objects, mounts), measured) in sizes.into_iter().zip(&mut measured) {
+            let times = bench.measure(&served[at].url, names[at], objects, mounts)?;
+            if round > 0 {
+                measured.push(times);
+            }
+        }
     }
+    let middle =
+        |size: usize, at: usize| median(&measured[size].iter().map(|times| times[at]).collect::<Vec<_>>());
     let names = OPERATIONS.iter().map(|(name, _)| *name).chain(COMMANDS.iter().map(|(name, ..)| *name));
     let rows = names.enumerate().map(|(at, operation)| Row {
         operation,
-        small_us: measured[0][at],
-        large_us: [1, 2, 3].map(|size| measured[size][at]),
+        small_us: middle(0, at),
+        large_us: [1, 2, 3].map(|size| middle(size, at)),
     });
     let sizes = [plan.objects, plan.entries.map(|it| it as u64), plan.mounts.map(|it| it as u64)];
     Ok(Report { conditions, sizes, rows: rows.collect() })

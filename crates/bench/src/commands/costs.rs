@@ -24,7 +24,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 64)]
     mounts: usize,
 
-    /// Number of rounds
+    /// Number of turns of all sizes
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     repetitions: usize,
 
@@ -37,7 +37,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let plan = costs::Plan {
         esker: args.binary,
         objects: [100, args.objects],
-        entries: [1_000, args.entries],
+        entries: [costs::FEWEST_ENTRIES, args.entries],
         mounts: [1, args.mounts],
         rounds: args.repetitions,
     };
