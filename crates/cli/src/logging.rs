@@ -7,6 +7,7 @@ mod journal;
 mod rate;
 mod record;
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
@@ -58,16 +59,45 @@ pub(crate) struct LogArgs {
 /// Starts to write events. Must be called before threads are started.
 /// The log of a process that lasts leaves out lines of call sites that repeat themselves fast.
 pub(crate) fn start(args: LogArgs, is_lasting: bool, environment: &Environment) -> Result<(), Failure> {
-    let variable = |name| environment.get(name).map(OsStr::to_string_lossy).filter(|text| !text.is_empty());
-    let format = match (args.log_format, variable("ESKER_LOG_FORMAT")) {
-        (Some(format), _) => format,
-        (None, Some(name)) => named_format(&name)?,
-        (None, None) => LogFormat::default(),
-    };
-    let levels = variable("ESKER_LOG").map_or_else(|| Ok(usual_levels()), |text| levels(&text))?;
+    let (format, levels) = (format_of(args, environment)?, levels_of(environment)?);
+    begin(format, levels, is_lasting)
+}
+
+/// Starts to write the events of a daemon that another process has started. Variables that this version can't read end no
+/// mount: the usual form and levels count, and the log says why.
+pub(crate) fn start_daemon(args: LogArgs, environment: &Environment) -> Result<(), Failure> {
+    let (format, levels) = (format_of(args, environment), levels_of(environment));
+    let ignored: Vec<String> = [format.as_ref().err(), levels.as_ref().err()]
+        .into_iter()
+        .flatten()
+        .map(|e| e.message.clone())
+        .collect();
+    begin(format.unwrap_or_default(), levels.unwrap_or_else(|_| usual_levels()), true)?;
+    ignored.iter().for_each(|why| tracing::warn!("ignored: {why}"));
+    Ok(())
+}
+
+fn begin(format: LogFormat, levels: Targets, is_lasting: bool) -> Result<(), Failure> {
     let subscriber = tracing_subscriber::registry().with(levels).with(Output::new(format, is_lasting));
     tracing::subscriber::set_global_default(subscriber)
         .map_err(|_| Failure::failed("this process has a log already"))
+}
+
+/// Returns a variable that is set and not empty.
+fn variable<'a>(environment: &'a Environment, name: &str) -> Option<Cow<'a, str>> {
+    environment.get(name).map(OsStr::to_string_lossy).filter(|text| !text.is_empty())
+}
+
+fn format_of(args: LogArgs, environment: &Environment) -> Result<LogFormat, Failure> {
+    match (args.log_format, variable(environment, "ESKER_LOG_FORMAT")) {
+        (Some(format), _) => Ok(format),
+        (None, Some(name)) => named_format(&name),
+        (None, None) => Ok(LogFormat::default()),
+    }
+}
+
+fn levels_of(environment: &Environment) -> Result<Targets, Failure> {
+    variable(environment, "ESKER_LOG").map_or_else(|| Ok(usual_levels()), |text| levels(&text))
 }
 
 /// Names the mount of this process, which all further events have as fields.

@@ -141,7 +141,10 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     }
     let files = OpenFiles::raise();
     let settings = Settings::from_environment()?;
-    logging::start(command.log_args(), command.is_lasting(), &settings.environment)?;
+    match &command {
+        Command::Mount(args) if args.is_daemon() => logging::start_daemon(args.log, &settings.environment)?,
+        _ => logging::start(command.log_args(), command.is_lasting(), &settings.environment)?,
+    }
     let done = match command {
         Command::Run(args) => return commands::run::run(args, &settings, files, line),
         Command::Ingest(args) => return commands::ingest::run(args, &settings, files),

@@ -17,7 +17,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use esker_fuse::{Deadlines, KernelMask, SessionOptions};
@@ -59,6 +59,9 @@ pub struct MountSpec {
     pub replay: bool,
     /// True if the daemon is confined.
     pub confined: bool,
+    /// True if the folder around the cache is the home of the mounting user, in which other programs keep files.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_cache_in_home: bool,
     /// Mounted repository or image.
     pub content: ContentSpec,
     /// Command line and folder from which all of this was resolved, for resolving it again on request.
@@ -132,6 +135,7 @@ impl MountSpec {
             deadline: None,
             replay: false,
             confined: true,
+            is_cache_in_home: false,
             content,
             origin: Origin::default(),
         }
@@ -180,6 +184,15 @@ impl MountSpec {
             ContentSpec::Repository(repository) => repository.options.name.to_string(),
             ContentSpec::Image(image) => image.name(),
         }
+    }
+
+    /// Returns the folder of the cache, if there is one.
+    pub fn cache(&self) -> Option<&Path> {
+        let cache = match &self.content {
+            ContentSpec::Repository(repository) => Some(repository.options.cache.as_path()),
+            ContentSpec::Image(image) => image.cache(),
+        };
+        cache.filter(|cache| !cache.as_os_str().is_empty())
     }
 
     /// Makes the memory of a cache in memory, if another process has resolved these options: each has its own.

@@ -82,9 +82,16 @@ pub(crate) struct Args {
     proxy_from_input: bool,
 }
 
+impl Args {
+    /// True if another process has started this one to serve a mount.
+    pub(crate) fn is_daemon(&self) -> bool {
+        self.daemon.is_some() || self.supervisor.is_some()
+    }
+}
+
 /// Mounts. `line` is the command line after the program's name, with which a daemon is started.
 pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<(), Failure> {
-    if args.daemon.is_some() || args.supervisor.is_some() {
+    if args.is_daemon() {
         return daemon::run(args, settings, line);
     }
     args.access.labels()?;

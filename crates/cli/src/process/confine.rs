@@ -62,19 +62,20 @@ pub(crate) fn start_unconfined() {
     }
 }
 
-/// Restricts the process that serves a mount, all but the thread for mounting. `cache` is the folder of its cache, if it
-/// has one.
-pub(crate) fn confine_mount(policy: Policy, cache: Option<PathBuf>, spec: &MountSpec) -> Result<(), Failure> {
+/// Restricts the process that serves a mount, all but the thread for mounting.
+pub(crate) fn confine_mount(policy: Policy, spec: &MountSpec) -> Result<(), Failure> {
     if !spec.confined {
         Confinement::off(format!("{SWITCH}=off"));
         tell();
         return Ok(());
     }
+    let (cache, is_in_home) = (spec.cache().map(Path::to_owned), spec.is_cache_in_home);
     let watched = cache.clone().unwrap_or_else(|| spec.runtime.clone());
     // A mount in the foreground is the first to make it; its registration reports the failure.
     let _ = RuntimeDir::open(&spec.runtime);
     // A disk that doesn't answer is reported, as when the cache is opened.
-    let prepared = watchdog::unless_disk_hangs(&watched, move || with_cache(policy, cache).prepare());
+    let prepared =
+        watchdog::unless_disk_hangs(&watched, move || with_cache(policy, cache, is_in_home).prepare());
     let prepared = prepared.map_err(|error| {
         Failure::failed(format!("can't open the cache: {error}"))
             .hint("check the disk, or name another folder with --cache DIR")
@@ -120,9 +121,9 @@ pub(crate) fn of_repository(repository: &RepositorySpec, runtime: &Path) -> Poli
 }
 
 /// Lets a mount write to its cache, and to memory in its place.
-fn with_cache(policy: Policy, cache: Option<PathBuf>) -> Policy {
+fn with_cache(policy: Policy, cache: Option<PathBuf>, is_in_home: bool) -> Policy {
     let Some(cache) = cache else { return policy };
-    let policy = with_cache_folder(policy, &cache);
+    let policy = with_folder(policy, &cache, is_in_home);
     match memory::reserve() {
         Ok(spare) => policy.write(spare),
         // Where user namespaces are off there is no memory of one's own.
@@ -139,19 +140,28 @@ fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from)
 }
 
+/// Returns true if the folder around a cache is the home of this process's user.
+pub(crate) fn is_in_home(cache: &Path) -> bool {
+    home().is_some_and(|home| cache.parent() == Some(&home))
+}
+
 /// Lets a process write to the folder of its cache, and makes the folder: only what exists can be granted.
 pub(crate) fn with_cache_folder(policy: Policy, cache: &Path) -> Policy {
+    with_folder(policy, cache, is_in_home(cache))
+}
+
+fn with_folder(policy: Policy, cache: &Path, is_in_home: bool) -> Policy {
     // Opening the cache reports the failure.
     let _ = make_dirs(&RealDisk::PRIVATE, cache);
     // A new folder is made durable through the one around it.
-    policy.list(cache.parent().unwrap_or(cache)).write(writable_for(cache))
+    policy.list(cache.parent().unwrap_or(cache)).write(writable_for(cache, is_in_home))
 }
 
 /// Returns the folder that a cache needs to change: the folder around it, so that a removed cache can be created
 /// again, unless other programs keep files there.
-fn writable_for(cache: &Path) -> &Path {
+fn writable_for(cache: &Path, is_in_home: bool) -> &Path {
     match cache.parent() {
-        Some(around) if memory::is_memory(cache) || !is_shared(around) => around,
+        Some(around) if memory::is_memory(cache) || !is_in_home && !is_shared(around) => around,
         _ => cache,
     }
 }
@@ -171,8 +181,7 @@ fn is_shared(folder: &Path) -> bool {
         "/mnt",
         "/opt",
     ];
-    home().is_some_and(|home| folder == home)
-        || folder.parent().is_none_or(|above| above == Path::new("/"))
+    folder.parent().is_none_or(|above| above == Path::new("/"))
         || SYSTEM.iter().any(|path| folder == Path::new(path))
 }
 
@@ -189,7 +198,9 @@ mod tests {
             ("/data/esker/cache", "/data/esker"),
             ("/proc/self/fd/7/cache", "/proc/self/fd/7"),
         ] {
-            assert_eq!(writable_for(Path::new(cache)), Path::new(writable), "{cache}");
+            assert_eq!(writable_for(Path::new(cache), false), Path::new(writable), "{cache}");
         }
+        let cache = Path::new("/data/me/cache");
+        assert_eq!(writable_for(cache, true), cache, "the folder around it is a home");
     }
 }

@@ -92,6 +92,7 @@ fn spec(content: ContentSpec) -> MountSpec {
         deadline: Some(Duration::from_secs(3)),
         replay: true,
         confined: false,
+        is_cache_in_home: true,
         origin: Origin { arguments: vec![OsString::from_vec(vec![0xff])], folder: path(b"/\xff") },
         ..MountSpec::new(path(b"/mnt/\xff"), path(b"/run/\xff"), content)
     }

@@ -1,7 +1,6 @@
 //! Serves a mount as a daemon, or in the foreground.
 
 use std::os::fd::{OwnedFd, RawFd};
-use std::path::Path;
 use std::sync::Arc;
 
 use esker_confine::{Policy, Role};
@@ -187,15 +186,11 @@ fn start_image(plan: MountPlan, spec: &mut ImageSpec, stop: &StopSignals) -> Res
 
 /// Restricts this process to what its mount needs.
 fn restrict(spec: &MountSpec) -> Result<(), Failure> {
-    let (policy, cache) = match &spec.content {
-        ContentSpec::Repository(repository) => {
-            let policy = confine::of_repository(repository, &spec.runtime);
-            (policy, Some(repository.options.cache.as_path()))
-        }
-        ContentSpec::Image(image) => (Policy::new(Role::Mount).write(&spec.runtime), image.cache()),
+    let policy = match &spec.content {
+        ContentSpec::Repository(repository) => confine::of_repository(repository, &spec.runtime),
+        ContentSpec::Image(_) => Policy::new(Role::Mount).write(&spec.runtime),
     };
-    let cache = cache.filter(|cache| !cache.as_os_str().is_empty()).map(Path::to_owned);
-    confine::confine_mount(policy, cache, spec)
+    confine::confine_mount(policy, spec)
 }
 
 /// Name of the image's file among the descriptors that the supervisor keeps.
