@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use esker_testkit::fixture;
 use esker_testkit::waiting::Pace;
@@ -105,6 +106,18 @@ fn a_mount_without_a_supervisor_is_left_out() {
     assert_eq!(serving_daemon(&mounted), daemon);
 }
 
+/// Returns the answer of a mount to a command of `cvmfs_talk`. While one daemon follows another no socket answers.
+pub(crate) fn talk(person: TestUser, socket: &Path, command: &str) -> Option<String> {
+    person.does(|| {
+        let mut client = UnixStream::connect(socket).ok()?;
+        client.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+        client.write_all(command.as_bytes()).ok()?;
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).ok()?;
+        Some(answer).filter(|answer| !answer.is_empty())
+    })
+}
+
 /// What `cvmfs_talk` changes holds for the next daemon, too.
 #[test]
 fn changes_by_cvmfs_talk_outlive_the_daemon() {
@@ -119,17 +132,7 @@ fn changes_by_cvmfs_talk_outlive_the_daemon() {
         assert!(output.status.success(), "{}", words(&output));
         let mounted = world.mounted();
         let first = serving_daemon(&mounted);
-        // While one daemon follows another no socket answers.
-        let try_ask = |command: &str| -> Option<String> {
-            person.does(|| {
-                let mut client = UnixStream::connect(&socket).ok()?;
-                client.set_read_timeout(Some(PATIENCE)).expect("a time limit");
-                client.write_all(command.as_bytes()).ok()?;
-                let mut answer = String::new();
-                client.read_to_string(&mut answer).ok()?;
-                Some(answer).filter(|answer| !answer.is_empty())
-            })
-        };
+        let try_ask = |command: &str| talk(person, &socket, command);
         let ask = |command: &str| Pace::PROCESS.until_some(PATIENCE, || try_ask(command)).expect("an answer");
         assert_eq!((ask("timeout set 7 9"), ask("cache limit set 2000")), ("OK\n".into(), "OK\n".into()));
         let holds = || {

@@ -1,5 +1,7 @@
 //! Mounts that go on when their daemon is killed or replaced, while programs use them.
 
+mod without_settings;
+
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,13 +20,12 @@ use rustix::fs::{Advice, fadvise, statvfs};
 use rustix::process::Signal;
 
 use crate::broker::Broker;
-use crate::configuring::write_files;
 use crate::daemons::{serving_daemon, signal, wait_until_gone};
 use crate::image_mounts::image_with;
 use crate::publishing::{NAME, Workshop};
 use crate::sharing::Second;
 use crate::sys::read_mapped;
-use crate::test_env::{Mounted, PATIENCE, TestEnv, words};
+use crate::test_env::{Mounted, PATIENCE, TestEnv};
 use crate::test_user::TestUser;
 use crate::upgrades::{other_build, upgrade};
 
@@ -64,7 +65,11 @@ fn fill(top: &Path) {
     }
     fs::write(top.join("large"), (0..1_500_000_u32).flat_map(u32::to_le_bytes).collect::<Vec<u8>>())
         .expect("a file");
-    std::os::unix::fs::symlink("d1/1", top.join("link")).expect("a link");
+    let links =
+        [("d1/1", "link"), ("$(ESKER_TEST_PART:-d2)/2", "part"), ("$(ESKER_TEST_UNSET:-d3)/3", "unset")];
+    for (target, name) in links {
+        std::os::unix::fs::symlink(target, top.join(name)).expect("a link");
+    }
 }
 
 /// What a program knows of an entry.
@@ -86,7 +91,11 @@ fn look(top: &Path, map: bool) -> BTreeMap<PathBuf, Known> {
                 folders.push(path.clone());
                 Vec::new()
             } else if facts.is_symlink() {
-                fs::read_link(&path).expect("a target").into_os_string().into_encoded_bytes()
+                let target = fs::read_link(&path).expect("a target").into_os_string().into_encoded_bytes();
+                // Images have no variables.
+                let led_to =
+                    if target.starts_with(b"$") { Vec::new() } else { fs::read(&path).expect("reading") };
+                [target, led_to].concat()
             } else {
                 let file = File::open(&path).expect("opening");
                 fadvise(&file, 0, None, Advice::DontNeed).expect("advice");
@@ -183,18 +192,11 @@ fn wait_for_moment(random: &mut Random) {
 
 /// Kills the daemon and replaces it by that of another build in turns, while programs use the mount; returns how many rounds
 /// these made.
-fn restart(
-    world: &TestEnv,
-    mounted: &Mounted<'_>,
-    size: Size,
-    random: &mut Random,
-    mut spoil: impl FnMut(u64),
-) -> u64 {
+fn restart(world: &TestEnv, mounted: &Mounted<'_>, size: Size, random: &mut Random) -> u64 {
     let other = other_build(world);
     let crowd = Crowd::gather(world, size);
     for round in 0..size.restarts {
         wait_for_moment(random);
-        spoil(round);
         let before = serving_daemon(mounted);
         if round % 2 == 1 {
             // To and fro between two builds.
@@ -218,97 +220,9 @@ fn soak_restarts() {
         let source = if kind == 0 { mirror.url(NAME) } else { image_with(world, 0, fill) };
         let mounted = world.mount_of(&source, &[]);
         let supervisor = supervisor_of(&mounted);
-        let used = restart(world, &mounted, size, random, |_| ());
+        let used = restart(world, &mounted, size, random);
         drop(mounted);
         wait_until_gone(supervisor);
-        used
-    });
-}
-
-/// What becomes of the settings of a mount while it is mounted. Each state makes a new mount fail.
-const SPOILS: [&str; 6] = [
-    "the key is removed",
-    "the key is another file",
-    "the file of the repository is removed",
-    "the proxies are missing",
-    "servers and proxies are others",
-    "all of the configuration is removed",
-];
-
-/// Writes the configuration of a mount by name, as it is (`None`) or spoilt.
-fn configure(world: &TestEnv, url: &str, spoil: Option<&str>) {
-    let etc = world.config_root().join("etc");
-    let _ = fs::remove_dir_all(&etc);
-    if spoil == Some(SPOILS[5]) {
-        return;
-    }
-    let (server, proxy) = match spoil {
-        Some(spoil) if spoil == SPOILS[4] => ("http://127.0.0.1:1/cvmfs/@fqrn@", "http://127.0.0.1:1"),
-        _ => (url, "DIRECT"),
-    };
-    let proxy = if spoil == Some(SPOILS[3]) {
-        "CVMFS_HTTP_PROXY='\nif then fi\n"
-    } else {
-        &format!("CVMFS_HTTP_PROXY={proxy}\n")
-    };
-    let local = format!("{proxy}CVMFS_PUBLIC_KEY=/etc/keys/it.pub\nCVMFS_MAX_RETRIES=0\nCVMFS_TIMEOUT=1\n");
-    let mut files = vec![("/etc/cvmfs/default.local".to_owned(), local)];
-    if spoil != Some(SPOILS[2]) {
-        files.push((format!("/etc/cvmfs/config.d/{NAME}.conf"), format!("CVMFS_SERVER_URL={server}\n")));
-    }
-    if spoil != Some(SPOILS[0]) {
-        let key = fs::read_to_string(world.path("key.pub")).expect("the key");
-        files.push((
-            "/etc/keys/it.pub".to_owned(),
-            if spoil == Some(SPOILS[1]) { "none".into() } else { key },
-        ));
-    }
-    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
-    write_files(world, &files);
-}
-
-/// A mount of a repository by its name, and one of an image, whose settings and files are gone or others whenever a daemon
-/// starts.
-///
-/// > L1: A mount whose daemon is killed or replaced by another version goes on, and no call fails, whatever has become of the key files, the configuration and the folders that it was mounted with: the next daemon has the settings of the one before, and reads no file for them.
-#[test]
-fn soak_restarts_without_settings() {
-    soak("soak_restarts_without_settings", |kind, (workshop, mirror), size, random| {
-        let world = &workshop.world;
-        let url = mirror.url(NAME);
-        configure(world, &url, None);
-        let image = (kind == 1).then(|| PathBuf::from(image_with(world, 0, fill)));
-        let source = image.as_ref().map_or(NAME.to_owned(), |image| image.display().to_string());
-        let mount = |place: &Path, cache: &Path| {
-            let mut command = world.esker(&["mount", &source, "--no-broker", "--cache"]);
-            command.arg(cache).arg(place).output().expect("esker")
-        };
-        let output = mount(&world.mountpoint(), &world.cache());
-        assert!(output.status.success(), "{}", words(&output));
-        let mounted = world.mounted();
-        let supervisor = supervisor_of(&mounted);
-        let elsewhere = world.path("home/elsewhere");
-        world.person.does(|| fs::create_dir_all(&elsewhere)).expect("a folder");
-        let aside = image.as_ref().map(|image| image.with_extension("aside"));
-        let used = restart(world, &mounted, size, random, |round| {
-            let spoil = SPOILS[usize::try_from(round).expect("a number") % SPOILS.len()];
-            configure(world, &url, Some(spoil));
-            if let (Some(image), Some(aside)) = (&image, &aside) {
-                if !aside.exists() {
-                    fs::rename(image, aside).expect("moving it away");
-                }
-                fs::write(image, spoil).expect("another file");
-            }
-            // The settings that the next daemon would read are no settings of this mount any more.
-            // Without what the cache of the mount has.
-            let refused = mount(&elsewhere, &world.path("home/empty-cache"));
-            assert!(!refused.status.success(), "{spoil}: a new mount doesn't fail");
-        });
-        drop(mounted);
-        wait_until_gone(supervisor);
-        if let (Some(image), Some(aside)) = (image, aside) {
-            fs::rename(aside, image).expect("moving it back");
-        }
         used
     });
 }

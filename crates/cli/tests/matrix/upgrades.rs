@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use esker_node::registry;
 use esker_node::supervisor::{Replacement, UpgradeError, request};
 use esker_testkit::fixture;
 use esker_testkit::programs;
@@ -41,8 +42,14 @@ pub(crate) fn other_build(world: &TestEnv) -> PathBuf {
 
 /// Asks for an upgrade; returns the outcome of the mount, and the reason.
 pub(crate) fn upgrade(world: &TestEnv, program: &Path) -> (String, String) {
+    upgrade_from(world, program, &[])
+}
+
+/// Asks for an upgrade from another environment.
+pub(crate) fn upgrade_from(world: &TestEnv, program: &Path, variables: &[(&str, &str)]) -> (String, String) {
     let mut command = world.esker(&["upgrade", "--json", "--binary"]);
-    let output = command.arg(program).arg(world.mountpoint()).output().expect("esker");
+    command.arg(program).arg(world.mountpoint()).envs(variables.iter().copied());
+    let output = command.output().expect("esker");
     let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", words(&output)));
     let row = &all["mounts"][0];
     let outcome = row["outcome"].as_str().expect("an outcome").to_owned();
@@ -51,7 +58,7 @@ pub(crate) fn upgrade(world: &TestEnv, program: &Path) -> (String, String) {
 }
 
 /// Folder in which a mount is made whose daemons are stand-ins.
-const STAGE: &str = "home/stage";
+pub(crate) const STAGE: &str = "home/stage";
 
 /// Mounts such that a shell in place of the daemon finds its script.
 fn mount_on_stage(world: &TestEnv) -> Mounted<'_> {
@@ -66,15 +73,17 @@ fn mount_on_stage(world: &TestEnv) -> Mounted<'_> {
 
 /// Has the supervisor start a shell as the next daemon: its first argument is the subcommand, which is the name of a script.
 /// `$@` are the others. (A script itself can't be started by its descriptor.)
-fn upgrade_to(world: &TestEnv, script: &str) -> Result<u32, UpgradeError> {
+pub(crate) fn upgrade_to(world: &TestEnv, script: &str) -> Result<u32, UpgradeError> {
     let path = world.path(STAGE).join("mount");
     fs::write(&path, script).expect("a script");
     let shell = File::open(fs::canonicalize("/bin/sh").expect("a shell")).expect("a shell");
-    let folder = fs::read_dir(world.path("run/esker")).expect("the runtime folder");
-    let socket =
-        folder.flatten().map(|entry| entry.path()).find(|path| path.extension() == Some("upgrade".as_ref()));
+    let own = world.path("run/esker");
+    let runtime = if world.person.is_root() { Path::new("/run/esker") } else { &own };
+    let found =
+        world.person.does(|| registry::find(runtime, &world.mountpoint()).expect("the runtime folder"));
+    let socket = found.expect("a registered mount").upgrades;
     let replacement = Replacement::Program(shell.into());
-    request(&socket.expect("a supervisor"), world.person.uid, &replacement, Instant::now() + PATIENCE)
+    request(&socket, world.person.uid, &replacement, Instant::now() + PATIENCE)
 }
 
 /// Returns the reason of a roll-back.
@@ -248,7 +257,7 @@ fn a_program_names_the_setting_that_it_does_not_know() {
 }
 
 /// Reads the options that the supervisor of a mount keeps.
-fn spec_of(mounted: &Mounted<'_>) -> Vec<u8> {
+pub(crate) fn spec_of(mounted: &Mounted<'_>) -> Vec<u8> {
     let supervisor = supervisor_of(mounted);
     mounted.does(|| {
         let folder = fs::read_dir(format!("/proc/{supervisor}/fd")).expect("descriptors");
