@@ -191,7 +191,9 @@ impl SharedCache {
                 Ok(client) => return Some(Role::Client(client)),
                 Err(Refused::Error(_)) => return None,
                 Err(Refused::Gone) if Instant::now() >= deadline => return None,
-                Err(Refused::Gone) => {}
+                Err(Refused::Gone) => {
+                    tracing::debug!("waiting for a broker at {}", broker.socket.display());
+                }
             }
             match inbox.recv_timeout(PAUSE_MAX.min(deadline.saturating_duration_since(Instant::now()))) {
                 Ok(Event::Close) | Err(RecvTimeoutError::Disconnected) => return Some(Role::Closed),

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Stdio;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::net::UnixListener;
+use std::process::{Child, ChildStdout, Stdio};
 
 use esker_testkit::fixture::{self, Fixture};
 use esker_testkit::mirror::Fault;
+use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::test_env::{PATIENCE, TestEnv, complaint, mountinfo, words};
+use crate::broker::Broker;
+use crate::test_env::{PATIENCE, TestEnv, complaint, mountinfo, with_private_mounts, words};
 use crate::test_user::TestUser;
 
 /// True if anything is mounted where `esker run` mounts, as seen from outside.
@@ -109,6 +113,86 @@ fn a_signal_ignored_by_the_caller_stays_ignored() {
     told.expect("sent");
     let output = running.wait_with_output().expect("its end");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "alive\n", "{}", words(&output));
+}
+
+/// Number of commands of a job that start at the same time.
+const AT_ONCE: usize = 40;
+/// Number of them beside the socket of a killed broker.
+const FEW: usize = 6;
+/// Event of a process that waits for a broker to come back.
+const WAITS: &str = "waiting for a broker";
+
+/// Starts `esker run`, as a script that prints a line, waits for the end of its input, and then reads all files.
+fn start_waiting(world: &TestEnv, options: &[&str], levels: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut command = world.esker(&["run", &world.url(), "--public-key"]);
+    command.arg(world.path("key.pub")).args(options).env("ESKER_LOG", levels);
+    let script =
+        "echo up; cat; cd /cvmfs/\"$0\"; find . -type f -perm -400 -exec cat {} + >/dev/null; echo read";
+    command.args(["--", "sh", "-ec", script, world.fixture().name()]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("running esker");
+    let mut lines = BufReader::new(child.stdout.take().expect("its output"));
+    let mut line = String::new();
+    lines.read_line(&mut line).expect("a line");
+    assert_eq!(line, "up\n", "{}", words(&child.wait_with_output().expect("its end")));
+    (child, lines)
+}
+
+/// Has the script read, and returns what `esker run` said on stderr.
+fn finish((mut child, mut lines): (Child, BufReader<ChildStdout>)) -> String {
+    drop(child.stdin.take());
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).expect("its output");
+    let output = child.wait_with_output().expect("its end");
+    assert!(output.status.success() && rest == "read\n", "{rest}{}", words(&output));
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Each of them may be the one that writes the cache, so each has to do without a writer when the one before ends.
+#[test]
+fn commands_at_once_never_wait_for_a_broker_that_is_not_there() {
+    let is_root = TestUser::root().is_some();
+    if is_root {
+        with_private_mounts();
+        mount("none", "/run", "tmpfs", MountFlags::empty(), None).expect("a place without a broker");
+    }
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
+        // A broker that was killed leaves its socket.
+        for is_left in [false, true] {
+            if is_left {
+                if !is_root {
+                    break;
+                }
+                fs::create_dir_all("/run/esker-broker").expect("a folder");
+                drop(UnixListener::bind("/run/esker-broker/socket").expect("a socket"));
+            }
+            world.empty_cache();
+            let start =
+                |number| start_waiting(&world, &[], if number % 2 == 0 { "" } else { "cache-share=debug" });
+            let count = if is_left { FEW } else { AT_ONCE };
+            let all: Vec<_> = std::thread::scope(|scope| {
+                let starting: Vec<_> = (0..count).map(|number| scope.spawn(move || start(number))).collect();
+                starting.into_iter().map(|one| one.join().expect("a command")).collect()
+            });
+            for (number, one) in all.into_iter().enumerate() {
+                let said = finish(one);
+                assert!(!said.contains("broker") && !said.contains("warning"), "{person:?} {number}: {said}");
+                assert!(number % 2 == 1 || said.is_empty(), "{person:?} {number}: {said}");
+            }
+        }
+        if is_root {
+            fs::remove_dir_all("/run/esker-broker").expect("removing it");
+        }
+    }
+    // One that was used is waited for, which shows that the event is seen.
+    let world = TestEnv::new(TestUser::ordinary(), fixture::RMD);
+    let broker = Broker::start(&world);
+    let options = broker.options();
+    let one = start_waiting(&world, &options.each_ref().map(String::as_str), "cache-share=debug");
+    broker.kill();
+    let said = finish(one);
+    assert!(said.contains(WAITS), "{said}");
 }
 
 /// Returns the ids of processes that have this text in their command line.
