@@ -1,6 +1,7 @@
 //! Serves a mounted repository or image in this process, from mounting to cleaning up.
 
 mod activity;
+mod announced;
 mod plan;
 
 use std::os::fd::OwnedFd;
@@ -21,14 +22,16 @@ use esker_vfs::Tree;
 use esker_view::{Refreshed, View};
 use parking_lot::Mutex;
 
+use announced::{Announced, with_device};
+
 use crate::attributes::OfMount;
-use crate::control::{self, Control, Listening, Request, Response};
+use crate::control::{Control, Request, Response};
 use crate::layered_mount::LayeredMount;
 pub use crate::mount_error::MountedError;
 use crate::mount_spec::MountSpec;
 use crate::mounts;
 use crate::push::{self, Push};
-use crate::registry::{Entry, Registration};
+use crate::registry::Registration;
 use crate::replay;
 use crate::repository::Repository;
 use crate::repository_status::of_repository;
@@ -238,52 +241,6 @@ impl Beside {
     }
 }
 
-/// A registry entry and a control socket that is not answered yet.
-struct Announced {
-    registration: Registration,
-    listening: Listening,
-}
-
-impl Announced {
-    fn new(plan: &MountPlan, content: &Content) -> Result<Self, MountedError> {
-        // A command's mount is at no path of the host, and several commands may have the same.
-        let key = match &plan.command {
-            Some(_) => {
-                let run = format!("run of process {}", std::process::id());
-                // A command may have several mounts.
-                PathBuf::from(run).join(plan.mountpoint.strip_prefix("/").unwrap_or(&plan.mountpoint))
-            }
-            None => plan.mountpoint.clone(),
-        };
-        let (mut registration, listening) = match &plan.supervision {
-            Some(supervision) if supervision.inherited().is_some() => {
-                takeover::registration(supervision, &plan.runtime, &key)?
-            }
-            _ => {
-                let registration = Registration::take(&plan.runtime, &key)?;
-                let listening = control::listen(&registration.socket())?;
-                (registration, listening)
-            }
-        };
-        let (repository, url, cache) = content.names();
-        registration.describe(&Entry {
-            mountpoint: plan.mountpoint.clone(),
-            command: plan.command.clone(),
-            repository,
-            url,
-            cache,
-            pid: std::process::id(),
-            started: seconds(SystemTime::now()),
-            supervisor: plan
-                .supervision
-                .as_ref()
-                .and(rustix::process::getppid())
-                .map(|pid| pid.as_raw_nonzero().get().unsigned_abs()),
-        })?;
-        Ok(Self { registration, listening })
-    }
-}
-
 impl Mounted {
     /// Registers, mounts and serves a repository.
     pub fn start(plan: MountPlan, repository: Repository, view: Arc<View>) -> Result<Self, MountedError> {
@@ -382,6 +339,7 @@ impl Mounted {
             takeover::hand_over(supervision, &session, (registration, socket), facts)
                 .map_err(MountedError::Takeover)?;
         }
+        let registration = registration.map(|registration| with_device(registration, &plan.mountpoint));
         let listening = listen(&plan.push, &content);
         let changes = plan.spec.zip(supervision.clone());
         let changes = changes.map(|(spec, supervision)| Changes::new(*spec, supervision));
@@ -529,8 +487,10 @@ impl Served {
             Request::Activity => Response::Activity(Box::new(self.activity().now(&self.session))),
             Request::Leave => match mounts::at(&self.mountpoint) {
                 Ok(line) if !line.as_ref().is_some_and(mounts::MountLine::is_ours) => {
-                    drop(self.registration.lock().take());
-                    Response::Done
+                    match self.registration.lock().as_mut().map(Registration::depart) {
+                        Some(Err(error)) => Response::Failed { message: esker_view::chain(&error) },
+                        _ => Response::Done,
+                    }
                 }
                 _ => Response::Failed { message: "it is still mounted".to_owned() },
             },

@@ -1,5 +1,7 @@
 //! The kernel's list of mounts.
 
+pub mod holders;
+
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -7,10 +9,22 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use esker_fuse::mount::SOURCE_PREFIX;
+use serde::{Deserialize, Serialize};
+
+/// Number of the device that the kernel gives a file system; no other one has it while any namespace holds the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Number of the class.
+    pub major: u32,
+    /// Number in the class.
+    pub minor: u32,
+}
 
 /// A line of `/proc/self/mountinfo`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountLine {
+    /// Device number of the file system.
+    pub device: Device,
     /// Mount point.
     pub mountpoint: PathBuf,
     /// The type of file system, with its subtype.
@@ -42,40 +56,6 @@ pub(crate) fn kind_of(id: u64) -> io::Result<Option<String>> {
     Ok(line.and_then(parse).map(|line| line.kind))
 }
 
-/// A process whose mount namespace has a mount of Esker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Elsewhere {
-    /// Process id; another process may be in the namespace, too.
-    pub pid: u32,
-    /// Name of the process.
-    pub name: String,
-}
-
-/// Returns a process of each other mount namespace that has a mount of this source at `mountpoint`, as far as this user may
-/// see it. A namespace keeps the mounts that it was made with, whatever becomes of them here.
-pub fn elsewhere(mountpoint: &Path, source: &str) -> Vec<Elsewhere> {
-    let mut seen: Vec<PathBuf> = fs::read_link("/proc/self/ns/mnt").into_iter().collect();
-    let mut found = Vec::new();
-    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let folder = process.path();
-        let Ok(namespace) = fs::read_link(folder.join("ns/mnt")) else { continue };
-        if seen.contains(&namespace) {
-            continue;
-        }
-        let Ok(text) = fs::read(folder.join("mountinfo")) else { continue };
-        seen.push(namespace);
-        let mut lines = text.split(|byte| *byte == b'\n').filter_map(parse);
-        let is_it =
-            |line: MountLine| line.is_ours() && line.mountpoint == mountpoint && line.source_text() == source;
-        if lines.any(is_it) {
-            let name = fs::read_to_string(folder.join("comm")).unwrap_or_default();
-            found.push(Elsewhere { pid, name: name.trim_end().to_owned() });
-        }
-    }
-    found
-}
-
 /// Returns the absolute path of a mount point with links resolved, without accessing the mount.
 pub fn canonical(path: &Path) -> io::Result<PathBuf> {
     if let Ok(path) = fs::canonicalize(path) {
@@ -90,7 +70,8 @@ pub fn canonical(path: &Path) -> io::Result<PathBuf> {
 
 fn parse(line: &[u8]) -> Option<MountLine> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let mountpoint = fields.nth(4)?;
+    let (major, minor) = str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+    let mountpoint = fields.nth(1)?;
     // Optional fields end with a lone dash.
     fields.find(|field| *field == b"-")?;
     let kind = fields.next()?;
@@ -98,6 +79,7 @@ fn parse(line: &[u8]) -> Option<MountLine> {
     let mut options = fields.next().unwrap_or_default().split(|byte| *byte == b',');
     let user = options.find_map(|option| option.strip_prefix(b"user_id="));
     Some(MountLine {
+        device: Device { major: major.parse().ok()?, minor: minor.parse().ok()? },
         mountpoint: OsString::from_vec(unescape(mountpoint)).into(),
         kind: String::from_utf8_lossy(kind).into_owned(),
         source: OsString::from_vec(unescape(source)),
@@ -156,6 +138,7 @@ mod tests {
         let line =
             br"36 35 98:0 / /mnt\0402 rw,noatime master:1 shared:7 - fuse.esker http://h/a\134b rw,user_id=0";
         let parsed = parse(line).expect("a line");
+        assert_eq!(parsed.device, Device { major: 98, minor: 0 });
         assert_eq!(parsed.mountpoint, Path::new("/mnt 2"));
         assert_eq!(parsed.source_text(), r"http://h/a\b");
         assert!(parsed.is_ours());

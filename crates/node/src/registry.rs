@@ -7,8 +7,8 @@ pub mod users;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{self, Request, Response};
-use crate::mounts::{self, Elsewhere, MountLine};
+use crate::mounts::holders::{Held, Holder, Scan};
+use crate::mounts::{self, Device, MountLine};
 use crate::runtime::{RuntimeDir, RuntimeError};
 
 /// Maximum length of a registry entry in bytes.
@@ -52,6 +53,19 @@ pub struct Entry {
     /// Process id of the supervisor, which ends after the daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supervisor: Option<u32>,
+    /// Device number of the mount, once it is made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<Device>,
+    /// True if the daemon has given up the place, and serves a mount that only other namespaces hold.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub departed: bool,
+}
+
+impl Entry {
+    /// Returns the identity of the mount.
+    pub fn held(&self) -> Held<'_> {
+        Held { device: self.device, mountpoint: &self.mountpoint, source: &self.url }
+    }
 }
 
 /// Registering failed.
@@ -123,7 +137,11 @@ impl Registration {
 
     /// Goes on with the registration of another process, whose lock the descriptor has.
     pub(crate) fn resume(runtime: &Path, mountpoint: &Path, file: OwnedFd) -> Result<Self, RegistryError> {
-        Ok(Self { runtime: RuntimeDir::open(runtime)?, id: RuntimeDir::id(mountpoint), file: file.into() })
+        // The name is another one since the place was given up.
+        let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
+        let id = name.as_deref().and_then(Path::file_stem).and_then(|id| id.to_str()).map(str::to_owned);
+        let id = id.unwrap_or_else(|| RuntimeDir::id(mountpoint));
+        Ok(Self { runtime: RuntimeDir::open(runtime)?, id, file: file.into() })
     }
 
     /// Returns the descriptor with the lock.
@@ -146,6 +164,35 @@ impl Registration {
             self.file.write_all(&text)
         })
         .map_err(FileError::on("write", path))
+    }
+
+    /// Returns the description, if there is one yet.
+    pub(crate) fn described(&self) -> Option<Entry> {
+        let mut text = vec![0; usize::try_from(ENTRY_MAX).ok()?];
+        let len = self.file.read_at(&mut text, 0).ok()?;
+        serde_json::from_slice(text.get(..len)?).ok()
+    }
+
+    /// Frees the mount point for another mount: the daemon keeps an entry under a name of its own.
+    pub(crate) fn depart(&mut self) -> Result<(), FileError> {
+        let left = format!("left by process {}", std::process::id());
+        let Some(entry) = self.described() else { return Ok(()) };
+        let id = RuntimeDir::id(
+            &Path::new(&left).join(entry.mountpoint.strip_prefix("/").unwrap_or(&entry.mountpoint)),
+        );
+        self.describe(&Entry { departed: true, ..entry })?;
+        let (runtime, old) = (&self.runtime, &self.id);
+        // The entry is the last one: until then its lock keeps other mounts away from the other files.
+        for of in [RuntimeDir::socket, RuntimeDir::upgrades, RuntimeDir::log, RuntimeDir::entry] {
+            match fs::rename(of(runtime, old), of(runtime, &id)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(FileError::on("rename", of(runtime, old))(error));
+                }
+                _ => {}
+            }
+        }
+        self.id = id;
+        Ok(())
     }
 
     /// Returns the private mount point for a tree below an overlay.
@@ -200,8 +247,8 @@ const USUAL: Duration = Duration::from_secs(1);
 pub enum Departure {
     /// The daemon is gone.
     Gone,
-    /// The place is free, but the mount namespaces of these processes keep the mount.
-    Elsewhere(Vec<Elsewhere>),
+    /// The place is free, but these mount namespaces hold the mount.
+    Elsewhere(Vec<Holder>),
     /// The daemon is still there.
     Here,
 }
@@ -266,17 +313,16 @@ impl Registered {
         if self.wait_until_gone(patience) { Departure::Gone } else { Departure::Here }
     }
 
-    /// Has the daemon give up the place of a mount that is gone there, if another mount namespace keeps it; returns a process
-    /// of each such namespace.
-    fn leave_to_others(&self) -> Vec<Elsewhere> {
-        let entry = &self.entry;
-        let here = mounts::at(&entry.mountpoint).ok().flatten();
+    /// Has the daemon give up the place of a mount that is gone there, if another mount namespace holds it; returns those
+    /// namespaces.
+    fn leave_to_others(&self) -> Vec<Holder> {
+        let here = mounts::at(&self.entry.mountpoint).ok().flatten();
         if here.is_some_and(|line| line.is_ours()) {
             return Vec::new();
         }
-        let others = mounts::elsewhere(&entry.mountpoint, &entry.url);
+        let holders = Scan::read().holders(&self.entry.held());
         let left = || control::ask(&self.socket, &Request::Leave, UNLOCKED);
-        if !others.is_empty() && matches!(left(), Ok(Response::Done)) { others } else { Vec::new() }
+        if !holders.is_empty() && matches!(left(), Ok(Response::Done)) { holders } else { Vec::new() }
     }
 
     /// Removes the files of a killed daemon.
@@ -299,6 +345,22 @@ impl Registered {
 
 /// Returns all registered mounts of this user, in the order of their mount points.
 pub fn all(runtime: &Path) -> Result<Vec<Registered>, RegistryError> {
+    let mut all = read_all(runtime)?;
+    all.retain(|one| !one.entry.departed);
+    Ok(all)
+}
+
+/// Returns the mounts of this user that have given up their place, in the order of these places.
+pub fn departed(runtime: &Path) -> Result<Vec<Registered>, RegistryError> {
+    let mut all = read_all(runtime)?;
+    all.retain(|one| one.entry.departed);
+    // Nothing is left to clean up where a killed one was mounted.
+    all.iter().for_each(Registered::forget);
+    all.retain(|one| one.alive);
+    Ok(all)
+}
+
+fn read_all(runtime: &Path) -> Result<Vec<Registered>, RegistryError> {
     let Some(runtime) = RuntimeDir::existing(runtime)? else { return Ok(Vec::new()) };
     let read = match fs::read_dir(runtime.path()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -386,6 +448,8 @@ mod tests {
             pid: std::process::id(),
             started: 1,
             supervisor: None,
+            device: None,
+            departed: false,
         }
     }
 
@@ -405,6 +469,31 @@ mod tests {
         drop(first);
         assert!(!runtime.exists());
         assert!(find(&runtime, point).expect("read").is_none());
+    }
+
+    #[test]
+    fn a_mount_that_gives_up_its_place_keeps_an_entry() {
+        let base = tempfile::tempdir().expect("a directory");
+        let runtime = base.path().join("run");
+        let point = Path::new("/somewhere");
+        let mut first = Registration::take(&runtime, point).expect("free");
+        let device = Some(Device { major: 0, minor: 7 });
+        first.describe(&Entry { device, ..entry(point) }).expect("write");
+        let socket = first.socket();
+        fs::write(&socket, "").expect("a file");
+        first.depart().expect("renamed");
+        let second = Registration::take(&runtime, point).expect("the place is free");
+        assert!(!second.socket().exists() && first.socket().exists());
+        let left = departed(&runtime).expect("list");
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].entry, Entry { device, departed: true, ..entry(point) });
+        assert!(all(&runtime).expect("list").is_empty());
+        // A daemon that takes over finds its name.
+        let descriptor = first.descriptor().try_clone_to_owned().expect("a descriptor");
+        let resumed = Registration::resume(&runtime, point, descriptor).expect("resumed");
+        assert_eq!((&resumed.id, resumed.described()), (&first.id, first.described()));
+        drop((second, resumed));
+        assert!(!runtime.exists(), "all files of both are gone");
     }
 
     #[test]

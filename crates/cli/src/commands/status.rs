@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use esker_cache_share::memory::is_memory;
 use esker_node::control::{self, Request, Response};
+use esker_node::mounts::holders::Holder;
 use esker_node::mounts::{self, MountLine};
 use esker_node::registry::{self, Registered, users};
 use esker_node::status::{Image, MountStatus, Presentation};
@@ -13,6 +14,7 @@ use esker_vfs::Time;
 use serde::Serialize;
 
 use crate::error::{Context, Failure, Kind, chain};
+use crate::mounting::held::{self, HolderSearch};
 use crate::output::{Output, size};
 use crate::settings::Settings;
 use crate::trees::entry::time_text;
@@ -41,8 +43,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct Shown {
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<u32>,
+    /// Namespaces that hold the mount, if its place is gone here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_elsewhere: Option<Vec<Holder>>,
     #[serde(flatten)]
     mount: Mount,
+}
+
+impl Shown {
+    fn at_its_place(user: Option<u32>, mount: Mount) -> Self {
+        Self { user, held_elsewhere: None, mount }
+    }
 }
 
 /// A mount in the output. Field names are an interface.
@@ -70,10 +81,15 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let lines = mounts::all().context(Kind::Failed, "can't read the list of mounts")?;
     let mut registered =
         registry::all(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
+    let mut departed =
+        registry::departed(&settings.runtime).context(Kind::Failed, "can't look up the mounts")?;
+    let holders = HolderSearch::new();
     // Root of a user namespace has no rights over other users.
-    let mut theirs = if settings.root { users::of_users(&users::Places::default()) } else { Vec::new() };
+    let mut theirs = if settings.root { users::with_departed(&users::Places::default()) } else { Vec::new() };
     let mut strangers = registry::strangers(lines, &settings.runtime, &registered)
         .context(Kind::Failed, "can't read the list of mounts")?;
+    // Another mount may be at their place.
+    registered.append(&mut departed);
     // A command of `esker run` has an image as its root.
     strangers.retain(|line| line.mountpoint != Path::new("/") && !others::is_registered(line, &theirs));
     let me = rustix::process::geteuid().as_raw();
@@ -96,21 +112,27 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     // Asked at the same time, so that silent ones cost their patience only once.
     let mut shown: Vec<Shown> = std::thread::scope(|scope| {
         let asking: Vec<_> = registered.iter().map(|one| scope.spawn(|| ask(one))).collect();
-        let theirs = others::ask_users(scope, &theirs);
+        let theirs = others::ask_users(scope, &theirs, &holders);
         let shared: Vec<_> = match settings.root {
             true => Vec::new(),
             false => others::ask_shared(scope, &strangers),
         };
-        let own_mounts = asking.into_iter().filter_map(|thread| thread.join().ok().flatten());
-        let mut shown: Vec<Shown> = own_mounts.map(|mount| Shown { user: None, mount }).collect();
-        shown.extend(own.iter().map(|line| Shown { user: None, mount: unregistered(line) }));
+        let answers = asking.into_iter().map(|thread| thread.join().ok().flatten());
+        let mut shown: Vec<Shown> = registered
+            .iter()
+            .zip(answers)
+            .filter_map(|(one, mount)| {
+                Some(Shown { user: None, held_elsewhere: holders.of(&one.entry), mount: mount? })
+            })
+            .collect();
+        shown.extend(own.iter().map(|line| Shown::at_its_place(None, unregistered(line))));
         shown.extend(theirs.into_iter().filter_map(|thread| thread.join().ok()?));
         shown.extend(shared.into_iter().filter_map(|thread| thread.join().ok()));
         shown
     });
     if settings.root {
         let of_others = strangers.iter();
-        shown.extend(of_others.map(|line| Shown { user: line.user, mount: others::unregistered(line) }));
+        shown.extend(of_others.map(|line| Shown::at_its_place(line.user, others::unregistered(line))));
     }
     let mut out = Output::new();
     if args.json {
@@ -157,6 +179,19 @@ fn when(seconds: u64) -> String {
 
 fn print(out: &mut Output, shown: &Shown, settings: &Settings) -> Result<(), Failure> {
     print_mount(out, &shown.mount, settings, shown.user)?;
+    if let Some(holders) = &shown.held_elsewhere {
+        let mut line = |text: &str, advice: &str| {
+            out.line(format!("  held      {}", out.warning(&format!("unmounted here, but {text}"))))?;
+            out.line(format!("            {advice}"))
+        };
+        for holder in holders {
+            line(&held::text(holder), &held::advice(holder))?;
+        }
+        if holders.is_empty() {
+            let [text, advice] = held::UNSEEN;
+            line(text, advice)?;
+        }
+    }
     match shown.user {
         Some(0) => out.line("  user      root"),
         Some(user) => out.line(format!("  user      {user}")),

@@ -7,6 +7,7 @@ use esker_node::mounts;
 use esker_node::registry::{self, Departure, Registered};
 
 use crate::error::{Context, Failure, Kind, warn};
+use crate::mounting::held;
 use crate::settings::Settings;
 
 /// Unmounts a repository, and returns once its daemon has ended.
@@ -72,12 +73,11 @@ fn ask(registered: &Registered, lazy: bool) -> Result<(), Failure> {
     }
     match registered.wait_until_free(PATIENCE) {
         Departure::Gone => Ok(()),
-        Departure::Elsewhere(others) => {
-            let shown: Vec<String> = others.iter().map(|one| format!("{} ({})", one.pid, one.name)).collect();
-            warn(Some(&format!(
-                "{place} is unmounted here; another mount namespace keeps it until its processes end: {}",
-                shown.join(", ")
-            )));
+        Departure::Elsewhere(holders) => {
+            for holder in &holders {
+                let (text, advice) = (held::text(holder), held::advice(holder));
+                warn(Some(&format!("{place} is unmounted here, but {text}; {advice}")));
+            }
             Ok(())
         }
         Departure::Here => Err(stuck(format!(

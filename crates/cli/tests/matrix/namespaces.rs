@@ -328,51 +328,136 @@ fn the_mode_of_the_device_is_named() {
     assert!(!world.is_mounted());
 }
 
-/// > L6: `esker umount` of a mount that another mount namespace keeps returns at once and names a process there; its place is free for a new mount.
+/// A process in a mount namespace of its own, like the one with which podman keeps its namespaces.
+struct Keeper(Child);
+
+impl Keeper {
+    /// Starts it; `None` where the user may not have such a namespace.
+    fn start(person: &TestUser, how: &[&str]) -> Option<Self> {
+        let mut keeper = person.command("unshare");
+        keeper.args(how).args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            "echo ready; exec sleep 1000",
+        ]);
+        let mut keeper = Self(keeper.current_dir("/").stdout(Stdio::piped()).spawn().expect("unshare"));
+        let mut line = String::new();
+        let output = keeper.0.stdout.take().expect("its output");
+        BufReader::new(output).read_line(&mut line).expect("a line");
+        (line == "ready\n").then_some(keeper)
+    }
+
+    fn has(&self, world: &TestEnv) -> bool {
+        let file = format!("/proc/{}/mountinfo", self.0.id());
+        let mounts = world.person.does(|| fs::read_to_string(&file)).expect("its mounts");
+        mounts.contains(&world.mountpoint().display().to_string())
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// > L6: `esker umount` of a mount that another mount namespace keeps returns at once and names the processes there; its place is free for a new mount.
+/// > L7: While another mount namespace holds a mount whose place is gone, `esker status` and `esker doctor` name the processes of that namespace, as far as the user may see them, and say what ends it.
 #[test]
 fn a_mount_that_another_namespace_keeps_frees_its_place() {
+    for person in TestUser::all() {
+        let is_root = person.is_root();
+        let world = TestEnv::new(person, fixture::FULL);
+        let mounted = world.mount(&[]);
+        let daemon = serving_daemon(&mounted);
+        let how: &[&str] = if is_root { &[] } else { &["--user", "--map-root-user"] };
+        let Some(keeper) = Keeper::start(&world.person, how) else {
+            esker_testkit::skip!("there are no user namespaces here");
+        };
+        let name = format!("{} (sleep, user {})", keeper.0.id(), world.person.uid);
+        let advice = if is_root {
+            format!("nsenter --target {} --mount umount", keeper.0.id())
+        } else {
+            "end these processes, or wait".to_owned()
+        };
+        let began = Instant::now();
+        let output = world.esker(&["umount"]).arg(world.mountpoint()).output().expect("esker");
+        assert!(output.status.success(), "{}", words(&output));
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        let said = words(&output);
+        assert!(said.contains("mount namespace") && said.contains(&name) && said.contains(&advice), "{said}");
+        assert!(!world.is_mounted());
+        // The other namespace has it still: the fault is there.
+        assert!(keeper.has(&world));
+        std::mem::forget(mounted);
+        let again = world.mount(&[]);
+        let second = serving_daemon(&again);
+        assert_ne!(second, daemon);
+        again.does(|| fs::read(again.path("data/hex.txt"))).expect("reading");
+
+        for command in ["status", "doctor"] {
+            let said = words(&world.esker(&[command]).output().expect("esker"));
+            assert!(said.contains(&name) && said.contains(&advice), "{command}: {said}");
+        }
+        let output = world.esker(&["status", "--json"]).arg(world.mountpoint()).output().expect("esker");
+        let status: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let [here, gone] = &**status["mounts"].as_array().expect("mounts") else { panic!("{status}") };
+        assert!(here["pid"] == second && here.get("held_elsewhere").is_none(), "{status}");
+        assert!(gone["pid"] == daemon && gone["state"] == "serving", "{status}");
+        let holder = &gone["held_elsewhere"][0];
+        assert_eq!(holder["processes"][0]["pid"], keeper.0.id());
+        assert_eq!(holder["mountpoint"], world.mountpoint().display().to_string());
+        assert_eq!(holder["locked"], !is_root);
+        let link = format!("/proc/{}/ns/mnt", keeper.0.id());
+        let link = world.person.does(|| fs::read_link(&link)).expect("its namespace");
+        assert_eq!(link.to_str(), Some(&*format!("mnt:[{}]", holder["namespace"])));
+
+        if is_root {
+            // What is advised ends it, while the process goes on.
+            let pid = keeper.0.id().to_string();
+            let mut umount = Command::new("nsenter");
+            umount.args(["--target", &pid, "--mount", "umount"]).arg(world.mountpoint());
+            assert!(umount.status().expect("nsenter").success());
+            wait_until_gone(daemon);
+        }
+        drop(keeper);
+        wait_until_gone(daemon);
+        let said = words(&world.esker(&["status"]).output().expect("esker"));
+        assert!(!said.contains("mount namespace"), "{said}");
+        again.does(|| fs::read(again.path("data/hex.txt"))).expect("reading");
+    }
+}
+
+/// The place is gone by `umount` of the system, of which the daemon learns nothing, and the daemon is replaced after it.
+#[test]
+fn a_mount_unmounted_by_other_programs_is_listed_with_its_holder() {
     let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
     let mounted = world.mount(&[]);
     let daemon = serving_daemon(&mounted);
-    // Like the process with which podman keeps its namespaces.
-    let mut keeper = world.person.command("unshare");
-    keeper.args([
-        "--user",
-        "--map-root-user",
-        "--mount",
-        "--propagation",
-        "private",
-        "sh",
-        "-c",
-        "echo ready; exec sleep 1000",
-    ]);
-    let mut keeper = keeper.current_dir("/").stdout(Stdio::piped()).spawn().expect("unshare");
-    let mut line = String::new();
-    BufReader::new(keeper.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
-    if line != "ready\n" {
-        let _ = keeper.wait();
+    let Some(keeper) = Keeper::start(&world.person, &["--user", "--map-root-user"]) else {
         esker_testkit::skip!("there are no user namespaces here");
-    }
-    let began = Instant::now();
-    let output = world.esker(&["umount"]).arg(world.mountpoint()).output().expect("esker");
-    assert!(output.status.success(), "{}", words(&output));
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    let said = words(&output);
-    assert!(
-        said.contains("another mount namespace") && said.contains(&format!("{} (sleep)", keeper.id())),
-        "{said}"
-    );
-    assert!(!world.is_mounted());
-    // The other namespace has it still: the fault is there.
-    let kept = format!("/proc/{}/mountinfo", keeper.id());
-    let place = world.mountpoint().display().to_string();
-    assert!(world.person.does(|| fs::read_to_string(&kept)).expect("its mounts").contains(&place));
+    };
+    let unmount = world.person.command("fusermount3").arg("-u").arg(world.mountpoint()).status();
+    assert!(unmount.expect("fusermount3").success() && keeper.has(&world));
+    let shown = || {
+        let output = world.esker(&["status", "--json"]).arg(world.mountpoint()).output().expect("esker");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")["mounts"].clone()
+    };
+    let all = shown();
+    assert_eq!(all[0]["held_elsewhere"][0]["processes"][0]["pid"], keeper.0.id(), "{all}");
     std::mem::forget(mounted);
     let again = world.mount(&[]);
-    assert_ne!(serving_daemon(&again), daemon);
-    again.does(|| fs::read(again.path("data/hex.txt"))).expect("reading");
-    keeper.kill().expect("a signal");
-    keeper.wait().expect("its end");
-    wait_until_gone(daemon);
-    again.does(|| fs::read(again.path("data/hex.txt"))).expect("reading");
+    signal(daemon, Signal::KILL);
+    let next = again.wait_until("the next daemon", |_| {
+        let all = shown();
+        all[1]["state"] == "serving" && all[1]["pid"] != daemon
+    });
+    assert_eq!(next["repository"], shown()[1]["repository"]);
+    assert_eq!(shown()[1]["held_elsewhere"][0]["processes"][0]["pid"], keeper.0.id(), "{}", shown());
+    let next = u32::try_from(shown()[1]["pid"].as_u64().expect("a process id")).expect("a process id");
+    drop(keeper);
+    wait_until_gone(next);
 }

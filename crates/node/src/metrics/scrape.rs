@@ -124,6 +124,8 @@ mod tests {
             pid: std::process::id(),
             started: 1,
             supervisor: None,
+            device: None,
+            departed: false,
         };
         registration.describe(&entry).expect("written");
         registration

@@ -12,6 +12,11 @@ use crate::push::Push;
 use crate::supervisor::Supervision;
 
 impl MountPlan {
+    /// Returns true if the mount of an earlier daemon goes on.
+    pub(super) fn inherits(&self) -> bool {
+        self.supervision.as_ref().is_some_and(|supervision| supervision.inherited().is_some())
+    }
+
     /// Returns the plan of a mount with these options. `replayer` starts a replayer.
     pub fn of(spec: &MountSpec, replayer: ReplayerCommand, supervision: Option<Arc<Supervision>>) -> Self {
         let labels = spec.options.labels.iter();

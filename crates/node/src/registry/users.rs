@@ -66,6 +66,13 @@ pub struct UserMount {
 
 /// Returns all mounts that other users have registered, sorted by user and mount point.
 pub fn of_users(places: &Places) -> Vec<UserMount> {
+    let mut all = with_departed(places);
+    all.retain(|one| !one.entry.departed);
+    all
+}
+
+/// Returns all mounts that other users have registered, also those that have given up their place.
+pub fn with_departed(places: &Places) -> Vec<UserMount> {
     let me = rustix::process::geteuid().as_raw();
     let mut found = Vec::new();
     for name in names(&places.run) {

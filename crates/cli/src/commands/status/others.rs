@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::{Mount, PATIENCE, Shown};
 use crate::machine::doctor::{Touch, Touched, touch};
+use crate::mounting::held::HolderSearch;
 use crate::output::plain;
 
 /// Maximum number of concurrent status requests; further mounts are listed with their registered facts only.
@@ -28,6 +29,7 @@ pub(super) fn is_registered(line: &MountLine, registered: &[UserMount]) -> bool 
 pub(super) fn ask_users<'scope, 'env>(
     scope: &'scope Scope<'scope, 'env>,
     all: &'env [UserMount],
+    holders: &'env HolderSearch,
 ) -> Vec<ScopedJoinHandle<'scope, Option<Shown>>> {
     let deadline = Instant::now() + PATIENCE;
     let ask = |at: usize, one: &'env UserMount| {
@@ -36,16 +38,16 @@ pub(super) fn ask_users<'scope, 'env>(
                 true => one.ask(deadline).map_err(|error| error.to_string()),
                 false => Err(format!("only the first {ASKED_MAX} mounts are asked")),
             };
-            shown(one, answer)
+            shown(one, answer, holders)
         })
     };
     all.iter().enumerate().map(|(at, one)| ask(at, one)).collect()
 }
 
 /// Returns the output for a user's mount. All texts are that user's statements.
-fn shown(one: &UserMount, answer: Result<Response, String>) -> Option<Shown> {
+fn shown(one: &UserMount, answer: Result<Response, String>, holders: &HolderSearch) -> Option<Shown> {
     let entry = &one.entry;
-    if !one.alive && entry.command.is_some() {
+    if !one.alive && (entry.command.is_some() || entry.departed) {
         return None;
     }
     let (mountpoint, repository, url) =
@@ -62,7 +64,8 @@ fn shown(one: &UserMount, answer: Result<Response, String>) -> Option<Shown> {
         Ok(_) => Mount::Silent { mountpoint, repository, url, pid, reason: "it misunderstood".into() },
         Err(reason) => Mount::Silent { mountpoint, repository, url, pid, reason: plain(&reason) },
     };
-    Some(Shown { user: Some(one.user), mount })
+    let held_elsewhere = one.alive.then(|| holders.of(entry)).flatten();
+    Some(Shown { user: Some(one.user), held_elsewhere, mount })
 }
 
 /// Returns the output for a user's mount without a registry entry.
@@ -100,7 +103,7 @@ pub(super) fn ask_shared<'scope, 'env>(
             };
             let repository = plain(&name.unwrap_or_else(|| last_part(&line.source_text())));
             let mountpoint = plain(&line.mountpoint.to_string_lossy());
-            Shown { user: Some(0), mount: Mount::Shared { mountpoint, repository, revision } }
+            Shown::at_its_place(Some(0), Mount::Shared { mountpoint, repository, revision })
         })
     };
     lines.iter().take(ASKED_MAX).map(ask).collect()
@@ -146,6 +149,7 @@ mod tests {
     #[test]
     fn names_of_users_mounts_do_not_control_the_terminal() {
         let line = MountLine {
+            device: esker_node::mounts::Device { major: 0, minor: 1 },
             mountpoint: "/m\u{1b}[2J\n".into(),
             kind: "fuse.esker".to_owned(),
             source: "http://x\r\u{7}".into(),

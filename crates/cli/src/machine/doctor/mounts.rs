@@ -1,6 +1,7 @@
 //! Checks every mount of ours on this node: whether it answers, whether its daemon does, and its status.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use esker_node::control::{self, Request, Response};
@@ -12,6 +13,7 @@ use esker_store::{Reach, RouteStatus};
 use super::probe::{NoAnswer, Touch, Touched, touch};
 use super::{Finding, Grade, Look, PATIENCE};
 use crate::error::chain;
+use crate::mounting::held::{self, HolderSearch};
 use crate::settings::Settings;
 
 /// Timeout for a daemon's status; the mount is touched at the same time.
@@ -41,10 +43,16 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
             Vec::new()
         }
     };
+    let departed = registry::departed(&settings.runtime).unwrap_or_default();
+    let holders = Arc::new(HolderSearch::new());
+    for one in departed {
+        let (place, holders) = (one.entry.mountpoint.display().to_string(), Arc::clone(&holders));
+        looks.push(Look::new("mount", place, move || of_holders(&one, &holders)));
+    }
     let strangers = registry::strangers(lines, &settings.runtime, &registered).unwrap_or_default();
     for one in registered {
-        let place = one.entry.mountpoint.display().to_string();
-        looks.push(Look::new("mount", place, move || own(&one)));
+        let (place, holders) = (one.entry.mountpoint.display().to_string(), Arc::clone(&holders));
+        looks.push(Look::new("mount", place, move || own(&one, &holders)));
     }
     for MountLine { mountpoint: place, .. } in strangers {
         looks.push(Look::new("mount", place.display().to_string(), move || vec![stranger(&place)]));
@@ -53,7 +61,7 @@ pub(super) fn looks(settings: &Settings) -> Vec<Look> {
 }
 
 /// Checks a mount of this user.
-fn own(one: &Registered) -> Vec<Finding> {
+fn own(one: &Registered, holders: &HolderSearch) -> Vec<Finding> {
     let entry = &one.entry;
     let place = entry.mountpoint.display().to_string();
     if !one.alive {
@@ -76,9 +84,28 @@ fn own(one: &Registered) -> Vec<Finding> {
     };
     let answer = touched.and_then(|thread| thread.join().ok());
     findings.extend(answer.and_then(|answer| of_touch(&place, entry.pid, answer)));
+    findings.extend(of_holders(one, holders));
     // The status of a working mount is no evidence for its server.
     if findings.iter().all(|finding| finding.grade == Grade::Good) {
         findings.push(Finding::good("mount", place, format!("{} answers", entry.repository)));
+    }
+    findings
+}
+
+/// Reports the namespaces that hold a mount whose place is gone here.
+fn of_holders(one: &Registered, holders: &HolderSearch) -> Vec<Finding> {
+    let place = one.entry.mountpoint.display().to_string();
+    let Some(holders) = holders.of(&one.entry) else { return Vec::new() };
+    let finding = |found: &str, mend: String| {
+        let found =
+            format!("it is unmounted here, but its daemon (process {}) goes on: {found}", one.entry.pid);
+        Finding::warning("mount", place.clone(), found, mend)
+    };
+    let [unseen, mend] = held::UNSEEN;
+    let mut findings: Vec<Finding> =
+        holders.iter().map(|holder| finding(&held::text(holder), held::advice(holder))).collect();
+    if findings.is_empty() && !one.wait_until_gone(Duration::ZERO) {
+        findings.push(finding(unseen, mend.to_owned()));
     }
     findings
 }

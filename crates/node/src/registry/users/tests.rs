@@ -51,6 +51,8 @@ impl Machine {
     fn write(&self, place: &str, mountpoint: &str) -> PathBuf {
         let entry = Entry {
             supervisor: None,
+            device: None,
+            departed: false,
             mountpoint: mountpoint.into(),
             command: None,
             repository: "a.test".into(),
