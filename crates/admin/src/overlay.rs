@@ -185,14 +185,8 @@ impl Upper {
             access: &access,
             stop,
         };
-        let Walked { mut plan, mut directories, xattrs_left_out, special_left_out, capabilities_left_out } =
-            walk.run()?;
-        plan.differences = Differences {
-            xattrs_left_out,
-            special_left_out,
-            capabilities_left_out,
-            ..Differences::default()
-        };
+        let Walked { mut plan, mut directories, left_out } = walk.run()?;
+        plan.differences = left_out;
         let before = Dirtab::of_published(&**sink, published)?;
         let is_changed = Rules::change_in(&plan.changes);
         let now = if is_changed { Dirtab::of_folder(&self.folder)? } else { before.clone() };

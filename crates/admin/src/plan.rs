@@ -83,6 +83,8 @@ pub struct Differences {
     pub special_left_out: u64,
     /// Number of files that lost their capabilities, since a transaction changed their content.
     pub capabilities_left_out: u64,
+    /// Number of new entries without the default access control list of their directory, which a user's overlay lacks.
+    pub default_acls_left_out: u64,
 }
 
 impl Differences {
@@ -94,6 +96,7 @@ impl Differences {
         self.xattrs_left_out += other.xattrs_left_out;
         self.special_left_out += other.special_left_out;
         self.capabilities_left_out += other.capabilities_left_out;
+        self.default_acls_left_out += other.default_acls_left_out;
     }
 }
 

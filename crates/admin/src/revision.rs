@@ -134,6 +134,16 @@ fn capabilities_warning(differences: &Differences) -> Option<String> {
         .then(|| format!("{count} files with new content lost their capabilities, as at any write to them"))
 }
 
+fn default_acls_warning(differences: &Differences) -> Option<String> {
+    let count = differences.default_acls_left_out;
+    (count > 0).then(|| {
+        format!(
+            "{count} new entries don't have the default access control list of their directory, which only a \
+             transaction of root gives them; set their lists, or change them as root"
+        )
+    })
+}
+
 impl<'r> Context<'r> {
     /// Creates the inputs of a change of a given revision.
     pub(crate) fn on(
@@ -269,6 +279,7 @@ impl<'r> Context<'r> {
                 .into_iter()
                 .chain(special_warning(&differences))
                 .chain(capabilities_warning(&differences))
+                .chain(default_acls_warning(&differences))
                 .collect(),
             ..Report::default()
         }

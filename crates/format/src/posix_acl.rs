@@ -9,6 +9,9 @@
 /// Attribute with the list of an entry.
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
 
+/// Attribute of a directory with the list that new entries get.
+pub const DEFAULT: &[u8] = b"system.posix_acl_default";
+
 const HEADER: [u8; 4] = 2_u32.to_le_bytes();
 const ENTRY_LEN: usize = 8;
 const OWNER: u16 = 0x01;

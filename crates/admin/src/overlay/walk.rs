@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_format::bundle;
-use esker_format::catalog::Flags;
+use esker_format::catalog::{Flags, XattrList};
 use esker_format::copied_xattr::OverlayOwner;
+use esker_format::posix_acl;
 use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 
@@ -15,7 +16,7 @@ use crate::error::AdminError;
 use crate::filter::Filter;
 use crate::graft::Grafts;
 use crate::path;
-use crate::plan::{Plan, ReadDirectory, ReadFile, Waiting};
+use crate::plan::{Differences, Plan, ReadDirectory, ReadFile, Waiting};
 use crate::published::Published;
 use crate::settings::Settings;
 use crate::source::{Facts, Source, SourceEntry, pack_xattrs, read_xattr_pairs};
@@ -47,9 +48,8 @@ pub(super) struct Walked {
     pub(super) plan: Plan,
     /// The directories that the upper folder has.
     pub(super) directories: Vec<Vec<u8>>,
-    pub(super) xattrs_left_out: u64,
-    pub(super) special_left_out: u64,
-    pub(super) capabilities_left_out: u64,
+    /// Counts of what is left out, and of nothing else.
+    pub(super) left_out: Differences,
 }
 
 /// A directory of the upper folder.
@@ -98,7 +98,8 @@ impl Walk<'_> {
 
     fn root(&self, walked: &mut Walked) -> Result<(), AdminError> {
         let folder = self.source.open_directory(b"")?;
-        let MarkedEntry { xattrs, .. } = self.marks(&folder, b"", b".", &mut walked.xattrs_left_out)?;
+        let MarkedEntry { xattrs, .. } =
+            self.marks(&folder, b"", b".", &mut walked.left_out.xattrs_left_out)?;
         let facts = self.source.root_facts()?;
         let root = SourceEntry { name: Vec::new(), facts, target: Vec::new(), dated: false };
         let before = self.published.entry(b"")?;
@@ -135,10 +136,10 @@ impl Walk<'_> {
                 continue;
             }
             let MarkedEntry { marks, xattrs, published } =
-                self.marks(&folder, &at, &entry.name, &mut walked.xattrs_left_out)?;
+                self.marks(&folder, &at, &entry.name, &mut walked.left_out.xattrs_left_out)?;
             let is_whiteout = is_whiteout(&entry, marks);
             let is_left_out = !is_whiteout && entry::is_left_out(entry.facts.mode, self.settings);
-            walked.special_left_out += u64::from(is_left_out);
+            walked.left_out.special_left_out += u64::from(is_left_out);
             if is_whiteout || is_left_out {
                 if old.get(&entry.name).is_some_and(|before| !self.is_left_to_balance(before)) {
                     walked.plan.changes.remove(directory, &entry.name);
@@ -199,6 +200,7 @@ impl Walk<'_> {
         walked: &mut Walked,
     ) -> Result<(), AdminError> {
         let directory = &step.path;
+        let has_default_acl = self.has_hidden_default_acl(step)?;
         let groups = groups(found, old);
         let mut contents: HashMap<(u64, u64), Content> = HashMap::new();
         let mut reads: Vec<ReadFile> = Vec::new();
@@ -250,10 +252,13 @@ impl Walk<'_> {
                     }),
                 }
             }
+            if has_default_acl && named.is_none() && origin.is_none() && !source.facts.is_symlink() {
+                walked.left_out.default_acls_left_out += u64::from(!has_xattr(&new, posix_acl::ACCESS));
+            }
             if let Some(origin) = &origin {
                 let is_same_content = entry::is_same_content(origin, &new);
                 let lost = carried::add(&mut new, origin, self.overlay(), is_same_content);
-                walked.capabilities_left_out += u64::from(lost);
+                walked.left_out.capabilities_left_out += u64::from(lost);
                 entry::carry_unknown(origin, &mut new);
             }
             // A copy of one name of a group is a file of its own in the upper folder. As long as it shows the same, it
@@ -298,6 +303,14 @@ impl Walk<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns true if a directory has a default access control list that the overlay can't have given to new entries.
+    fn has_hidden_default_acl(&self, step: &Step) -> Result<bool, AdminError> {
+        if self.overlay().copies(posix_acl::DEFAULT) || !step.existed || step.hides {
+            return Ok(false);
+        }
+        Ok(self.published.entry(&step.path)?.is_some_and(|entry| has_xattr(&entry, posix_acl::DEFAULT)))
     }
 
     fn overlay(&self) -> OverlayOwner {
@@ -373,6 +386,11 @@ impl Walk<'_> {
         entry::carry_unknown(before, &mut new);
         new
     }
+}
+
+fn has_xattr(entry: &Entry, name: &[u8]) -> bool {
+    let list = entry.xattrs.as_deref().map(XattrList::parse);
+    list.is_some_and(|list| list.is_ok_and(|list| list.get(name).is_some()))
 }
 
 /// Returns the published entry that a file with several names comes from: one with its time and size before others.

@@ -16,6 +16,11 @@ use crate::workshop::{now, options};
 const LIST: &[u8] = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\x67\x12\0\0\x04\0\x04\0\xff\xff\xff\xff\x10\0\x06\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
 
 fn world() -> World {
+    world_with("'file', 'new', 'link'", &[])
+}
+
+/// Makes a repository whose entries of these names in the root have attributes, and some more.
+fn world_with(names: &str, more: &[(&[u8], &[u8])]) -> World {
     let world = World::new("attributes of a user's transaction");
     let pairs: [(&[u8], &[u8]); 5] = [
         (b"security.capability", b"caps"),
@@ -24,13 +29,13 @@ fn world() -> World {
         (b"user.removed", b"r"),
         (b"user.stays", b"s"),
     ];
-    let list: XattrList = pairs.into_iter().collect();
+    let list: XattrList = pairs.into_iter().chain(more.iter().copied()).collect();
     let hex: String = list.to_blob().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
     world.change_catalog(
         "",
         &format!(
-            "UPDATE catalog SET uid = 5, gid = 6; UPDATE catalog SET xattr = x'{hex}' WHERE name IN ('file', 'new', 'link');
-             UPDATE statistics SET value = 4 WHERE counter = 'self_xattr'"
+            "UPDATE catalog SET uid = 5, gid = 6; UPDATE catalog SET xattr = x'{hex}' WHERE name IN ({names});
+             UPDATE statistics SET value = (SELECT count(*) FROM catalog WHERE xattr IS NOT NULL) WHERE counter = 'self_xattr'"
         ),
     );
     world
@@ -125,6 +130,25 @@ fn attributes_that_a_user_cannot_copy_stay_with_what_is_touched_and_renamed() {
     .unwrap();
     assert_eq!(names(&row(&world, "/copy").list), [""; 0]);
     assert_eq!(names(&row(&world, "/link").list), ALL[..3]);
+}
+
+#[test]
+fn new_entries_without_the_default_list_of_their_directory_are_counted() {
+    let world = world_with("'dir'", &[(b"system.posix_acl_default", LIST)]);
+    let report = transaction(&world, |upper| {
+        let dir = upper.join("dir");
+        fs::create_dir_all(dir.join("folder")).unwrap();
+        setxattr(&dir, PUBLISHED_PATH, b"/dir", XattrFlags::empty()).unwrap();
+        fs::write(dir.join("added"), "new").unwrap();
+        fs::write(dir.join("folder/below"), "new").unwrap();
+        std::os::unix::fs::symlink("added", dir.join("a symlink")).unwrap();
+        fs::write(upper.join("elsewhere"), "new").unwrap();
+    })
+    .unwrap();
+    assert_eq!(report.differences.default_acls_left_out, 2);
+    assert!(report.warnings.iter().any(|warning| warning.contains("access control list")), "{report:?}");
+    assert_eq!(names(&row(&world, "/dir/added").list), [""; 0]);
+    assert!(names(&row(&world, "/dir").list).contains(&"system.posix_acl_default".to_owned()));
 }
 
 /// > K6: All names of a file that a transaction linked have the same owner, mode, time and attributes.
