@@ -86,7 +86,7 @@ pub(crate) static OPEN_FILES: Group = Group {
     name: "open files",
     purpose: "reading and writing open descriptors",
     calls: calls!(SYS_close SYS_close_range SYS_copy_file_range SYS_dup SYS_dup3 SYS_fadvise64 SYS_fallocate
-        SYS_fcntl SYS_fdatasync SYS_flock SYS_fsync SYS_ftruncate SYS_lseek SYS_pipe2 SYS_pread64 SYS_preadv
+        SYS_fdatasync SYS_flock SYS_fsync SYS_ftruncate SYS_lseek SYS_pipe2 SYS_pread64 SYS_preadv
         SYS_preadv2 SYS_pwrite64 SYS_pwritev SYS_pwritev2 SYS_read SYS_readahead SYS_readv SYS_sendfile SYS_splice
         SYS_sync_file_range SYS_syncfs SYS_write SYS_writev),
     old: old!(SYS_dup2 SYS_pipe),
@@ -96,17 +96,23 @@ pub(crate) static READ_PATHS: Group = Group {
     name: "paths",
     purpose: "opening files and folders and reading their attributes",
     calls: calls!(SYS_faccessat SYS_faccessat2 SYS_fgetxattr SYS_flistxattr SYS_fstat SYS_fstatfs SYS_getcwd
-        SYS_getdents64 SYS_getxattr SYS_lgetxattr SYS_listxattr SYS_llistxattr SYS_newfstatat SYS_openat SYS_openat2
-        SYS_readlinkat SYS_statfs SYS_statx SYS_umask),
-    old: old!(SYS_access SYS_getdents SYS_lstat SYS_open SYS_readlink SYS_stat),
+        SYS_getdents64 SYS_getxattr SYS_lgetxattr SYS_listxattr SYS_llistxattr SYS_newfstatat SYS_openat2 SYS_readlinkat
+        SYS_statfs SYS_statx SYS_umask),
+    old: old!(SYS_access SYS_getdents SYS_lstat SYS_readlink SYS_stat),
 };
 
 pub(crate) static CHANGE_PATHS: Group = Group {
     name: "changes",
     purpose: "making, renaming and removing files and folders",
-    calls: calls!(SYS_fchmod SYS_fchmodat SYS_linkat SYS_mkdirat SYS_renameat2 SYS_symlinkat SYS_truncate
-        SYS_unlinkat SYS_utimensat),
-    old: old!(SYS_chmod SYS_creat SYS_link SYS_mkdir SYS_rename SYS_renameat SYS_rmdir SYS_symlink SYS_unlink),
+    calls: calls!(SYS_linkat SYS_mkdirat SYS_renameat2 SYS_symlinkat SYS_truncate SYS_unlinkat),
+    old: old!(SYS_link SYS_mkdir SYS_rename SYS_renameat SYS_rmdir SYS_symlink SYS_unlink),
+};
+
+pub(crate) static ATTRIBUTES: Group = Group {
+    name: "attributes",
+    purpose: "modes and times of files; Landlock knows neither, so they aren't limited to some paths",
+    calls: calls!(SYS_fchmod SYS_fchmodat SYS_utimensat),
+    old: old!(SYS_chmod),
 };
 
 pub(crate) static SOCKETS: Group = Group {
@@ -132,16 +138,22 @@ pub(crate) static CHILDREN: Group = Group {
     old: &[],
 };
 
-/// Changes of paths that not every C library names: fchmodat2 has this number on all architectures.
+/// A call that not every C library names, with its number on all architectures.
+static LATER_ATTRIBUTES: &[Call] = &[("SYS_fchmodat2", 452)];
+/// A call of x86-64 and of AArch64, but not of RISC-V.
 #[cfg(not(target_arch = "aarch64"))]
-static LATER_CHANGES: &[Call] = &[("SYS_fchmodat2", 452)];
+static LATER_CHANGES: &[Call] = &[];
 #[cfg(target_arch = "aarch64")]
-static LATER_CHANGES: &[Call] = &[("SYS_fchmodat2", 452), ("SYS_renameat", libc::SYS_renameat)];
+static LATER_CHANGES: &[Call] = &[("SYS_renameat", libc::SYS_renameat)];
 
 impl Group {
     /// Returns all calls of this architecture.
     pub(crate) fn all(&self) -> impl Iterator<Item = &'static Call> {
-        let later = if self.name == CHANGE_PATHS.name { LATER_CHANGES } else { &[] };
+        let later = match self.name {
+            name if name == CHANGE_PATHS.name => LATER_CHANGES,
+            name if name == ATTRIBUTES.name => LATER_ATTRIBUTES,
+            _ => &[],
+        };
         self.calls.iter().chain(self.old).chain(later)
     }
 }

@@ -8,6 +8,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter,
 };
 
+use crate::calls::ATTRIBUTES;
 use crate::role::{Network, Role};
 
 /// Namespaces that no daemon makes.
@@ -46,6 +47,30 @@ const PRCTL: [i32; 8] = [
     0x5356_4d41,
 ];
 
+/// Commands of fcntl: copies, flags and locks of a descriptor, sizes of pipes and seals of memory. Those that have signals sent,
+/// to any process, are none of them.
+const FCNTL: [i32; 16] = [
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+    libc::F_GETPIPE_SZ,
+    libc::F_SETPIPE_SZ,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+];
+
+/// Bits of a mode with which a new file would run as its owner or group.
+const SET_ID: u64 = 0o6000;
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// The filters of a role: all of them apply, and the strictest answer counts.
@@ -58,7 +83,11 @@ pub(crate) fn programs(role: Role) -> Result<[BpfProgram; 2], BackendError> {
         arch,
     )?;
     // A filter can't read the flags of clone3, which are in memory. Callers fall back to clone.
-    let absent: Rules = [(libc::SYS_clone3, Vec::new())].into();
+    let mut absent: Rules = [(libc::SYS_clone3, Vec::new())].into();
+    // Nor can it read the mode of a new file there, which opens by `openat` show.
+    if role.is_server() && rustix::process::geteuid().is_root() {
+        absent.insert(libc::SYS_openat2, Vec::new());
+    }
     let absent =
         SeccompFilter::new(absent, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32), arch)?;
     // Installed first: the second one refuses to install further ones.
@@ -83,6 +112,17 @@ fn rules(role: Role) -> Result<Rules, BackendError> {
     rules.insert(libc::SYS_mmap, vec![not_executable()?]);
     rules.insert(libc::SYS_mprotect, vec![not_executable()?]);
     rules.insert(libc::SYS_clone, vec![only(0, SeccompCmpOp::MaskedEq(NAMESPACES as u64), 0)?]);
+    rules.insert(libc::SYS_openat, vec![only(3, SeccompCmpOp::MaskedEq(SET_ID), 0)?]);
+    #[cfg(target_arch = "x86_64")]
+    rules.insert(libc::SYS_open, vec![only(2, SeccompCmpOp::MaskedEq(SET_ID), 0)?]);
+    for (_, number) in
+        role.groups().iter().filter(|group| group.name == ATTRIBUTES.name).flat_map(|group| group.all())
+    {
+        if let Some(mode) = mode_argument(*number) {
+            rules.insert(*number, vec![only(mode, SeccompCmpOp::MaskedEq(SET_ID), 0)?]);
+        }
+    }
+    rules.insert(libc::SYS_fcntl, each(1, FCNTL.map(|command| command as u64))?);
     // Signals to this process alone.
     let own = u64::from(std::process::id());
     for call in [libc::SYS_kill, libc::SYS_tgkill] {
@@ -102,6 +142,18 @@ fn rules(role: Role) -> Result<Rules, BackendError> {
         rules.insert(libc::SYS_socket, each(0, families)?);
     }
     Ok(rules)
+}
+
+/// Returns the position of the mode among the arguments of a call that sets modes.
+fn mode_argument(number: c_long) -> Option<u8> {
+    match number {
+        libc::SYS_utimensat => None,
+        libc::SYS_fchmod => Some(1),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_chmod => Some(1),
+        // fchmodat and fchmodat2.
+        _ => Some(2),
+    }
 }
 
 /// Returns a rule for the lower half of one argument.

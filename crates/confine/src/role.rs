@@ -1,8 +1,8 @@
 //! Roles of daemons, and what each may do.
 
 use crate::calls::{
-    CHANGE_PATHS, CHILDREN, EVENTS, FACTS, Group, MEMORY, OPEN_FILES, READ_PATHS, SESSION, SIGNALS, SOCKETS,
-    THREADS, TIME,
+    ATTRIBUTES, CHANGE_PATHS, CHILDREN, EVENTS, FACTS, Group, MEMORY, OPEN_FILES, READ_PATHS, SESSION,
+    SIGNALS, SOCKETS, THREADS, TIME,
 };
 
 /// What a process is for, which decides what it may do.
@@ -48,6 +48,7 @@ pub(crate) static ALL_GROUPS: &[&Group] = &[
     &OPEN_FILES,
     &READ_PATHS,
     &CHANGE_PATHS,
+    &ATTRIBUTES,
     &SOCKETS,
     &SESSION,
     &CHILDREN,
@@ -78,6 +79,11 @@ impl Role {
             Role::Replayer => REPLAYER,
             Role::Serve | Role::Proxy | Role::Broker => SERVER,
         }
+    }
+
+    /// Returns true for a process that answers other machines or users.
+    pub(crate) fn is_server(self) -> bool {
+        matches!(self, Role::Serve | Role::Proxy | Role::Broker)
     }
 
     pub(crate) fn network(self) -> Network {

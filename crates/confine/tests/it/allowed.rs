@@ -29,7 +29,7 @@ fn child_that_works() {
     writer.write_all(b"x").unwrap();
     reader.read_exact(&mut [0]).unwrap();
     if role != Role::Replayer {
-        works_with_files(&folder.join("write"));
+        works_with_files(role, &folder.join("write"));
         works_with_sockets(&listener, &folder.join("write"));
         assert!(!fs::read_to_string("/proc/self/status").unwrap().is_empty());
         assert!(!fs::read_to_string("/etc/passwd").unwrap().is_empty());
@@ -38,15 +38,18 @@ fn child_that_works() {
     println!("worked");
 }
 
-fn works_with_files(folder: &std::path::Path) {
+fn works_with_files(role: Role, folder: &std::path::Path) {
     let (sub, file) = (folder.join("sub"), folder.join("sub/file"));
     fs::create_dir(&sub).unwrap();
     fs::write(&file, "new").unwrap();
     File::open(&file).unwrap().sync_all().unwrap();
     fs::rename(&file, folder.join("renamed")).unwrap();
     fs::hard_link(folder.join("renamed"), &file).unwrap();
-    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    fs::set_permissions(&file, private).unwrap();
+    if role == Role::Mount {
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        fs::set_permissions(&file, private).unwrap();
+        File::open(&file).unwrap().set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    }
     File::options().write(true).open(&file).unwrap().set_len(1).unwrap();
     assert_eq!(
         rustix::fs::flock(File::open(&file).unwrap(), rustix::fs::FlockOperation::LockExclusive),

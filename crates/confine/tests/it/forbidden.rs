@@ -3,6 +3,9 @@
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::process::Command;
 
 use esker_confine::Role;
@@ -80,6 +83,11 @@ fn child_that_tries_calls() {
     // TIOCSTI types into a terminal; the group of a packet socket sees all packets.
     is_refused("TIOCSTI", call(libc::SYS_ioctl, [0, 0x5412, 0, 0, 0, 0]));
     let family = |family: i32| [libc::c_long::from(family), libc::c_long::from(libc::SOCK_DGRAM), 0, 0, 0, 0];
+    // The first is F_SETSIG, the third F_SETOWN_EX: with an owner, events of a descriptor are signals to any process of the user.
+    for command in [10, libc::F_SETOWN, 15, libc::F_SETLEASE, libc::F_NOTIFY] {
+        let own = libc::c_long::from(rustix::process::getpid().as_raw_nonzero().get());
+        is_refused("signals about a descriptor", call(libc::SYS_fcntl, [0, command.into(), own, 0, 0, 0]));
+    }
     is_refused("packet sockets", call(libc::SYS_socket, family(libc::AF_PACKET)));
     is_refused("netlink sockets", call(libc::SYS_socket, family(libc::AF_NETLINK)));
     if role == Role::Replayer {
@@ -100,6 +108,49 @@ fn forbidden_calls_fail_in_every_role() {
     for role in Role::ALL {
         let text = Scene::new().confined(role, "forbidden::child_that_tries_calls");
         assert!(text.contains("tried calls"), "{text}");
+    }
+}
+
+#[test]
+fn child_that_tries_modes() {
+    let Some((role, folder)) = enter() else { return };
+    let (file, new) = (folder.join("write/file"), folder.join("write/new"));
+    let open = || File::open(folder.join("read/file")).unwrap();
+    let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+    let create = |mode| fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&new);
+    for bits in [0o4755, 0o2755, 0o6755] {
+        is_refused("a new file of set id", create(bits));
+        is_refused("a set id", fs::set_permissions(&file, mode(bits)));
+        is_refused("a set id of a descriptor", open().set_permissions(mode(bits)));
+        let names = Path::new("/proc/self/fd").join(open().as_raw_fd().to_string());
+        assert!(fs::set_permissions(names, mode(bits)).is_err(), "a set id by the name of a descriptor");
+    }
+    if [Role::Serve, Role::Proxy, Role::Broker].contains(&role) {
+        is_refused("a mode", fs::set_permissions(&file, mode(0o600)));
+        is_refused("a mode of a descriptor", open().set_permissions(mode(0o600)));
+        is_refused("times of a descriptor", open().set_modified(std::time::SystemTime::UNIX_EPOCH));
+        if rustix::process::geteuid().is_root() {
+            let how = [libc::c_long::from(libc::AT_FDCWD), 0, 0, 0, 0, 0];
+            let error = call(437, how).expect_err("openat2, whose mode no filter can read");
+            assert_eq!(error.raw_os_error(), Some(libc::ENOSYS));
+        }
+    }
+    if role != Role::Replayer {
+        create(0o1777).unwrap();
+    }
+    println!("tried modes");
+}
+
+#[test]
+fn no_role_makes_files_that_run_as_their_owner_and_servers_change_no_attributes() {
+    for role in Role::ALL {
+        let scene = Scene::new();
+        let text = scene.confined(role, "forbidden::child_that_tries_modes");
+        assert!(text.contains("tried modes"), "{text}");
+        for place in ["read/file", "write/file"] {
+            let facts = fs::metadata(scene.folder.path().join(place)).unwrap();
+            assert!(facts.mode() & 0o6000 == 0 && facts.mtime() > 0, "{role:?} {place}");
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use esker_format::hash::Hasher;
 use esker_format::object::ObjectName;
 use esker_store::{CacheKind, FileLock, Locking, RealDisk, is_full, make_dirs, persist};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use rustix::fs::{FallocateFlags, Timespec, Timestamps, fallocate};
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
 use super::evict;
@@ -239,7 +239,7 @@ impl DiskCache {
         if is_trusted {
             let used = time(facts.mtime(), facts.mtime_nsec());
             if SystemTime::now().duration_since(used).unwrap_or(Duration::MAX) >= self.record_after {
-                record_use(&file)?;
+                record_use(&self.path(name))?;
             }
         }
         Ok(Some(Found { file, len: facts.len(), is_trusted }))
@@ -259,7 +259,7 @@ impl DiskCache {
             at += read as u64;
         }
         if hasher.finish() == name.hash {
-            record_use(&found.file)?;
+            record_use(&self.path(name))?;
             return Ok(Some(Found { is_trusted: true, len: at, ..found }));
         }
         tracing::warn!("the cached object {name} was damaged and is removed");
@@ -469,10 +469,15 @@ fn now_at(folder: &Path) -> io::Result<SystemTime> {
     Ok(time(facts.ctime(), facts.ctime_nsec()))
 }
 
-/// Sets the time of the last use to now, which changes the inode, too.
-fn record_use(file: &File) -> io::Result<()> {
-    let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-    Ok(rustix::fs::futimens(file, &Timestamps { last_access: now, last_modification: now })?)
+/// Sets the time of the last use to now, which changes the inode, too; returns false if there is no such file. Setting the same
+/// length does that, and needs a file that this process may write to. Servers may not set times, which Landlock doesn't
+/// limit to a cache.
+pub(super) fn record_use(path: &Path) -> io::Result<bool> {
+    match File::options().write(true).open(path) {
+        Ok(file) => file.set_len(file.metadata()?.len()).map(|()| true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Reads the bytes of each folder; `None` after an unclean stop.

@@ -1,7 +1,7 @@
 //! Keeps the files of a repository that change, in memory, and its signed ones on disk, too.
 
 use std::collections::HashMap;
-use std::fs::{self, File, FileTimes};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use esker_format::whitelist;
 use parking_lot::Mutex;
 
 use super::destinations::Group;
-use super::disk::DiskCache;
+use super::disk::{DiskCache, record_use};
 use super::flights::Flights;
 use super::objects::is_due;
 use super::place::Revision;
@@ -173,9 +173,7 @@ impl Files {
             return Ok(recorded);
         }
         let file = self.saved.join(path);
-        let now = FileTimes::new().set_modified(SystemTime::now());
-        let is_recorded =
-            is_same && File::options().write(true).open(&file).and_then(|file| file.set_times(now)).is_ok();
+        let is_recorded = is_same && record_use(&file).unwrap_or(false);
         if !is_recorded {
             self.cache.save(&file, bytes)?;
         }
