@@ -1,13 +1,14 @@
 //! Failures of commands: kinds, exit codes, and messages on stderr.
 
 use std::fmt::Display;
-use std::io::Write;
 use std::process::ExitCode;
 
 use esker_format::trust::TrustError;
 use esker_node::repository::NotAsked;
 use esker_store::{Blame, Cause, StoreError, names};
 use esker_vfs::{ErrorKind, TreeError};
+
+use crate::output::tell;
 
 /// Kind of a failure, which is its exit code for scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +97,7 @@ impl Failure {
                     text.push('\n');
                 }
             }
-            // If stderr is gone, the error can't be reported.
-            let _ = std::io::stderr().write_all(text.as_bytes());
+            tell(&text);
         }
         ExitCode::from(self.code())
     }
@@ -106,8 +106,7 @@ impl Failure {
 /// Prints a warning.
 pub(crate) fn warn(warning: Option<&str>) {
     if let Some(warning) = warning {
-        // If stderr is gone, the error can't be reported.
-        let _ = std::io::stderr().write_all(format!("esker: warning: {warning}\n").as_bytes());
+        tell(&format!("esker: warning: {warning}\n"));
     }
 }
 

@@ -23,8 +23,9 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use esker_node::terminal::shown;
 
-use crate::error::Failure;
+use crate::error::{Failure, Kind};
 use crate::logging::LogArgs;
 use crate::mounting::mount_helper::Helper;
 use crate::process::again::{SUPERVISE, supervise};
@@ -224,10 +225,23 @@ fn main() -> ExitCode {
     if cvmfs_help::requested(arguments) {
         return cvmfs_help::print().map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS);
     }
-    let parsed = Esker::try_parse_from(&line);
-    match run(parsed.unwrap_or_else(|error| suggest::without_hidden(error, &line).exit()).command, arguments)
-    {
+    let esker = match Esker::try_parse_from(&line) {
+        Ok(esker) => esker,
+        Err(error) => return refuse(&suggest::without_hidden(error, &line)),
+    };
+    match run(esker.command, arguments) {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
+}
+
+/// Prints an error of the command line, or the help that was asked for, and returns the exit code.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    // The parser shows an argument as it is, but for escape sequences of seven bits.
+    if shown(&text) == text {
+        error.exit();
+    }
+    output::tell(&text);
+    ExitCode::from(Kind::Usage as u8)
 }

@@ -1,9 +1,11 @@
-//! Output to stdout: text for users, JSON for programs.
+//! Output to stdout and stderr: text for users, JSON for programs. No other module writes there, so that no text of others acts on
+//! a terminal.
 
 use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, StdoutLock, Write};
 use std::time::Duration;
 
+use esker_node::terminal::{acts, shown, shown_in_line};
 use serde::Serialize;
 
 use crate::error::Failure;
@@ -23,12 +25,22 @@ impl Output {
         Self { out: BufWriter::with_capacity(64 * 1024, stdout.lock()), terminal, color }
     }
 
+    /// Writes a line. Programs get all bytes; a terminal gets text that it doesn't act on.
     pub(crate) fn line(&mut self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
-        self.out.write_all(text.as_ref())?;
-        self.out.write_all(b"\n")?;
-        Ok(())
+        self.text(text)?;
+        Ok(self.out.write_all(b"\n")?)
     }
 
+    /// Writes text of several lines as [`Self::line`] writes one.
+    pub(crate) fn text(&mut self, text: impl AsRef<[u8]>) -> Result<(), Failure> {
+        let text = match self.terminal {
+            true => Cow::Owned(for_terminal(&String::from_utf8_lossy(text.as_ref())).into_bytes()),
+            false => Cow::Borrowed(text.as_ref()),
+        };
+        Ok(self.out.write_all(&text)?)
+    }
+
+    /// Writes bytes as they are, also to a terminal: the content of a file.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         Ok(self.out.write_all(bytes)?)
     }
@@ -45,9 +57,7 @@ impl Output {
 
     /// Prints one JSON value in a line.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
-        let text = serde_json::to_string(value)
-            .map_err(|error| Failure::failed(format!("can't write JSON: {error}")))?;
-        self.line(text)
+        self.line(json_text(value)?)
     }
 
     /// Prints a JSON array, one element in each line.
@@ -61,16 +71,16 @@ impl Output {
 
     /// Returns `text` in bold on a terminal.
     pub(crate) fn bold(&self, text: &str) -> String {
-        self.painted("1", text)
+        self.painted(BOLD, text)
     }
 
     /// Returns `text` as a warning on a terminal.
     pub(crate) fn warning(&self, text: &str) -> String {
-        self.painted("33", text)
+        self.painted(YELLOW, text)
     }
 
-    fn painted(&self, code: &str, text: &str) -> String {
-        if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    fn painted(&self, mark: char, text: &str) -> String {
+        if self.color { format!("{mark}{}{PLAIN}", shown(text)) } else { text.to_owned() }
     }
 
     pub(crate) fn finish(mut self) -> Result<(), Failure> {
@@ -85,19 +95,17 @@ pub(crate) struct JsonArray {
 
 impl JsonArray {
     pub(crate) fn begin(out: &mut Output) -> Result<Self, Failure> {
-        out.bytes(b"[")?;
+        out.text("[")?;
         Ok(Self { empty: true })
     }
 
     pub(crate) fn add(&mut self, out: &mut Output, value: &impl Serialize) -> Result<(), Failure> {
-        out.bytes(if std::mem::take(&mut self.empty) { b"\n" } else { b",\n" })?;
-        let text = serde_json::to_vec(value)
-            .map_err(|error| Failure::failed(format!("can't write JSON: {error}")))?;
-        out.bytes(&text)
+        out.text(if std::mem::take(&mut self.empty) { "\n" } else { ",\n" })?;
+        out.text(json_text(value)?)
     }
 
     pub(crate) fn end(self, out: &mut Output) -> Result<(), Failure> {
-        out.bytes(if self.empty { b"]\n" } else { b"\n]\n" })
+        out.text(if self.empty { "]\n" } else { "\n]\n" })
     }
 }
 
@@ -159,19 +167,61 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(bad)
 }
 
-/// Returns a name with a question mark in place of each control character, as ls(1) shows it.
+/// Returns a name for one line of a terminal.
 fn without_controls(name: &[u8]) -> Cow<'_, [u8]> {
-    let text = String::from_utf8_lossy(name);
-    if text.contains(char::is_control) {
-        Cow::Owned(text.replace(char::is_control, "?").into_bytes())
-    } else {
-        Cow::Borrowed(name)
+    match shown_in_line(&String::from_utf8_lossy(name)) {
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        Cow::Borrowed(_) => Cow::Borrowed(name),
     }
 }
 
-/// Returns a text without control characters, which another user or a repository may have written.
+/// Returns a text for one line without characters that act on a terminal, which another user or a repository may have written.
 pub(crate) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    shown_in_line(text).into_owned()
+}
+
+/// Marks of painted text, which [`for_terminal`] replaces: characters that no text of others keeps.
+const BOLD: char = '\u{fdd0}';
+const YELLOW: char = '\u{fdd1}';
+const PLAIN: char = '\u{fdd2}';
+
+/// Returns text with the sequences of its marks, and a question mark for each other character that acts on a terminal.
+fn for_terminal(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut is_painted = false;
+    for c in text.chars() {
+        match c {
+            BOLD => out.push_str("\x1b[1m"),
+            YELLOW => out.push_str("\x1b[33m"),
+            PLAIN => out.push_str("\x1b[0m"),
+            '\n' | '\t' => out.push(c),
+            c if acts(c) => out.push('?'),
+            c => out.push(c),
+        }
+        is_painted = (is_painted && c != PLAIN) || matches!(c, BOLD | YELLOW);
+    }
+    if is_painted {
+        out.push_str("\x1b[0m");
+    }
+    out
+}
+
+/// Returns JSON in which characters that act on a terminal are escaped, so that a log of it can be looked at.
+pub(crate) fn json_text(value: &impl Serialize) -> Result<String, Failure> {
+    let text = serde_json::to_string(value)
+        .map_err(|error| Failure::failed(format!("can't write JSON: {error}")))?;
+    if !text.contains(acts) {
+        return Ok(text);
+    }
+    // They only stand in strings, and none needs two units of UTF-16.
+    let escaped = |c: char| if acts(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    Ok(text.chars().map(escaped).collect())
+}
+
+/// Writes text for the user to stderr. A failure is ignored: if stderr is gone, nothing can be told.
+pub(crate) fn tell(text: &str) {
+    let mut stderr = std::io::stderr();
+    let _ = stderr.write_all(shown(text).as_bytes()).and_then(|()| stderr.flush());
 }
 
 /// Converts bytes that may not be UTF-8 (file names) to text for JSON and messages.
@@ -193,6 +243,22 @@ mod tests {
         for bad in ["", "s", "-1s", "1.5m", "10 x", "99999999999999999999", "9999999999999999d"] {
             assert_eq!(of(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_terminal_acts_on_nothing_but_own_marks() {
+        let painted = format!("{BOLD}{}{PLAIN} b\u{1b}[31m", shown("a\u{9b}1m\u{fdd1}"));
+        assert_eq!(for_terminal(&painted), "\u{1b}[1ma?1m?\u{1b}[0m b?[31m");
+        assert_eq!(for_terminal("x\r\u{202e}y\n\tz"), "x??y\n\tz");
+        assert_eq!(for_terminal(&format!("{YELLOW}open")), "\u{1b}[33mopen\u{1b}[0m");
+    }
+
+    #[test]
+    fn json_has_characters_that_act_as_escapes() {
+        let value = serde_json::json!({"na\u{9b}me": ["\u{7f}\u{1b}[0m", "ü\u{202e}"]});
+        let text = json_text(&value).expect("JSON");
+        assert_eq!(text, r#"{"na\u009bme":["\u007f\u001b[0m","ü\u202e"]}"#);
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).expect("JSON"), value);
     }
 
     #[test]

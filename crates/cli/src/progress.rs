@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use esker_admin::{Phase, Progress};
 
-use crate::output::size;
+use crate::output::{plain, size};
 
 /// Progress display, which is removed on drop.
 pub(crate) struct ProgressMeter {
@@ -36,7 +36,7 @@ impl ProgressMeter {
         }
         self.last = Instant::now();
         self.drawn = true;
-        let text = text();
+        let text = plain(&text());
         let line = match self.terminal {
             true => format!("{CLEAR}{}", cut(&text, columns())),
             false => format!("{text}\n"),

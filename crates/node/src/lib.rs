@@ -34,5 +34,6 @@ pub mod syslog;
 mod takeover;
 pub mod talk;
 pub mod telemetry;
+pub mod terminal;
 pub mod trace;
 mod usage;

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args, mut command: Command) -> Result<(), Failure> {
     command.build();
     let mut out = Output::new();
     match &args.folder {
-        None => out.bytes(reference(&command).as_bytes())?,
+        None => out.text(reference(&command))?,
         Some(folder) => write_pages(folder, &command, &mut out)?,
     }
     out.finish()

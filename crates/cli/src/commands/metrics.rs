@@ -129,7 +129,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     if listeners.is_empty() {
         if destinations.is_empty() {
             let mut out = Output::new();
-            out.bytes(reader.text()?.as_bytes())?;
+            out.text(reader.text()?)?;
             return out.finish();
         }
         let Some(every) = every else { return write_once(&reader, &destinations) };

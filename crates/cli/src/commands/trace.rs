@@ -28,7 +28,7 @@ use self::follow::Following;
 use self::program::Program;
 use self::report::Report;
 use crate::error::{Context, Failure, Kind, warn};
-use crate::output::parse_duration;
+use crate::output::{Output, parse_duration, tell};
 use crate::process::limits::OpenFiles;
 use crate::settings::Settings;
 
@@ -116,9 +116,12 @@ pub(crate) fn run(args: Args, settings: &Settings, files: OpenFiles) -> Result<E
     let text = text(&report, args.format)?;
     match output {
         Some(mut file) => file.write_all(&text).context(Kind::Failed, "can't write the report")?,
-        None if args.output.is_some() || args.pid.is_some() => std::io::stdout().write_all(&text)?,
-        // If stderr is gone, the report can't be shown.
-        None => _ = std::io::stderr().write_all(&text),
+        None if args.output.is_some() || args.pid.is_some() => {
+            let mut out = Output::new();
+            out.text(&text)?;
+            out.finish()?;
+        }
+        None => tell(&String::from_utf8_lossy(&text)),
     }
     if let Some(path) = &profile {
         profile::write(path, &report)?;

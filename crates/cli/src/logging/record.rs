@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata};
 
+use crate::output::{json_text, plain};
 use crate::trees::entry::time_text;
 
 /// An event with its message and its fields.
@@ -91,7 +92,7 @@ impl Record {
             Level::WARN => "warning: ",
             _ => "",
         };
-        format!("{} UTC {mark}{}\n", self.second(), self.text())
+        format!("{} UTC {mark}{}\n", self.second(), plain(&self.text().replace('\n', " ")))
     }
 
     /// Returns the JSON object with an end of line. Field names are an interface.
@@ -110,7 +111,8 @@ impl Record {
         if !self.fields.is_empty() {
             object["fields"] = Value::Object(self.fields.clone());
         }
-        format!("{object}\n")
+        // A value of JSON has a text.
+        format!("{}\n", json_text(&object).unwrap_or_default())
     }
 
     fn second(&self) -> String {

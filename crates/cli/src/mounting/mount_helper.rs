@@ -11,7 +11,6 @@
 mod options;
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -21,6 +20,7 @@ use esker_node::mounts;
 
 use crate::Esker;
 use crate::error::{Context, Failure, Kind, warn};
+use crate::output::Output;
 use crate::suggest;
 use options::Translated;
 
@@ -189,7 +189,9 @@ fn parse(line: &[OsString]) -> Result<Esker, Failure> {
 }
 
 fn say(text: &str) -> Result<(), Failure> {
-    Ok(writeln!(std::io::stdout(), "{text}")?)
+    let mut out = Output::new();
+    out.line(text)?;
+    out.finish()
 }
 
 /// Returns the equivalent arguments of `esker`. `mount` shows the source of fstab, so that mount(8) finds it there.

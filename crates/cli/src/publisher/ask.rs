@@ -1,22 +1,21 @@
 //! Questions on the terminal before a change that can't be undone.
 
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::os::fd::AsFd as _;
 
 use super::interrupt::{Interrupt, Woken};
+use crate::output::tell;
 
 /// Asks a question on the terminal; without a terminal the answer is no.
 pub(crate) fn confirm(question: &str, interrupt: &Interrupt) -> bool {
-    let (stdin, mut stderr) = (io::stdin(), io::stderr());
-    if !stdin.is_terminal() || !stderr.is_terminal() {
+    let stdin = io::stdin();
+    if !stdin.is_terminal() || !io::stderr().is_terminal() {
         return false;
     }
-    let question = format!("{question} [y/N] ");
-    let asked = stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush());
-    let woken = asked.and_then(|()| interrupt.wait(Some(stdin.as_fd()), None));
-    if !matches!(woken, Ok(Woken::Readable)) {
+    tell(&format!("{question} [y/N] "));
+    if !matches!(interrupt.wait(Some(stdin.as_fd()), None), Ok(Woken::Readable)) {
         // The line of the question is not the error's.
-        let _ = stderr.write_all(b"\n");
+        tell("\n");
         return false;
     }
     let mut answer = String::new();

@@ -1,12 +1,11 @@
 //! Waiting for the lock of another publisher.
 
-use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use esker_admin::AdminError;
 
 use super::interrupt::{Interrupt, Woken};
-use crate::output::parse_duration;
+use crate::output::{parse_duration, tell};
 use crate::progress::ProgressMeter;
 
 /// Interval of attempts to take the lock.
@@ -73,9 +72,7 @@ impl LockArgs {
 
 /// Prints which publisher the command waits for.
 pub(super) fn tell_of_wait(error: &AdminError) {
-    // Progress that can't be shown is no reason to stop.
-    let line = format!("esker: {error}; waiting until it is done (Ctrl-C to give up)\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    tell(&format!("esker: {error}; waiting until it is done (Ctrl-C to give up)\n"));
 }
 
 #[cfg(test)]

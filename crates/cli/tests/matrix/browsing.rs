@@ -236,7 +236,7 @@ fn names_do_not_control_a_terminal() {
         [&["ls", &url], &["ls", "-l", &url], &["find", &url], &["stat", &place], &["ls", &place]];
     for command in commands {
         let mut call = workshop.world.esker(&[command, &["--public-key", &key]].concat());
-        let shown = on_a_terminal(call.stderr(Stdio::inherit()));
+        let shown = on_a_terminal(&mut call);
         let text = String::from_utf8(shown).expect("text");
         assert!(text.contains("a?]0;title??31m?b"), "{command:?}: {text:?}");
         let controls = text.chars().filter(|c| c.is_control() && !matches!(c, '\r' | '\n')).count();
@@ -247,18 +247,72 @@ fn names_do_not_control_a_terminal() {
     }
 }
 
+/// Descriptions of tags, names in differences and errors, and the paths that users type come from others as well.
+#[test]
+fn texts_of_others_do_not_control_a_terminal() {
+    let bad = "a\u{1b}]0;title\u{7}\u{9b}31m";
+    let shown = "a?]0;title??31m";
+    let workshop = Workshop::with(TestUser::ordinary(), |top| {
+        fs::create_dir(top).expect("a folder");
+        fs::write(top.join("first"), "content").expect("a file");
+    });
+    workshop.create();
+    let tree = workshop.tree();
+    workshop.json(&["publish", NAME, &tree]);
+    workshop.world.person.does(|| {
+        fs::create_dir(format!("{tree}/{bad}")).expect("a folder");
+        fs::write(format!("{tree}/{bad}/file"), format!("{bad}\n")).expect("a file");
+    });
+    workshop.json(&["publish", NAME, &tree, "--tag", "v1", "--message", bad]);
+    let url = workshop.published();
+    let key = workshop.world.path("key.pub").display().to_string();
+    let (storage, keys) = (workshop.home("storage"), workshop.home("keys"));
+    let mut commands = vec![
+        vec!["tag", "list", &url, "--public-key", &key],
+        vec!["tag", "show", &url, "v1", "--public-key", &key],
+        vec!["log", &url, "--public-key", &key],
+        vec!["diff", &url, "--public-key", &key],
+        vec!["diff", &url, "--patch", "--public-key", &key],
+        vec!["find", &url, "-name", bad, "--public-key", &key],
+        vec!["revision", &url, "--public-key", &key],
+        vec!["rollback", NAME, bad],
+        vec!["check", bad],
+        vec!["mount", bad, bad],
+        vec!["image", "diff", bad, bad],
+        vec!["tag", "add", NAME, bad, "--storage", &storage, "--keys", &keys],
+    ];
+    let compared = [format!("{tree}/{bad}"), tree.clone()];
+    commands.push(vec!["compare", &compared[0], &compared[1]]);
+    let mut seen = 0;
+    for command in commands {
+        let mut call = workshop.world.esker(&command);
+        call.env("NO_COLOR", "1");
+        let text = String::from_utf8(on_a_terminal(&mut call)).expect("text");
+        let controls = text.chars().filter(|c| c.is_control() && !matches!(c, '\r' | '\n' | '\t')).count();
+        assert_eq!(controls, 0, "{command:?}: {text:?}");
+        seen += usize::from(text.contains(shown));
+    }
+    assert!(seen >= 9, "only {seen} commands showed the text");
+    let shown = workshop.world.esker(&["tag", "show", &url, "v1", "--public-key", &key, "--json"]).output();
+    let shown = shown.expect("running esker");
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(text.contains("\\u009b31m") && text.contains("\\u001b]"), "{}", words(&shown));
+}
+
 /// Returns the output of a command to a terminal.
 fn on_a_terminal(command: &mut Command) -> Vec<u8> {
     let (mut outside, inside) = crate::sys::terminal();
-    let mut child = command.stdout(inside).spawn().expect("running esker");
-    // Its end of the terminal is still open in the command.
-    command.stdout(Stdio::null());
+    let errors = inside.try_clone().expect("a descriptor");
+    let mut child = command.stdout(inside).stderr(errors).spawn().expect("running esker");
+    // Its ends of the terminal are still open in the command.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut shown = Vec::new();
     match outside.read_to_end(&mut shown) {
         // A terminal's error after its other end is closed.
         Err(error) if error.raw_os_error() == Some(libc::EIO) => {}
         read => drop(read.expect("reading from a terminal")),
     }
-    assert!(child.wait().expect("esker ends").success(), "{}", shown.escape_ascii());
+    let ended = child.wait().expect("esker ends").code();
+    assert!(matches!(ended, Some(0..=4)), "{ended:?}: {}", shown.escape_ascii());
     shown
 }

@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::messages::{self, Kind, Message};
 use super::upgrade::{self, Replacement, Upgrade, Wish};
 use crate::sys;
+use crate::terminal::shown;
 
 /// Name of the socket that `esker upgrade` talks to, among the kept descriptors.
 pub(crate) const UPGRADES: &str = "upgrades";
@@ -143,7 +144,7 @@ fn begin(report: RawFd, spec: RawFd, command: DaemonCommand) -> io::Result<ExitS
 /// Writes a line to the log of the mount.
 fn say(text: &str) {
     // The log may be on a full disk.
-    let _ = writeln!(io::stderr(), "esker supervisor: {text}");
+    let _ = writeln!(io::stderr(), "esker supervisor: {}", shown(text));
 }
 
 impl Supervisor {

@@ -20,7 +20,7 @@ pub(super) fn print(
 ) -> Result<Result<(), Failure>, AdminError> {
     let text = text_of(objects, diff)?;
     Ok(match text {
-        Some(text) => out.bytes(text.as_bytes()),
+        Some(text) => out.text(text),
         None => out.line(super::line(out, diff)),
     })
 }

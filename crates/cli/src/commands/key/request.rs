@@ -91,7 +91,7 @@ pub(super) fn request(args: &RequestArgs, settings: &Settings) -> Result<(), Fai
     let what = format!("there is no request for {}", place.name);
     let (request, told) = made.map_err(|error| of_admin(&what, &error))?;
     let mut out = Output::new();
-    out.bytes(request.to_text(&told).as_bytes())?;
+    out.text(request.to_text(&told))?;
     out.finish()
 }
 
@@ -109,7 +109,7 @@ pub(super) fn sign(args: &SignArgs, settings: &Settings) -> Result<(), Failure> 
     }
     let answer = request.sign(&keys, args.master_key.as_deref()).map_err(failed)?;
     let mut out = Output::new();
-    out.bytes(answer.to_text().as_bytes())?;
+    out.text(answer.to_text())?;
     out.finish()
 }
 
@@ -122,7 +122,7 @@ pub(super) fn apply(args: &ApplyArgs, settings: &Settings) -> Result<(), Failure
         .when_free(&interrupt, false, || answer.apply(&place.root, &place.name, &place.keys, now()))
         .map_err(failed)?;
     let mut out = Output::new();
-    out.bytes(describe(place.name.as_str(), answer.whitelist()).as_bytes())?;
+    out.text(describe(place.name.as_str(), answer.whitelist()))?;
     out.line("this whitelist is published")?;
     out.finish()
 }

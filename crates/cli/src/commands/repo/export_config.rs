@@ -65,7 +65,7 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         } else {
             for (name, text) in config.files() {
                 out.line(out.bold(&folder.join(name).display().to_string()))?;
-                out.bytes(text.as_bytes())?;
+                out.text(text)?;
             }
         }
         return out.finish();

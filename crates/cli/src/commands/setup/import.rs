@@ -1,13 +1,13 @@
 //! `esker setup --import`: shows the keys to be trusted, asks for consent, and writes the files.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::path::Path;
 use std::time::Duration;
 
 use crate::error::{Failure, warn};
 use crate::machine::import::{self, Import, Scope, Unit};
 use crate::machine::setup::{Machine, Plan};
-use crate::output::Output;
+use crate::output::{Output, tell};
 use crate::settings::Settings;
 
 /// The user's consent to keys.
@@ -129,9 +129,7 @@ fn agreed(units: &[Unit], consent: &Consent) -> Result<(), Failure> {
         )
         .hint(compare));
     }
-    let mut terminal = std::io::stderr();
-    write!(terminal, "Trust {} with all that these repositories run here? [y/N] ", count(found.len()))?;
-    terminal.flush()?;
+    tell(&format!("Trust {} with all that these repositories run here? [y/N] ", count(found.len())));
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {

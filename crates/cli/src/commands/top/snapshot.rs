@@ -7,6 +7,7 @@ use esker_node::trace::{Activity, TracedCall};
 use serde::Serialize;
 
 use super::known::{Key, Known};
+use crate::output::plain;
 
 /// Time for which a slow request is shown, in nanoseconds.
 const RECENT_NS: u64 = 10_000_000_000;
@@ -81,11 +82,6 @@ pub(super) struct SlowRow {
     pub(super) place: Option<String>,
     pub(super) command: String,
     pub(super) pid: u32,
-}
-
-/// Replaces control characters: other users and repositories must not control the terminal.
-fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn full(mountpoint: &str, path: &str) -> String {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::collected::Collected;
-use super::table::plain;
+use crate::output::plain;
 
 /// Microseconds by stack.
 pub(super) type Stacks = BTreeMap<Vec<String>, u64>;

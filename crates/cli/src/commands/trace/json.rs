@@ -7,6 +7,7 @@ use super::blocked::{Blocked, CAUSES};
 use super::collected::FileUse;
 use super::report::Report;
 use crate::error::Failure;
+use crate::output::json_text;
 
 #[derive(Serialize)]
 struct Trace<'r> {
@@ -80,10 +81,7 @@ pub(super) fn write(report: &Report) -> Result<Vec<u8>, Failure> {
             .collect(),
         notes: report.notes(),
     };
-    let mut text =
-        serde_json::to_vec(&trace).map_err(|error| Failure::failed(format!("can't write JSON: {error}")))?;
-    text.push(b'\n');
-    Ok(text)
+    Ok(format!("{}\n", json_text(&trace)?).into_bytes())
 }
 
 fn of_file(full: String, (mount, path): (usize, &str), file: &FileUse) -> Value {

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::flame::Stacks;
-use super::table::{plain, time};
+use super::table::time;
+use crate::output::plain;
 
 /// Width of the picture, and height of a frame, in pixels.
 const WIDTH: f64 = 1200.0;

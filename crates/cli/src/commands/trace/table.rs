@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::blocked::{Blocked, CAUSES};
 use super::collected::{FileUse, Found};
 use super::report::Report;
-use crate::output::size;
+use crate::output::{plain, size};
 
 /// Number of missing names in the table, unless all are shown.
 const MISSING: usize = 10;
@@ -192,11 +192,6 @@ pub(crate) fn time(time: Duration) -> String {
         _ if micros < 999_500.0 => format!("{:.0} ms", micros / 1e3),
         _ => format!("{:.2} s", micros / 1e6),
     }
-}
-
-/// Replaces control characters: a repository must not control the terminal.
-pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use esker_store::FileLock;
 
 use crate::error::{Failure, warn};
 use crate::mounting::run_mounted::{end_as, take_signals};
-use crate::output::Output;
+use crate::output::{Output, tell};
 use crate::process::limits::OpenFiles;
 use crate::publisher::{Hooked, HowArgs, Interrupt, Place, now, of_admin};
 use crate::settings::Settings;
@@ -296,8 +296,7 @@ impl Run<'_> {
 }
 
 fn warn_or_note(text: &str) {
-    // If stderr is gone, it can't be reported.
-    let _ = io::stderr().write_all(format!("esker: {text}\n").as_bytes());
+    tell(&format!("esker: {text}\n"));
 }
 
 fn shell() -> OsString {
@@ -307,10 +306,9 @@ fn shell() -> OsString {
 /// Asks what is to be done with the changes. Without an answer they are kept.
 fn ask(interrupt: &Interrupt) -> Choice {
     loop {
-        let mut stderr = io::stderr();
-        let asked = stderr.write_all(b"[p]ublish, [k]eep or [d]rop these changes? [k] ");
-        if asked.and_then(|()| stderr.flush()).is_err() || !interrupt.wait_for_input() {
-            let _ = stderr.write_all(b"\n");
+        tell("[p]ublish, [k]eep or [d]rop these changes? [k] ");
+        if !interrupt.wait_for_input() {
+            tell("\n");
             return Choice::Keep;
         }
         let mut answer = String::new();

@@ -97,6 +97,48 @@ fn no_code_is_unfinished_and_no_test_waits_by_the_clock() {
     report("unfinished code and sleeping tests", &complaints);
 }
 
+/// Modules that write to stdout and stderr, each through `esker_node::terminal`, or text of its own escapes.
+const WRITERS: &[&str] = &[
+    "crates/cli/src/output.rs",
+    "crates/cli/src/progress.rs",
+    "crates/cli/src/logging.rs",
+    "crates/node/src/supervisor/process.rs",
+    "crates/server/src/access_log.rs",
+];
+
+#[test]
+fn text_reaches_terminals_through_few_modules() {
+    // Split, so that this test does not find itself.
+    let ways =
+        [concat!("print", "ln!("), concat!("print", "!("), concat!("std", "out()"), concat!("std", "err()")];
+    let mut complaints = Vec::new();
+    let mut unused: Vec<_> = WRITERS.to_vec();
+    for file in files_ending("rs") {
+        let name = file.to_str().expect("our file names are text");
+        let is_product = name.starts_with("crates/") && name.contains("/src/") && !name.contains("/tests");
+        if !is_product || name.starts_with("crates/bench/") || name.starts_with("crates/testkit/") {
+            continue;
+        }
+        let source = text(&file);
+        let product = source.split("#[cfg(test)]").next().unwrap_or_default();
+        // To look whether there is a terminal, or how wide it is, writes nothing.
+        let writes = |line: &str| {
+            let is_question = line.contains("is_terminal") || line.contains("tcgetwinsize");
+            is_code(line) && !is_question && ways.iter().any(|way| line.contains(way))
+        };
+        let lines = product.lines().enumerate().filter(|(_, line)| writes(line));
+        match unused.iter().position(|writer| *writer == name) {
+            Some(at) if lines.clone().next().is_some() => _ = unused.remove(at),
+            Some(_) => {}
+            None => complaints.extend(
+                lines.map(|(at, _)| format!("{name}:{} writes past crates/cli/src/output.rs", at + 1)),
+            ),
+        }
+    }
+    complaints.extend(unused.iter().map(|writer| format!("{writer} writes nothing any more")));
+    report("text on terminals", &complaints);
+}
+
 #[test]
 fn no_path_of_a_developers_machine() {
     // Split, so that this test does not find itself.
