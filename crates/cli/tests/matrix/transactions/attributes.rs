@@ -59,7 +59,9 @@ fn archive() -> Vec<u8> {
         header.set_entry_type(kind);
         header.set_mode(if kind == tar::EntryType::Directory { 0o770 } else { 0o660 });
         header.set_size(content.len() as u64);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(1_600_000_000));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(1_600_000_000);
         match target {
             Some(target) => archive.append_link(&mut header, name, target),
             None => archive.append_data(&mut header, name, content),
