@@ -18,9 +18,9 @@ use esker_config::SyslogOptions;
 use esker_node::syslog::Syslog;
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::error::Failure;
 use crate::settings::environment::Environment;
@@ -33,6 +33,9 @@ const OWN: &str = "esker";
 
 /// System log of the mount's configuration.
 static CONFIGURED: OnceLock<Syslog> = OnceLock::new();
+
+/// Levels of this process's log, which the options of a mount change.
+static LEVELS: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
 
 /// Mount point and repository of this process.
 static MOUNT: OnceLock<(String, String)> = OnceLock::new();
@@ -78,6 +81,8 @@ pub(crate) fn start_daemon(args: LogArgs, environment: &Environment) -> Result<(
 }
 
 fn begin(format: LogFormat, levels: Targets, is_lasting: bool) -> Result<(), Failure> {
+    let (levels, handle) = reload::Layer::new(levels);
+    let _ = LEVELS.set(handle);
     let subscriber = tracing_subscriber::registry().with(levels).with(Output::new(format, is_lasting));
     tracing::subscriber::set_global_default(subscriber)
         .map_err(|_| Failure::failed("this process has a log already"))
@@ -98,6 +103,22 @@ fn format_of(args: LogArgs, environment: &Environment) -> Result<LogFormat, Fail
 
 fn levels_of(environment: &Environment) -> Result<Targets, Failure> {
     variable(environment, "ESKER_LOG").map_or_else(|| Ok(usual_levels()), |text| levels(&text))
+}
+
+/// Returns the levels that the environment sets, empty for the usual ones, as [`set_levels`] takes them.
+pub(crate) fn levels_text(environment: &Environment) -> Result<String, Failure> {
+    levels_of(environment)?;
+    Ok(variable(environment, "ESKER_LOG").unwrap_or_default().into_owned())
+}
+
+/// Changes the levels of this process's log to those of a mount. Levels that this version can't read change nothing.
+pub(crate) fn set_levels(text: &str) {
+    let wanted = if text.is_empty() { Ok(usual_levels()) } else { levels(text) };
+    match (wanted, LEVELS.get()) {
+        (Ok(wanted), Some(handle)) => _ = handle.reload(wanted),
+        (Ok(_), None) => {}
+        (Err(error), _) => tracing::warn!("ignored: {}", error.message),
+    }
 }
 
 /// Names the mount of this process, which all further events have as fields.

@@ -62,6 +62,9 @@ pub struct MountSpec {
     /// True if the folder around the cache is the home of the mounting user, in which other programs keep files.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cache_in_home: bool,
+    /// Levels of the daemon's log, empty for the usual ones; none if an earlier version made the mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_levels: Option<String>,
     /// Mounted repository or image.
     pub content: ContentSpec,
     /// Command line and folder from which all of this was resolved, for resolving it again on request.
@@ -136,6 +139,7 @@ impl MountSpec {
             replay: false,
             confined: true,
             is_cache_in_home: false,
+            log_levels: None,
             content,
             origin: Origin::default(),
         }

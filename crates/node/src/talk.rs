@@ -165,14 +165,14 @@ fn answer(
             .as_deref()
             .map_or("No hosts defined\n".to_owned(), |external| hosts(external, &RouteStatus::default())),
         "nameserver get" => match servers.dns.server {
-            Some(server) => format!("{server}\n"),
-            None => "none set\n".to_owned(),
+            Some(server) => format!("DNS server address: {server}\n"),
+            None => "DNS server not set.\n".to_owned(),
         },
-        "timeout info" => format!(
-            "Timeout through proxies: {} s\nTimeout without: {} s\n",
-            servers.timings.proxy.as_secs(),
-            direct_seconds(servers)
-        ),
+        "external proxy info" => servers
+            .external
+            .as_deref()
+            .map_or("No proxies defined\n".to_owned(), |external| proxies(external, &RouteStatus::default())),
+        "timeout info" => timeouts(servers),
         "internal affairs" => internal_affairs(&served.known_status()?),
         "cache size" => size(&status()),
         "cache limit get" => format!("{}\n", status().cache.quota / MEGABYTE),
@@ -198,6 +198,12 @@ fn size(status: &StoreStatus) -> String {
         used / MEGABYTE,
         pinned / MEGABYTE
     )
+}
+
+fn timeouts(servers: &Servers) -> String {
+    let text = |seconds: u64| if seconds == 0 { "no timeout".to_owned() } else { format!("{seconds}s") };
+    let (proxy, direct) = (text(servers.timings.proxy.as_secs()), text(direct_seconds(servers)));
+    format!("Timeout with proxy: {proxy}\nTimeout without proxy: {direct}\n")
 }
 
 /// Returns the hosts; the configured servers until the fetching process has reported.

@@ -67,6 +67,8 @@ pub(crate) fn merge(old: &MountSpec, new: MountSpec) -> Option<(MountSpec, Chang
     }
     changes.note("--deadline", &old.deadline, &new.deadline);
     merged.deadline = new.deadline;
+    changes.note("ESKER_LOG", &old.log_levels, &new.log_levels);
+    merged.log_levels = new.log_levels;
     for (name, differs) in [
         ("--source", old.options.source != new.options.source),
         ("--allow-other", old.options.allow_other != new.options.allow_other),

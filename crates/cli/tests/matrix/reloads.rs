@@ -94,6 +94,44 @@ fn a_mount_takes_what_can_change_and_names_the_rest() {
     }
 }
 
+/// The levels are those of the command that reloads, until another reload, whatever the supervisor was started with.
+#[test]
+fn the_levels_of_the_log_change_under_a_mount() {
+    let world = TestEnv::new(TestUser::ordinary(), fixture::FULL);
+    configure(&world, "", true);
+    let output = configured(&world, &["mount", "full.test", "--no-broker"]).arg(world.mountpoint()).output();
+    assert!(
+        output.as_ref().is_ok_and(|output| output.status.success()),
+        "{}",
+        words(&output.expect("esker"))
+    );
+    let mounted = world.mounted();
+    let reload = |levels: &str| {
+        let output =
+            configured(&world, &["reload", "--json"]).env("ESKER_LOG", levels).output().expect("esker");
+        let all: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", words(&output)));
+        all["mounts"][0].clone()
+    };
+    // Each daemon tells how it is confined.
+    let told = || world.logs().lines().filter(|line| line.contains("confined")).count();
+    assert_eq!((reload("")["outcome"].clone(), told()), (json!("unchanged"), 1));
+    let row = reload("warn");
+    assert_eq!((&row["outcome"], &row["applied"]), (&json!("reloaded"), &json!(["ESKER_LOG"])), "{row}");
+    let daemon = serving_daemon(&mounted);
+    assert_eq!(told(), 1, "{}", world.logs());
+    let failed = configured(&world, &["reload"]).env("ESKER_LOG", "store=loud").output().expect("esker");
+    assert_eq!(failed.status.code(), Some(2), "{}", words(&failed));
+    assert_eq!(serving_daemon(&mounted), daemon);
+    signal(daemon, Signal::KILL);
+    wait_until_gone(daemon);
+    assert_ne!(serving_daemon(&mounted), daemon);
+    assert_eq!(told(), 1, "{}", world.logs());
+    assert_eq!(reload("info")["outcome"], "reloaded");
+    serving_daemon(&mounted);
+    assert_eq!(told(), 2, "{}", world.logs());
+}
+
 /// A mount without a supervisor has no other daemon to take new settings to.
 #[test]
 fn a_mount_without_a_supervisor_is_left_out() {
@@ -136,7 +174,7 @@ fn changes_by_cvmfs_talk_outlive_the_daemon() {
         let ask = |command: &str| Pace::PROCESS.until_some(PATIENCE, || try_ask(command)).expect("an answer");
         assert_eq!((ask("timeout set 7 9"), ask("cache limit set 2000")), ("OK\n".into(), "OK\n".into()));
         let holds = || {
-            let timeouts = "Timeout through proxies: 7 s\nTimeout without: 9 s\n";
+            let timeouts = "Timeout with proxy: 7s\nTimeout without proxy: 9s\n";
             let limit = try_ask("cache limit get").filter(|limit| limit == "2000\n");
             limit.and(try_ask("timeout info").filter(|told| told == timeouts))
         };
@@ -147,6 +185,12 @@ fn changes_by_cvmfs_talk_outlive_the_daemon() {
         wait_until_gone(second);
         assert_ne!(serving_daemon(&mounted), second);
         Pace::PROCESS.until_some(PATIENCE, holds).unwrap_or_else(|| panic!("it is lost: {}", world.logs()));
+        assert_eq!(ask("proxy info"), "Load-balance groups:\n[0] DIRECT\nActive proxy: [0] DIRECT\n");
+        assert_eq!(ask("external proxy info"), "No proxies defined\n");
+        assert_eq!(ask("nameserver get"), "DNS server not set.\n");
+        let third = serving_daemon(&mounted);
+        assert_eq!((ask("proxy group switch"), ask("proxy rebalance")), ("OK\n".into(), "OK\n".into()));
+        mounted.wait_until("another daemon", |status| status["pid"].is_u64() && status["pid"] != third);
         assert_eq!(ask("cache limit set 10"), "New limit too low (minimum 1000)\n");
         mounted.does(|| fs::read(mounted.path(FILE))).expect("reading");
     }

@@ -93,6 +93,7 @@ fn spec(content: ContentSpec) -> MountSpec {
         replay: true,
         confined: false,
         is_cache_in_home: true,
+        log_levels: Some(String::from("debug")),
         origin: Origin { arguments: vec![OsString::from_vec(vec![0xff])], folder: path(b"/\xff") },
         ..MountSpec::new(path(b"/mnt/\xff"), path(b"/run/\xff"), content)
     }

@@ -19,6 +19,19 @@ const LIMIT_MIN: u64 = 1000;
 /// Port of name servers.
 const DNS_PORT: u16 = 53;
 
+/// Commands that need values, and these as the reference names them.
+const VALUES: [(&str, &str); 9] = [
+    ("timeout set", "<proxy> <direct>"),
+    ("proxy set", "<proxy list>"),
+    ("proxy fallback", "<proxy list>"),
+    ("external proxy set", "<proxy list>"),
+    ("host set", "<host list>"),
+    ("external host set", "<URL>"),
+    ("nameserver set", "<host>"),
+    ("max ttl set", "<minutes>"),
+    ("cache limit set", "<MB>"),
+];
+
 /// The options of a mount, which commands change.
 pub(crate) struct Changes {
     spec: Mutex<MountSpec>,
@@ -32,7 +45,7 @@ impl Changes {
 
     /// Returns the answer of a command that changes options; `None` for another.
     pub(super) fn answer(changes: Option<&Self>, command: &str) -> Option<String> {
-        let edit = parse(command)?;
+        let Some(edit) = parse(command) else { return usage(command) };
         let Some(Self { spec, supervision }) = changes else {
             return Some(
                 "Failed: the mount has no supervisor; mount it again with other settings\n".to_owned(),
@@ -70,6 +83,13 @@ fn parse(command: &str) -> Option<Edit> {
                 Ok(())
             })
         }
+        // Each daemon chooses a member of the group at random.
+        ["proxy", "rebalance"] => Box::new(|_| Ok(())),
+        ["proxy", "group", "switch"] => Box::new(|spec| {
+            let Servers { proxies, fallback, .. } = &mut spec.options.servers;
+            proxies.switch_group(fallback);
+            Ok(())
+        }),
         ["proxy", "set", _] => Box::new(move |spec| set(&mut spec.options.servers.proxies, &value)),
         ["proxy", "fallback", _] => Box::new(move |spec| set(&mut spec.options.servers.fallback, &value)),
         ["external", "proxy", "set", _] => Box::new(move |spec| set(&mut external(spec)?.proxies, &value)),
@@ -108,6 +128,12 @@ fn parse(command: &str) -> Option<Edit> {
         }
         _ => return None,
     })
+}
+
+/// Returns how a command is used that lacks its values.
+fn usage(command: &str) -> Option<String> {
+    let (name, values) = VALUES.iter().find(|(name, _)| *name == command)?;
+    Some(format!("Usage: {name} {values}\n"))
 }
 
 fn set(proxies: &mut Proxies, list: &str) -> Result<(), String> {
@@ -149,6 +175,8 @@ mod tests {
     fn edited(command: &str) -> Result<RepositorySpec, String> {
         let mut spec = repository();
         spec.options.servers.urls.push("http://t/cvmfs/full.test".to_owned());
+        spec.options.servers.proxies = Proxies::parse("http://a:1;DIRECT", None).expect("proxies");
+        spec.options.servers.fallback = Proxies::parse("http://b:1", None).expect("proxies");
         parse(command).expect(command)(&mut spec).map(|()| spec)
     }
 
@@ -161,6 +189,10 @@ mod tests {
         assert_eq!(servers("proxy fallback http://q:1").fallback.groups().len(), 1);
         assert_eq!(servers("host set http://a/x/;http://b/x").urls, ["http://a/x", "http://b/x"]);
         assert_eq!(servers("host switch").url(), "http://t/cvmfs/full.test");
+        let switched = servers("proxy group switch");
+        assert_eq!(switched.proxies, Proxies::parse("http://b:1", None).expect("proxies"));
+        assert_eq!(switched.fallback, Proxies::parse("http://a:1", None).expect("proxies"));
+        assert_eq!(servers("proxy rebalance").proxies.groups().len(), 2);
         assert_eq!(servers("host probe").order, Order::RoundTrip);
         assert_eq!(servers("host probe geo").order, Order::Geo);
         assert_eq!(servers("nameserver set 127.0.0.1").dns.server, Some(([127, 0, 0, 1], 53).into()));
@@ -177,6 +209,12 @@ mod tests {
         }
         for command in ["timeout info", "timeout set 1", "timeout set a b", "host", "", "max ttl set soon"] {
             assert!(parse(command).is_none(), "{command}");
+        }
+        for (command, told) in [
+            ("host set", "Usage: host set <host list>\n"),
+            ("timeout set", "Usage: timeout set <proxy> <direct>\n"),
+        ] {
+            assert_eq!(Changes::answer(None, command).as_deref(), Some(told));
         }
         let said = Changes::answer(None, "host switch").expect("an answer");
         assert!(said.contains("no supervisor"), "{said}");

@@ -115,6 +115,19 @@ impl Proxies {
         &self.0
     }
 
+    /// Makes the next group the first one, and the first one the last of `fallback`, or of these if there is none there.
+    pub fn switch_group(&mut self, fallback: &mut Self) {
+        if !fallback.is_empty() {
+            // Beside other groups a fallback replaces direct connections.
+            self.0.retain(|group| group.iter().any(|proxy| *proxy != Proxy::Direct));
+        }
+        let len = self.0.len();
+        self.0.append(&mut fallback.0);
+        let has_others = self.0.len() > 1;
+        self.0.rotate_left(usize::from(has_others));
+        fallback.0 = self.0.split_off(len);
+    }
+
     /// Returns true if there is no group.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -109,6 +109,7 @@ pub(super) fn serve(
         tuning::apply(&repository.tuning);
         repository.syslog.clone().into_iter().for_each(logging::copy_to_system);
     }
+    spec.log_levels.as_deref().into_iter().for_each(logging::set_levels);
     logging::set_mount(&spec.mountpoint, &spec.name());
     let what = format!("can't mount {} at {}", spec.name(), spec.mountpoint.display());
     if !is_takeover {

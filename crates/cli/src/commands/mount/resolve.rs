@@ -9,6 +9,7 @@ use esker_node::status::Presentation;
 use super::Args;
 use crate::error::{Context, Failure, Kind};
 use crate::image::ImageNamed;
+use crate::logging;
 use crate::mounting::open::mount_options;
 use crate::process::confine;
 use crate::settings::Settings;
@@ -49,6 +50,7 @@ pub(super) fn resolve(
     spec.replay = !args.view.no_prefetch;
     spec.confined = confine::is_wanted(&settings.environment);
     spec.is_cache_in_home = spec.cache().is_some_and(confine::is_in_home);
+    spec.log_levels = Some(logging::levels_text(&settings.environment)?);
     spec.origin = Origin { arguments: line.to_vec(), folder };
     Ok(spec)
 }
