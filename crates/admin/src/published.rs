@@ -1,7 +1,7 @@
 //! Reads a published revision, catalog by catalog, on demand.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use esker_format::catalog::{
     Catalog, CatalogError, Counters, Flags, NestedCatalog, PathKey, Row, Statistics, UnknownParts,
@@ -35,6 +35,8 @@ pub(crate) struct OldCatalog {
     pub(crate) hash: ContentHash,
     pub(crate) catalog: Catalog<Vec<u8>>,
     pub(crate) nested: BTreeMap<Vec<u8>, NestedCatalog>,
+    /// Descriptions of rows outside of its tree, once they were looked for.
+    strays: OnceLock<Vec<String>>,
 }
 
 impl OldCatalog {
@@ -52,7 +54,7 @@ impl OldCatalog {
         let catalog = Catalog::open(bytes).map_err(failed)?;
         let nested = catalog.nested().map_err(failed)?;
         let nested = nested.into_iter().map(|nested| (nested.path.clone(), nested)).collect();
-        Ok(Self { mountpoint: mountpoint.to_vec(), hash, catalog, nested })
+        Ok(Self { mountpoint: mountpoint.to_vec(), hash, catalog, nested, strays: OnceLock::new() })
     }
 
     /// Reads a nested catalog.
@@ -91,8 +93,20 @@ impl OldCatalog {
 
     /// Finds what the catalog holds and this version doesn't know. Fails if it would be lost with the catalog's next version.
     pub(crate) fn carried(&self) -> Result<UnknownParts, AdminError> {
-        let unknown = self.catalog.unknown_parts().map_err(self.failed())?;
+        let mut unknown = self.catalog.unknown_parts().map_err(self.failed())?;
+        // Tables of another schema say nothing of the rows.
+        if unknown.parts.is_empty() {
+            unknown.parts.clone_from(self.strays()?);
+        }
         if unknown.parts.is_empty() { Ok(unknown) } else { Err(self.would_lose(unknown.parts)) }
+    }
+
+    fn strays(&self) -> Result<&Vec<String>, AdminError> {
+        if let Some(known) = self.strays.get() {
+            return Ok(known);
+        }
+        let found = self.catalog.strays().map_err(self.failed())?;
+        Ok(self.strays.get_or_init(|| found))
     }
 
     /// Fails if the catalog can't go, with its entries moving to that of its parent, without a loss.

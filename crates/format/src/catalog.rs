@@ -21,6 +21,7 @@ mod placement;
 mod properties;
 mod row;
 mod statistics;
+mod strays;
 pub mod symlink;
 mod unknown;
 mod walk;
@@ -177,6 +178,12 @@ impl<B: AsRef<[u8]>> Catalog<B> {
     /// Finds what the catalog holds beyond the newest known schema.
     pub fn unknown_parts(&self) -> Result<UnknownParts, CatalogError> {
         Ok(UnknownParts::of(&self.database, self.properties.schema)?)
+    }
+
+    /// Describes rows that no walk from the root meets: entries outside of the tree, nested catalogs without a mountpoint and
+    /// chunks without a file.
+    pub fn strays(&self) -> Result<Vec<String>, CatalogError> {
+        strays::find(self, &self.database)
     }
 
     fn table(&self) -> Result<Table<'_>, SqliteError> {

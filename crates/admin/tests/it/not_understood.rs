@@ -289,6 +289,69 @@ fn a_commit_that_would_lose_a_part_of_a_catalog_is_refused_by_name() {
     assert!(matches!(&error, AdminError::Row { name, .. } if name.contains("file")), "{error}");
 }
 
+/// Rows that no walk from the root of a catalog meets. Their publisher may have had its reasons, so they don't go without a word.
+///
+/// > K9: A publish that writes a catalog again with entries outside of its tree, nested catalogs that are mounted nowhere or chunks of no file is refused and names them; `esker check` reports them.
+#[test]
+fn rows_outside_of_the_tree_of_a_catalog_are_not_lost_without_a_word() {
+    let key = |path: &str| {
+        let (first, second) = PathKey::of(path.as_bytes()).columns();
+        format!("md5path_1 = {first}, md5path_2 = {second}")
+    };
+    let parent = |path: &str| key(path).replace("md5path", "parent");
+    let chunk = |path: &str| {
+        let (first, second) = PathKey::of(path.as_bytes()).columns();
+        format!("INSERT INTO chunks VALUES ({first}, {second}, 0, 5, x'{}')", "ab".repeat(20))
+    };
+    let hash = "ab".repeat(20);
+    for (sql, part, kind) in [
+        (
+            format!("UPDATE catalog SET {} WHERE name = 'inner'", parent("/absent")),
+            "the entry `inner` outside of the tree",
+            FindingKind::RowsUnreachable,
+        ),
+        (
+            // Its entries have the key that it should have.
+            format!("UPDATE catalog SET {} WHERE name = 'inner'", parent("/nested/deep")),
+            "the entry `inner` outside of the tree",
+            FindingKind::RowsUnreachable,
+        ),
+        (
+            format!("INSERT INTO nested_catalogs VALUES ('/nested/absent', '{hash}', 7)"),
+            "the catalog listed for /nested/absent",
+            FindingKind::NestedDangling,
+        ),
+        (
+            format!("INSERT INTO bind_mountpoints VALUES ('/nested/inner', '{hash}', 7)"),
+            "the catalog listed for /nested/inner",
+            FindingKind::Bind,
+        ),
+        (chunk("/nested/absent"), "of no file", FindingKind::ChunksUnowned),
+        // It is stored whole.
+        (chunk("/nested/inner"), "of no file", FindingKind::ChunksUnowned),
+    ] {
+        let world = World::new("strays");
+        world.change_catalog("/nested", &sql);
+        let found = world.check().findings;
+        assert!(found.iter().any(|finding| finding.kind == kind), "{sql}: {found:#?}");
+        let head = world.head();
+        let source = small_source();
+        refused(publish(&world, source.path(), "/nested/into", None), &[part]);
+        refused(publish(&world, source.path(), "/nested/deep/into", None), &[part]);
+        refused(
+            transaction(&world, |upper| {
+                fs::create_dir(upper.join("nested")).unwrap();
+                whiteout(&upper.join("nested/.cvmfscatalog"));
+            }),
+            &[part],
+        );
+        assert_eq!(world.head(), head, "nothing is published");
+        let before = world.catalog("/nested");
+        publish(&world, source.path(), "/beside", None).unwrap();
+        assert_eq!(world.catalog("/nested"), before);
+    }
+}
+
 /// Hides an entry of the lower layer.
 fn whiteout(path: &Path) {
     use rustix::fs::{CWD, FileType, Mode, mknodat};

@@ -512,3 +512,53 @@ fn a_transaction_on_a_branch_leaves_the_head() {
     let listed = tags(&["list", NAME, "--branches"]);
     assert!(listed.contains("fix  since revision 2  2 tags, newest f2: revision 3"), "{listed}");
 }
+
+/// Parameters of clients say how a mount shows a repository on this machine; a transaction shows what is published, and
+/// publishes no translation.
+///
+/// > K10: A transaction shows owners and modes as published, whatever the configuration of clients on the machine says, and so publishes none that it translates.
+#[test]
+fn a_transaction_of_root_ignores_the_parameters_of_clients() {
+    if !TestUser::myself().is_root() {
+        skip!("only root publishes the owners of others");
+    }
+    let publisher = Publisher::new(TestUser::myself());
+    let world = &publisher.workshop.world;
+    let printed_by = |script: &str| {
+        let mut call = publisher.begin(&[], script);
+        configure_as_client(world, &mut call);
+        let output = call.output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    printed_by("chown 12:13 d/e/f && chmod 0600 d/e/f && chmod 0700 d");
+    // The parameters are in force for clients of this machine.
+    let mut client = world.esker(&["config", "show", NAME]);
+    configure_as_client(world, &mut client);
+    let said = words(&client.output().expect("running esker"));
+    assert!(said.contains("CVMFS_WORLD_READABLE"), "{said}");
+    let seen = printed_by("stat -c %u:%g:%a d/e/f d && touch d/e/f && mv d/e moved && ln moved/f moved/g");
+    assert!(seen.starts_with("12:13:600\n0:0:700\n"), "{seen}");
+    let seen = printed_by("stat -c %u:%g:%a moved/f moved/g d && exit 0");
+    assert!(seen.starts_with("12:13:600\n12:13:600\n0:0:700\n"), "{seen}");
+    let mut stat = world.esker(&[
+        "stat",
+        "--json",
+        &format!("file://{}/{NAME}", publisher.workshop.home("storage")),
+        "/moved/f",
+    ]);
+    stat.args(["--public-key", &format!("{}/{NAME}.pub", publisher.workshop.home("keys"))]);
+    let stat: Value = serde_json::from_str(&printed(&mut stat)).expect("JSON");
+    assert!(stat.to_string().contains("\"uid\":12"), "{stat}");
+}
+
+/// Gives a call the configuration of a client that translates owners and modes.
+fn configure_as_client(world: &crate::test_env::TestEnv, call: &mut Command) {
+    let url = format!("file://{}/@fqrn@", world.path("home/storage").display());
+    let lines = format!(
+        "CVMFS_HTTP_PROXY=DIRECT\nCVMFS_SERVER_URL={url}\nCVMFS_CLAIM_OWNERSHIP=yes\nCVMFS_WORLD_READABLE=yes\n\
+         CVMFS_UID_MAP=/etc/ids\nCVMFS_GID_MAP=/etc/ids\n"
+    );
+    crate::configuring::write_files(world, &[("/etc/cvmfs/default.local", &lines), ("/etc/ids", "* 77\n")]);
+    call.env("ESKER_CONFIG_ROOT", world.path("root"));
+}
