@@ -28,8 +28,9 @@ use crate::settings::Settings;
 /// Example: esker serve /srv/cvmfs --listen 0.0.0.0:8000
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Repository, or folder of repositories, or repository in object storage like s3://BUCKET/PREFIX/NAME
-    #[arg(value_name = "DIR|URL", required = true)]
+    /// Repository, or folder of repositories, or repository in object storage like s3://BUCKET/PREFIX/NAME [default:
+    /// $ESKER_STORAGE, or /srv/cvmfs for root, else ~/.local/share/esker/repositories]
+    #[arg(value_name = "DIR|URL")]
     folders: Vec<PathBuf>,
 
     /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one
@@ -62,7 +63,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let (folders, buckets) = storage::split(&args.folders)?;
+    let (mut folders, buckets) = storage::split(&args.folders)?;
+    if args.folders.is_empty() {
+        folders.push(settings.storage(None)?);
+    }
     folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
     // A wrong command line opens no socket.
     args.storage.check(&buckets)?;
@@ -80,6 +84,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let repositories = Repositories::following(&folders, args.follow.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
+            RootError::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::NotFound => failure
+                .hint("`esker repo create NAME` makes it where publishers have it; or name another folder"),
             RootError::Unreadable { .. } => match &opened.account {
                 Some(account) => failure.hint(format!(
                     "let user {} read it, or name another one with --user USER, such as root",
@@ -201,6 +207,17 @@ mod tests {
     struct Line {
         #[command(flatten)]
         args: Args,
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_named_and_privileges_are_not_blamed() {
+        let base = tempfile::tempdir().expect("a folder");
+        let absent = base.path().join("absent").display().to_string();
+        let settings = Settings::from_environment().expect("settings");
+        let Line { args } = Line::parse_from(["serve", &absent, "--listen", "127.0.0.1:0"]);
+        let failure = run(&args, &settings).expect_err("no folder");
+        let hint = failure.hint.clone().unwrap_or_default();
+        assert!(failure.message.contains(&absent) && hint.contains("repo create"), "{failure:?}");
     }
 
     /// A wrong command line opens no socket.
