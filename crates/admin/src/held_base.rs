@@ -3,7 +3,7 @@
 use esker_store::FileLock;
 
 use crate::error::AdminError;
-use crate::open_work::{LOCK, OpenWork, OpenWorks};
+use crate::open_work::{LOCK, OpenWork, OpenWorks, PUBLISHER};
 use crate::random;
 use crate::repository::{Base, Repository};
 
@@ -20,15 +20,12 @@ impl Repository {
         OpenWorks::of(&self.disks, &self.storage)
     }
 
-    /// Keeps the base of a change from collects; none in object storage. A base that a collect is about to take all the same
-    /// is noticed by the commit, which begins again.
-    pub(crate) fn hold(&self, base: &Base) -> Result<Option<HeldBase>, AdminError> {
+    /// Keeps the base of a change from collects; in object storage from those that have the same state folder. A base that a
+    /// collect is about to take all the same is noticed by the commit, which begins again.
+    pub(crate) fn hold(&self, base: &Base) -> Result<HeldBase, AdminError> {
         let works = self.open_works();
-        if works.is_shared {
-            return Ok(None);
-        }
         works.make_folder()?;
-        let id = format!("publisher-{:016x}", random::number());
+        let id = format!("{PUBLISHER}{:016x}", random::number());
         let path = works.path(&id, LOCK);
         let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
         let lock = locking.or_held(AdminError::locked(path.display().to_string()))?;
@@ -41,7 +38,7 @@ impl Repository {
         };
         let held = HeldBase { works, id, lock: Some(lock) };
         held.works.write(&work, false)?;
-        Ok(Some(held))
+        Ok(held)
     }
 }
 

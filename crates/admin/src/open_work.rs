@@ -1,14 +1,14 @@
 //! Records of open work, so that a collect keeps the revisions that it is based on.
 //!
 //! ```text
-//! .esker/open/ID.json   in the publisher's state; `.esker_open_ID` in the root of object storage
+//! .esker/open/ID.json   in the publisher's state; a transaction's is `.esker_open_ID` in the root of object storage
 //! .esker/open/ID.lock   held by a publisher that is under way; a transaction has none
 //! ```
 //!
 //! Nothing else keeps the base of a transaction, which may last for weeks: later publishes replace the head, and a collect
 //! drops what was the head. A transaction is recorded from its begin until it is published or dropped, a publisher while
-//! it works. (Publishers to object storage are not: without a lock it can't be told whether one has ended, and they begin
-//! again on the newest revision if a collect took theirs.)
+//! it works. (Publishers to object storage are recorded in the state folder on their machine: without a lock another
+//! machine couldn't tell whether one has ended. If a collect there took their base, they begin again on the newest revision.)
 //!
 //! Work is recorded before the list of condemned objects is looked at, and a collector writes its list before it reads the
 //! records. So one of the two notices the other: [`OpenWork::begin`] fails, or the collector keeps the base.
@@ -33,6 +33,8 @@ use crate::error::AdminError;
 use crate::state;
 use crate::storage::Storage;
 
+/// Beginning of the ids of publishers.
+pub(crate) const PUBLISHER: &str = "publisher-";
 /// Beginning of the names of records in object storage.
 const PREFIX: &str = ".esker_open_";
 const RECORD: &str = ".json";
@@ -131,8 +133,8 @@ pub(crate) struct OpenWorks {
     disk: Arc<dyn Disk>,
     sink: Arc<dyn Sink>,
     folder: PathBuf,
-    /// Whether the records are in object storage.
-    pub(crate) is_shared: bool,
+    /// True if the repository is in object storage.
+    is_shared: bool,
     condemned: CondemnedFolder,
 }
 
@@ -152,13 +154,18 @@ impl OpenWorks {
         self.folder.join(format!("{id}{end}"))
     }
 
+    /// Returns true if the record with this id is in the bucket, where other machines see it.
+    fn is_in_bucket(&self, id: &str) -> bool {
+        self.is_shared && !id.starts_with(PUBLISHER)
+    }
+
     pub(crate) fn make_folder(&self) -> Result<(), AdminError> {
         make_dirs(&*self.disk, &self.folder).map_err(AdminError::file("making folder", &self.folder))
     }
 
     pub(crate) fn write(&self, work: &OpenWork, durably: bool) -> Result<(), AdminError> {
         let text = serde_json::to_vec_pretty(work).expect("a record becomes JSON: its keys are text");
-        if self.is_shared {
+        if self.is_in_bucket(&work.id) {
             return Ok(self.sink.put_root(&format!("{PREFIX}{}", work.id), &text)?);
         }
         self.make_folder()?;
@@ -170,7 +177,7 @@ impl OpenWorks {
     }
 
     pub(crate) fn remove(&self, id: &str) -> Result<(), AdminError> {
-        if self.is_shared {
+        if self.is_in_bucket(id) {
             return Ok(self.sink.remove_root(&format!("{PREFIX}{id}"))?);
         }
         // The lock last: without it, the record would be taken for one of ended work.
@@ -206,21 +213,20 @@ impl OpenWorks {
 
     /// Returns the ids of all records, also of ended work.
     fn ids(&self) -> Result<BTreeSet<String>, AdminError> {
+        let mut ids = BTreeSet::new();
         if self.is_shared {
             let names = self.sink.list_root()?;
-            return Ok(names
-                .iter()
-                .filter_map(|name| name.strip_prefix(PREFIX))
-                .map(str::to_owned)
-                .collect());
+            ids.extend(names.iter().filter_map(|name| name.strip_prefix(PREFIX)).map(str::to_owned));
         }
         let names = match self.disk.list(&self.folder) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(ids),
             other => other.map_err(AdminError::file("listing", &self.folder))?,
         };
         let id = |name: &std::ffi::OsString| Some(name.to_str()?.strip_suffix(RECORD)?.to_owned());
         // Unfinished files begin with a dot.
-        Ok(names.iter().filter_map(id).filter(|id| !id.starts_with('.')).collect())
+        let is_here = |id: &String| !id.starts_with('.') && !self.is_in_bucket(id);
+        ids.extend(names.iter().filter_map(id).filter(is_here));
+        Ok(ids)
     }
 
     /// Reads the records of open work, and removes those of ended work.
@@ -228,7 +234,7 @@ impl OpenWorks {
         let mut open = Vec::new();
         for id in self.ids()? {
             let path = self.path(&id, RECORD);
-            let text = if self.is_shared {
+            let text = if self.is_in_bucket(&id) {
                 self.sink.read(&format!("{PREFIX}{id}"), RECORD_MAX)?
             } else {
                 read_file(&*self.disk, &path, RECORD_MAX).map_err(AdminError::file("reading", &path))?

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use esker_admin::{
-    AdminError, Check, CheckPlace, Collect, Collected, Disks, Ingest, Keep, NewRepository, Owner, Report,
-    Repository, Storage, TagChange,
+    AdminError, Check, CheckPlace, Collect, Collected, Disks, Ingest, Keep, NewRepository, Owner, Publish,
+    Report, Repository, Storage, TagChange,
 };
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
@@ -155,6 +155,43 @@ fn collect(repository: &Repository, grace: i64, time: UnixTime) -> Result<Collec
 
 fn earlier(seconds: i64) -> UnixTime {
     UnixTime(now().0 - seconds)
+}
+
+/// A collect that runs beside a publisher on its machine keeps the base and names the publisher; one on another machine can't
+/// tell, and the publisher begins again.
+#[test]
+fn a_collect_keeps_the_base_of_a_publisher_on_the_same_machine() {
+    for (machine, names_it) in [("first", true), ("second", false)] {
+        let site = Site::new();
+        publish(&site.open("first"), folder(&[("old", "old")]).path(), "/a").unwrap();
+        let base = site.open("first").head().root_catalog();
+        let mut collected = None;
+        let source = folder(&[("new", "new")]);
+        let mut progress = |_| {
+            if collected.is_none() {
+                for content in ["before", "other"] {
+                    publish(&site.open("second"), folder(&[("other", content)]).path(), "/b").unwrap();
+                }
+                let done = collect(&site.open(machine), 0, now()).unwrap();
+                let is_kept = site.place("lister").sink().len_of(&base).unwrap().is_some();
+                collected = Some((done.plan.open, done.deleted.objects, is_kept));
+            }
+        };
+        let options = options(&mut progress);
+        let mut run = Publish { source: source.path().to_owned(), target: b"/c".to_vec(), options };
+        run.run(&site.open("first"), now()).unwrap();
+        let (open, deleted, is_kept) = collected.expect("the publisher tells of its progress");
+        assert_eq!(
+            (open.len(), is_kept),
+            (usize::from(names_it), names_it),
+            "{machine}: {open:?}, {deleted} deleted"
+        );
+        assert!(open.iter().all(|work| work.what.contains("a publisher, process")), "{open:?}");
+        site.assert_shows(&[("/a/old", "old"), ("/b/other", "other"), ("/c/new", "new")]);
+        let open = collect(&site.open(machine), 0, now()).unwrap().plan.open;
+        assert!(open.is_empty(), "its record goes with it: {open:?}");
+        site.assert_shows(&[("/a/old", "old"), ("/b/other", "other"), ("/c/new", "new")]);
+    }
 }
 
 #[test]
