@@ -440,6 +440,10 @@ impl ObjectStore for SharedCache {
         }
     }
 
+    fn holds(&self, wanted: &ObjectRequest) -> bool {
+        self.own_store().is_some_and(|store| store.holds(wanted))
+    }
+
     fn doubt(&self, wanted: &ObjectRequest) {
         self.received.forget(&[wanted.key()]);
         let client = match &*self.role.read() {

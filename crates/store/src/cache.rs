@@ -11,9 +11,11 @@
 //! ```
 //!
 //! Crash rule: an object is written to an unnamed file, or in `txn/`, and gets its name when complete, without a sync; so
-//! after a crash a file may have any content under any of the names. Without an index (which is written after everything
-//! was synced) each entry is therefore compared with the digest in its trailer before its first use. Index and heads are
-//! made durable by `disk::persist`, the only function that does so.
+//! after a crash a file may have any content under any of the names. Index and heads are made durable by `disk::persist`,
+//! the only function that does so.
+//!
+//! Check rule: disks rot, too. The writer compares each object that it didn't write itself with the digest in its trailer
+//! when it first opens it, and again when it opens it a day after the last comparison (`cache/open.rs`).
 //!
 //! Locking rule: one process holds `lock` and writes. Others get read-only descriptors from it. Files never change once
 //! they have their name, they are only removed, so a reader needs no lock. Lock order inside the process: the list of open
@@ -53,6 +55,7 @@ use lower::LowerTiers;
 use state::LowerCache;
 use status::CacheStatus;
 
+pub use entry::DESCRIPTOR_LIFETIME;
 pub(crate) use entry::{Entry, EntryUse, Pin};
 pub(crate) use layout::Layout;
 pub(crate) use open::OpenOutcome;

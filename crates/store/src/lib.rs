@@ -49,7 +49,7 @@ pub use cache::lower::{Lower, LowerForm, make_alien};
 pub use cache::pins::PinSet;
 pub use cache::status::{CacheStatus, LowerStatus, Room};
 pub use cache::verify_plain::StockZlib;
-pub use cache::{Cache, CacheOptions};
+pub use cache::{Cache, CacheOptions, DESCRIPTOR_LIFETIME};
 pub use callback::Callback;
 pub use cancel_token::CancelToken;
 pub use counter::Counter;

@@ -117,19 +117,23 @@ impl ObjectStore for Objects {
 
     fn read_ahead(&self, wanted: &ObjectRequest, range: Range<u64>) -> bool {
         let Some(entry) = self.state.cache.find(&wanted.key()) else { return false };
-        let cache = self.state.cache.clone();
+        let (state, wanted) = (self.state.clone(), wanted.clone());
         // Opening alone may take as long as reading: the kernel looks for the file on disk.
-        self.state.cache.pool.spawn(Urgency::Prefetch, move || {
-            match cache.open_entry(&entry) {
-                OpenOutcome::Handle(handle) => handle.read_ahead(range),
-                // The comparison reads all of it, ahead of its use.
-                OpenOutcome::Unchecked => cache.clone().with_slot(Urgency::Prefetch, move |slot| {
-                    drop(cache.open_checked(&entry, slot));
-                }),
-                _ => {}
+        self.state.cache.pool.spawn(Urgency::Prefetch, move || match state.cache.open_entry(&entry) {
+            OpenOutcome::Handle(handle) => handle.read_ahead(range),
+            // The comparison reads all of it, ahead of its use.
+            OpenOutcome::Unchecked => {
+                if let Some(permit) = PrefetchPermit::take(&state) {
+                    state.join_or_lead(wanted, Answer::Checked { _permit: permit });
+                }
             }
+            _ => {}
         });
         true
+    }
+
+    fn holds(&self, wanted: &ObjectRequest) -> bool {
+        self.state.cache.find(&wanted.key()).is_some()
     }
 
     fn cached(&self, wanted: &ObjectRequest) -> Option<Handle> {
@@ -292,10 +296,11 @@ impl FetchJob {
         match if is_compared { cache.open_entry(&entry) } else { OpenOutcome::Unchecked } {
             OpenOutcome::Unchecked => {
                 self.enter(WaitCause::Thread);
-                cache.clone().pool.run(urgency, move || {
-                    cache.with_slot(urgency, move |slot| {
+                let priority = self.priority.clone();
+                cache.clone().pool.run_for(&priority, move || {
+                    cache.with_slot(self.urgency(), move |slot| {
                         self.enter(WaitCause::Disk);
-                        let outcome = self.store.cache.open_checked(&entry, slot);
+                        let outcome = self.store.cache.open_checked(&entry, slot, &self.progress);
                         self.opened(&entry, outcome);
                     });
                 })
@@ -318,6 +323,7 @@ impl FetchJob {
                 self.store.traffic.note_first_use(entry.first_use());
                 self.complete(Ok(handle));
             }
+            OpenOutcome::Closed => self.complete(Err(Cause::Closed)),
             // An object that can't be opened may still be fetched and served.
             OpenOutcome::Gone | OpenOutcome::Unchecked | OpenOutcome::NoSlot | OpenOutcome::Failed => {
                 self.fetch()

@@ -143,7 +143,9 @@ impl Core {
             }
             return reply.ok(Data(segments));
         }
-        self.counters.misses.count();
+        if !pieces.iter().all(|piece| self.store.holds(&piece.wanted(""))) {
+            self.counters.misses.count();
+        }
         if !is_external {
             return self.get_pieces(node, None, pieces, reply);
         }
@@ -199,10 +201,14 @@ impl Core {
             };
             let (mut wanted, part_read) = (piece.wanted(&name), piece.part_read());
             wanted.external = place.as_deref().map(|place| outside(place, piece.object.kind, piece.at));
+            // It is only checked, or opened, before it is read.
+            let is_held = self.store.holds(&wanted);
             self.store.get(wanted.for_requester(requester.clone()), Callback::new(arrived));
-            if place.is_none() {
-                // Requested afterwards, so that prefetched objects never come first.
-                self.prefetch.missed(node, &part_read);
+            // Afterwards, so that prefetched objects never come first.
+            match place {
+                None if is_held => self.prefetch.read(node, &part_read),
+                None => self.prefetch.missed(node, &part_read),
+                Some(_) => {}
             }
         }
     }

@@ -8,8 +8,9 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
-use esker_store::{CacheKey, Callback, Handle, ObjectRequest};
+use esker_store::{CacheKey, Callback, DESCRIPTOR_LIFETIME, Handle, ObjectRequest};
 use parking_lot::Mutex;
 
 /// A pending request.
@@ -39,6 +40,8 @@ struct State {
 struct Kept {
     handle: Handle,
     read_at: u64,
+    /// Time from which on the writer is asked again, because it may have to compare the object.
+    until: Instant,
 }
 
 /// Permit for one open file.
@@ -62,12 +65,18 @@ impl Received {
         Arc::new(Self { limit: limit.max(1), state: Mutex::default(), wake: Box::new(wake) })
     }
 
-    /// Returns the file if it is still open.
+    /// Returns the file if it is still open and was received less than [`DESCRIPTOR_LIFETIME`] ago.
     pub(super) fn find(&self, key: &CacheKey) -> Option<Handle> {
         let mut state = self.state.lock();
         state.clock += 1;
         let now = state.clock;
         let kept = state.kept.get_mut(key)?;
+        if kept.until <= Instant::now() {
+            let old = state.kept.remove(key);
+            drop(state);
+            drop(old);
+            return None;
+        }
         kept.read_at = now;
         Some(kept.handle.clone())
     }
@@ -77,7 +86,11 @@ impl Received {
         let mut state = self.state.lock();
         if state.parked.is_empty() {
             state.clock += 1;
-            let kept = Kept { handle: handle.clone(), read_at: state.clock };
+            let kept = Kept {
+                handle: handle.clone(),
+                read_at: state.clock,
+                until: Instant::now() + DESCRIPTOR_LIFETIME,
+            };
             let replaced = state.kept.insert(key, kept);
             // Its slot is given back under the same lock.
             drop(state);
@@ -157,5 +170,30 @@ impl State {
         idle.sort_unstable();
         idle.truncate(count);
         idle.iter().filter_map(|(_, key)| self.kept.remove(key)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use esker_format::compress::Compression;
+    use esker_format::hash::{ContentHash, HashAlgorithm};
+
+    use super::*;
+
+    /// > C29: Before its first use after the start of the process that writes the cache, and before its first use a day after the last comparison, all bytes of a cached object are compared with the digest of those that were verified; a damaged object is fetched again, and no program sees its bytes.
+    #[test]
+    fn an_old_descriptor_is_requested_again() {
+        let received = Received::new(2, || ());
+        let hash = ContentHash::of(HashAlgorithm::Sha1, b"an object");
+        let key = CacheKey { hash, compression: Compression::Zlib };
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let slot = received.slot().unwrap();
+        received.keep(key, &Handle::from_fd(file.into(), 0, slot));
+        assert!(received.find(&key).is_some());
+        assert!(received.state.lock().kept[&key].until > Instant::now() + DESCRIPTOR_LIFETIME / 2);
+        received.state.lock().kept.get_mut(&key).unwrap().until = Instant::now();
+        assert!(received.find(&key).is_none());
+        let state = received.state.lock();
+        assert_eq!((state.used, state.kept.len()), (0, 0), "its slot is free");
     }
 }

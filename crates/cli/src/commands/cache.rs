@@ -222,7 +222,6 @@ fn status(args: &FolderArgs, settings: &Settings) -> Result<(), Failure> {
     let troubles = [
         (lower.refused, "files of lower caches failed verification or could not be read, and were fetched"),
         (lower.late, "reads went to the network because a lower cache did not answer"),
-        (state.unchecked, "objects are checked before they are read, because the last writer was killed"),
         (state.over_quota, "times everything above the quota was in use"),
         (state.unkept, "objects were served without being cached: no room, or the disk failed"),
         (state.disk_errors, "operations on the disk failed"),

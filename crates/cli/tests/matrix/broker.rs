@@ -67,7 +67,7 @@ impl Broker {
         self.process.wait().expect("its end");
     }
 
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         let pid = Pid::from_child(&self.process);
         kill_process(pid, Signal::TERM).expect("a signal");
         assert!(self.process.wait().expect("its end").success());

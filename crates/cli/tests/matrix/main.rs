@@ -55,6 +55,7 @@ mod replays;
 mod replicating;
 mod restarts;
 mod revisions;
+mod rot;
 mod running;
 mod serve;
 mod serve_operation;

@@ -25,7 +25,7 @@ pub struct CachedObject {
     pub pinned: bool,
     /// True if this process has the object open or mapped.
     pub in_use: bool,
-    /// True if the content will be compared with its digest before the next use.
+    /// True if the content will be compared with its digest at the next use.
     pub unchecked: bool,
 }
 
@@ -200,7 +200,7 @@ impl CacheState {
             charge: self.charge_of(entry.plain_len),
             pinned: self.pins.has(&entry.key),
             in_use: state.users > 0 || entry.is_pinned(),
-            unchecked: !state.is_checked(),
+            unchecked: !state.is_checked(self.reads.now()),
         }
     }
 
@@ -237,9 +237,9 @@ impl CacheState {
         let problem = match self.open_whole(entry) {
             Ok(None) => "its file is missing or has another length",
             Err(_) => "its file can't be opened",
-            Ok(Some(file)) => match self.is_sound(entry, &file) {
+            Ok(Some(file)) => match self.is_sound(entry, &file, || true) {
                 Ok(true) => {
-                    self.table.set_checked(&mut entry.state.lock(), true);
+                    self.table.set_checked(&mut entry.state.lock(), Some(self.reads.checked_now()));
                     return None;
                 }
                 Ok(false) => "its content is not what was verified",
@@ -253,7 +253,7 @@ impl CacheState {
                 return None;
             }
             // The next request compares it again, and then fetches it.
-            self.table.set_checked(&mut state, false);
+            self.table.set_checked(&mut state, None);
         }
         if remove {
             self.discard(entry);

@@ -241,12 +241,12 @@ pub(crate) fn descriptor_path(file: &File) -> String {
 /// Number of bytes in one read of a file that is compared with its digest.
 const PIECE: usize = 1 << 20;
 
-/// Passes the first `len` bytes of a file to a function, piece by piece.
+/// Passes the first `len` bytes of a file to a function, piece by piece, until it fails.
 pub(crate) fn read_pieces(
     disk: &dyn Disk,
     file: &File,
     len: u64,
-    mut take: impl FnMut(&[u8]),
+    mut take: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut piece = vec![0; usize::try_from(len).map_or(PIECE, |len| len.min(PIECE))];
     let mut at = 0;
@@ -254,7 +254,7 @@ pub(crate) fn read_pieces(
         let room = usize::try_from(len - at).map_or(PIECE, |left| left.min(PIECE));
         let piece = &mut piece[..room];
         disk.read_exact_at(file, piece, at)?;
-        take(piece);
+        take(piece)?;
         at += room as u64;
     }
     Ok(())

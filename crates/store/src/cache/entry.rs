@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -29,29 +30,77 @@ pub(crate) struct Entry {
 }
 
 /// The order of last reads: a clock, because a counter that all reads share makes them wait for its cache line.
-pub(super) struct Reads(Instant);
+pub(super) struct Reads {
+    start: Instant,
+    #[cfg(test)]
+    skipped: AtomicU64,
+}
 
 /// First position by time; entries found at the start have lower positions.
 const FIRST_READ: u64 = 1 << 40;
+/// Number of positions in a second.
+const SECOND: u64 = 1_000_000_000;
+/// Time for which a comparison with the digest counts, in seconds: a day, less the time for which another process may use
+/// the object without another request.
+const CHECK_LIFETIME: u64 = 24 * 3600 - DESCRIPTOR_LIFETIME.as_secs();
+
+/// Time for which a process may go on using a descriptor that the writer of the cache sent it. After that it requests the
+/// object again, so that the writer compares it when that is due.
+pub const DESCRIPTOR_LIFETIME: Duration = Duration::from_secs(3600);
 
 impl Default for Reads {
     fn default() -> Self {
-        Self(Instant::now())
+        Self {
+            start: Instant::now(),
+            #[cfg(test)]
+            skipped: AtomicU64::new(0),
+        }
     }
 }
 
 impl Reads {
     /// Returns a position after all that were returned before.
     pub(super) fn now(&self) -> u64 {
-        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX / 2).saturating_add(FIRST_READ)
+        let nanos = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX / 2);
+        #[cfg(test)]
+        let nanos = nanos + self.skipped.load(Ordering::Relaxed);
+        nanos.saturating_add(FIRST_READ)
+    }
+
+    /// Returns the time of a check that ends now.
+    pub(super) fn checked_now(&self) -> CheckTime {
+        CheckTime::of(self.now())
+    }
+
+    /// Lets this much time pass at once.
+    #[cfg(test)]
+    pub(super) fn skip(&self, seconds: u64) {
+        self.skipped.fetch_add(seconds * SECOND, Ordering::Relaxed);
+    }
+}
+
+/// Seconds from the start of the cache to a check, plus one. Small, because each entry has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CheckTime(NonZeroU32);
+
+impl CheckTime {
+    fn of(position: u64) -> Self {
+        let seconds = u32::try_from(position.saturating_sub(FIRST_READ) / SECOND).unwrap_or(u32::MAX - 1);
+        Self(NonZeroU32::MIN.saturating_add(seconds))
+    }
+
+    /// Returns true if the check still counts at a position.
+    fn counts_at(self, position: u64) -> bool {
+        // Another thread may have checked it since the position was taken.
+        u64::from(Self::of(position).0.get().saturating_sub(self.0.get())) < CHECK_LIFETIME
     }
 }
 
 /// Mutable state of an entry.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Whether the content was compared with its digest, or was written by this process. [`Table`] counts the others.
-    checked: bool,
+    /// Time at which this process compared the content with its digest, or wrote it. [`Table`] counts entries without.
+    checked: Option<CheckTime>,
     /// True if the entry left the table and is no longer served.
     gone: bool,
     /// Uses of the descriptor.
@@ -65,8 +114,9 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn is_checked(&self) -> bool {
-        self.checked
+    /// Returns whether the content needs no check at this position of [`Reads`].
+    pub(super) fn is_checked(&self, now: u64) -> bool {
+        self.checked.is_some_and(|at| at.counts_at(now))
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -79,7 +129,7 @@ impl Entry {
         key: CacheKey,
         plain_len: u64,
         last_read: u64,
-        checked: bool,
+        checked: Option<CheckTime>,
         descriptors: &Arc<Descriptors>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -104,10 +154,10 @@ impl Entry {
         self.last_read.load(Ordering::Relaxed)
     }
 
-    /// Records a read, which changes [`Self::read_at`].
-    pub(super) fn read_now(&self, reads: &Reads) {
+    /// Records a read at a position, which changes [`Self::read_at`].
+    pub(super) fn read_now(&self, now: u64) {
         let before = self.last_read.load(Ordering::Relaxed);
-        self.last_read.store(reads.now().max(before + 1), Ordering::Relaxed);
+        self.last_read.store(now.max(before + 1), Ordering::Relaxed);
     }
 
     pub(super) fn set_prefetched(&self, stored_bytes: Option<u64>) {
@@ -185,7 +235,7 @@ type Shard = RwLock<HashMap<CacheKey, Arc<Entry>>>;
 pub(crate) struct Table {
     shards: Box<[Shard]>,
     hasher: RandomState,
-    /// Number of entries whose content is to be compared with its digest before it is served.
+    /// Number of entries whose content this process has not compared with its digest yet, or doubts.
     unchecked: AtomicU64,
     /// Number of entries that walks over the whole table visited.
     walked: AtomicU64,
@@ -215,7 +265,7 @@ impl Table {
 
     /// Adds a new entry; returns the entry it replaces.
     pub(super) fn insert(&self, entry: Arc<Entry>) -> Option<Arc<Entry>> {
-        if !entry.state.lock().checked {
+        if entry.state.lock().checked.is_none() {
             self.unchecked.fetch_add(1, Ordering::Relaxed);
         }
         self.shard(&entry.key).write().insert(entry.key, entry)
@@ -228,16 +278,16 @@ impl Table {
         is_there && shard.remove(&entry.key).is_some()
     }
 
-    /// Sets whether the content of an entry, whose state this is, was compared with its digest.
-    pub(super) fn set_checked(&self, state: &mut State, checked: bool) {
-        if state.gone || state.checked == checked {
+    /// Sets when the content of an entry, whose state this is, was compared with its digest.
+    pub(super) fn set_checked(&self, state: &mut State, checked: Option<CheckTime>) {
+        if state.gone {
             return;
         }
-        state.checked = checked;
-        if checked {
-            self.unchecked.fetch_sub(1, Ordering::Relaxed);
-        } else {
-            self.unchecked.fetch_add(1, Ordering::Relaxed);
+        let before = std::mem::replace(&mut state.checked, checked);
+        match (before, checked) {
+            (None, Some(_)) => _ = self.unchecked.fetch_sub(1, Ordering::Relaxed),
+            (Some(_), None) => _ = self.unchecked.fetch_add(1, Ordering::Relaxed),
+            _ => {}
         }
     }
 
@@ -247,7 +297,9 @@ impl Table {
             return false;
         }
         // After that, no change of `checked` is counted.
-        self.set_checked(state, true);
+        if state.checked.is_none() {
+            self.unchecked.fetch_sub(1, Ordering::Relaxed);
+        }
         state.gone = true;
         true
     }

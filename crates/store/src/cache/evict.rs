@@ -114,7 +114,7 @@ impl CacheState {
             }
             if held {
                 // In use is as good as read now; and so it is not asked about again at once.
-                entry.read_now(&self.reads);
+                entry.read_now(self.reads.now());
                 self.spared.fetch_add(1, Ordering::Relaxed);
             } else if entry.read_at() == *read_at && self.evict(entry) {
                 // Read since it was chosen means: not among the longest unread any more, and perhaps in

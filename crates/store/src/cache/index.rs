@@ -4,12 +4,13 @@
 //!   0  "ESKERIX1"
 //!   8  number of entries (8, little endian)
 //!  16  entries, the longest unread first, 32 bytes each:
-//!        0 key (22)   22 1 if still to be checked, else 0   23 zero (1)   24 plain length (8)
+//!        0 key (22)   22 one (1)   23 zero (1)   24 plain length (8)
 //!  …   XXH3-128 of all bytes before (16)
 //! ```
 //!
 //! Its existence is the mark of a clean shutdown: it is written after everything else was made durable, and
-//! removed, durably, before the next writer changes anything.
+//! removed, durably, before the next writer changes anything. The one tells older versions to compare the object before they
+//! serve it, as this version does with all.
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -23,7 +24,6 @@ const ENTRY_LEN: usize = 32;
 pub(super) struct Listed {
     pub(super) key: CacheKey,
     pub(super) plain_len: u64,
-    pub(super) checked: bool,
 }
 
 /// Writes the list down.
@@ -33,7 +33,7 @@ pub(super) fn encode(entries: &[Listed]) -> Vec<u8> {
     bytes.extend_from_slice(&(entries.len() as u64).to_le_bytes());
     for entry in entries {
         bytes.extend_from_slice(&entry.key.to_bytes());
-        bytes.extend_from_slice(&[u8::from(!entry.checked), 0]);
+        bytes.extend_from_slice(&[1, 0]);
         bytes.extend_from_slice(&entry.plain_len.to_le_bytes());
     }
     let digest = xxh3_128(&bytes);
@@ -57,9 +57,9 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Vec<Listed>> {
 
 fn decode_entry(bytes: &[u8; ENTRY_LEN]) -> Option<Listed> {
     let (key, rest) = bytes.split_first_chunk::<KEY_LEN>()?;
-    let ([unchecked, _], len) = rest.split_first_chunk::<2>()?;
+    let (_, len) = rest.split_first_chunk::<2>()?;
     let plain_len = u64::from_le_bytes(*len.first_chunk::<8>()?);
-    Some(Listed { key: CacheKey::from_bytes(key)?, plain_len, checked: *unchecked == 0 })
+    Some(Listed { key: CacheKey::from_bytes(key)?, plain_len })
 }
 
 #[cfg(test)]
@@ -76,7 +76,6 @@ mod tests {
                 compression: Compression::Zstd,
             },
             plain_len: u64::from(number) << 30,
-            checked: number.is_multiple_of(2),
         };
         let entries: Vec<_> = (0..5).map(entry).collect();
         let bytes = encode(&entries);

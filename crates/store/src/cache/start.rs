@@ -2,8 +2,8 @@
 //!
 //! 1. Make and check the folder, take the lock: one writer.
 //! 2. Read the index. Remove it durably before anything else changes: from now on a stop is unclean.
-//! 3. With a good index, its entries are trusted. Without one, every file in `objects/` becomes an entry
-//!    that is checked before its first use.
+//! 3. With a good index, its objects become entries. Without one, every file in `objects/` does. Each is checked before
+//!    its first use.
 //! 4. Remove unfinished files.
 
 use parking_lot::{Mutex, RwLock};
@@ -175,7 +175,7 @@ fn scan(disk: &dyn Disk, layout: &Layout) -> Result<Vec<Listed>, Cause> {
             let plain_len = facts.len.checked_sub(TRAILER_LEN as u64);
             match (key, plain_len) {
                 (Some(key), Some(plain_len)) if facts.regular => {
-                    found.push((facts.modified, Listed { key, plain_len, checked: false }));
+                    found.push((facts.modified, Listed { key, plain_len }));
                 }
                 (Some(_), _) => remove(disk, &path)?,
                 (None, _) => {}
@@ -265,8 +265,8 @@ impl CacheState {
     /// Fills the table and the account with the result of [`load`].
     pub(super) fn adopt(&self, entries: &[Listed]) {
         for (place, listed) in (0..).zip(entries) {
-            let Listed { key, plain_len, checked } = *listed;
-            let entry = Entry::new(key, plain_len, place, checked, &self.descriptors);
+            let Listed { key, plain_len } = *listed;
+            let entry = Entry::new(key, plain_len, place, None, &self.descriptors);
             self.enter(entry);
         }
         self.space.charge(entries.iter().map(|listed| self.charge_of(listed.plain_len)).sum());
@@ -297,11 +297,7 @@ impl CacheState {
 
     fn write_index(&self) -> Result<(), Cause> {
         let layout = &self.layout;
-        let listed = |(_, entry): (u64, Arc<Entry>)| Listed {
-            key: entry.key,
-            plain_len: entry.plain_len,
-            checked: entry.state.lock().is_checked(),
-        };
+        let listed = |(_, entry): (u64, Arc<Entry>)| Listed { key: entry.key, plain_len: entry.plain_len };
         let entries: Vec<_> = self.table.oldest_first().into_iter().map(listed).collect();
         self.disk.sync_all(&layout.root).map_err(|source| self.failed("syncing", &layout.root, source))?;
         let bytes = index::encode(&entries);

@@ -40,7 +40,7 @@ pub struct CacheStatus {
     pub disk_failure: Option<(u64, String)>,
     /// Number of entries found damaged on disk and dropped.
     pub damaged: u64,
-    /// Number of entries to check before their first use.
+    /// Number of entries that this writer has not compared with their digests yet.
     pub unchecked: u64,
     /// Number of entries that evictions, checks and listings visited.
     pub walked: u64,

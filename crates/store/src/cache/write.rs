@@ -92,7 +92,9 @@ impl Writing {
         self.place(&file, &key)?;
         self.path = None;
         drop(file);
-        let entry = Entry::new(key, self.len, self.cache.reads.now(), true, &self.cache.descriptors);
+        let reads = &self.cache.reads;
+        let (now, checked) = (reads.now(), Some(reads.checked_now()));
+        let entry = Entry::new(key, self.len, now, checked, &self.cache.descriptors);
         entry.set_prefetched(prefetched);
         reservation.keep(self.cache.charge_of(self.len));
         if let Some(replaced) = self.cache.enter(entry.clone()) {

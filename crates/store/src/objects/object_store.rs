@@ -29,8 +29,15 @@ pub trait ObjectStore: Send + Sync {
         false
     }
 
-    /// Returns the object if it is cached, verified, and can be opened now. No I/O beyond that opening.
+    /// Returns the object if it is cached, verified, and can be opened now. No I/O beyond that opening, and a check of a
+    /// small object if that is due.
     fn cached(&self, wanted: &ObjectRequest) -> Option<Handle>;
+
+    /// Returns true if the object is in the cache of this process, although its check may be due. No I/O.
+    fn holds(&self, wanted: &ObjectRequest) -> bool {
+        let _ = wanted;
+        false
+    }
 
     /// Records that the file of an object could not be read; it is verified or fetched again before its next
     /// use.

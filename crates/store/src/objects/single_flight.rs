@@ -14,7 +14,7 @@ use crate::objects::handle::Handle;
 use crate::objects::object_store::Warmed;
 use crate::objects::request::{CacheKey, ObjectRequest};
 use crate::objects::{FetchJob, PrefetchPermit, StoreState};
-use crate::priority::Priority;
+use crate::priority::{Priority, Urgency};
 use crate::progress::{Progress, Requester};
 
 /// Fetches in progress, and the requests that wait for each. One per cache, so that requests of several repositories
@@ -52,6 +52,8 @@ pub(crate) struct Waiter {
 pub(crate) enum Answer {
     /// The opened object.
     Open(Callback<Handle>),
+    /// Nothing: the object is checked ahead of its use.
+    Checked { _permit: PrefetchPermit },
     /// Notification that the object is in the cache.
     Warm { token: CancelToken, done: Callback<Warmed>, permit: PrefetchPermit },
 }
@@ -60,12 +62,14 @@ impl Answer {
     fn priority(&self, requester: &Requester) -> Priority {
         match self {
             Answer::Open(_) => Priority::demand(requester.user),
+            Answer::Checked { .. } => Priority::new(Urgency::Prefetch),
             Answer::Warm { token, .. } => Priority::prefetch(token.clone()),
         }
     }
 
+    /// Returns true if the object must be opened, and so checked.
     fn is_open(&self) -> bool {
-        matches!(self, Answer::Open(_))
+        !matches!(self, Answer::Warm { .. })
     }
 }
 
@@ -73,6 +77,7 @@ impl Waiter {
     fn fail(self, error: StoreError) {
         match self.answer {
             Answer::Open(done) => done.err(error),
+            Answer::Checked { .. } => {}
             Answer::Warm { done, permit, .. } => {
                 drop(permit);
                 done.err(error);
@@ -83,6 +88,7 @@ impl Waiter {
     fn start_over(self) {
         match self.answer {
             Answer::Open(done) => self.store.get(self.wanted, done),
+            Answer::Checked { .. } => {}
             Answer::Warm { token, done, permit } => {
                 self.store.warm_with_permit(self.wanted, token, done, permit)
             }
@@ -111,6 +117,7 @@ impl SingleFlight {
         requester.progress.follow(&flight.progress);
         let demanded = match &waiter.answer {
             Answer::Open(_) => true,
+            Answer::Checked { .. } => false,
             Answer::Warm { token, .. } => {
                 priority.also_for(token.clone());
                 false
@@ -201,12 +208,13 @@ fn fail(job: &FetchJob, waiters: Vec<Waiter>, error: &StoreError) {
         !job.stands_for(waiter)
             || match &waiter.answer {
                 Answer::Open(_) => given_up,
+                Answer::Checked { .. } => false,
                 Answer::Warm { token, .. } => called_off && !token.is_cancelled(),
             }
     };
     let (other, same): (Vec<_>, Vec<_>) = waiters.into_iter().partition(starts_over);
     let traffic = &job.store.traffic;
-    if same.iter().any(|waiter| waiter.answer.is_open()) {
+    if same.iter().any(|waiter| matches!(waiter.answer, Answer::Open(_))) {
         traffic.note_failure(error);
     } else if !called_off {
         traffic.note_failed_prefetch();

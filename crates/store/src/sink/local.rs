@@ -213,7 +213,10 @@ impl LocalSink {
     fn hash_of(&self, name: &ObjectName, len: u64) -> io::Result<ContentHash> {
         let file = self.disk.open(&self.root.join(name.path()))?;
         let mut hasher = Hasher::new(name.hash.algorithm());
-        read_pieces(&*self.disk, &file, len, |piece| hasher.update(piece))?;
+        read_pieces(&*self.disk, &file, len, |piece| {
+            hasher.update(piece);
+            Ok(())
+        })?;
         Ok(hasher.finish())
     }
 
@@ -395,13 +398,12 @@ impl Sink for LocalSink {
         };
         let file = self.disk.open(&full).map_err(failed)?;
         let mut written = Ok(());
-        read_pieces(&*self.disk, &file, facts.len, |piece| {
-            if written.is_ok() {
-                written = to.write_all(piece);
-            }
-        })
-        .map_err(failed)?;
+        let read = read_pieces(&*self.disk, &file, facts.len, |piece| {
+            written = to.write_all(piece);
+            if written.is_ok() { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+        });
         written.map_err(|source| self.failed("copying", &full, source))?;
+        read.map_err(failed)?;
         Ok(Some(facts.len))
     }
 

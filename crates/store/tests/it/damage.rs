@@ -3,15 +3,17 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{Blame, Cache, Cause, ObjectStore, Objects, Phase, Servers, StoreError, connect};
+use esker_store::{Blame, Cache, Callback, Cause, ObjectStore, Objects, Phase, Servers, StoreError, connect};
+use esker_testkit::disk::{FaultDisk, Plan};
 use esker_testkit::mirror::{Fault, Mirror};
 use tempfile::TempDir;
 
-use crate::rig::{Made, Rig, Shelf, as_is, bytes, engine, engine_with, hasty, noise, roomy, zlib};
+use crate::rig::{Made, Rig, Shelf, as_is, bytes, engine, engine_with, get, hasty, noise, roomy, zlib};
 
 /// A mirror with one object, and a store that reads from it.
 struct Stand {
@@ -350,4 +352,131 @@ fn catalogs_that_rot_on_disk_are_fetched_again() {
     assert!(!cache.status().opened_unclean);
     assert_eq!(reads(&cache, &objects[..1]), (5, 1));
     assert_eq!(reads(&cache, &objects[..1]), (5, 1), "it is read from the cache again");
+}
+
+/// Changes a file of the cache as a rotten disk, a crash or another program might.
+type Damage = fn(&mut Vec<u8>);
+
+/// Kinds of damage, with their names.
+const DAMAGES: [(&str, Damage); 12] = [
+    ("first byte", |file| file[0] ^= 1),
+    ("middle", |file| {
+        let middle = file.len() / 2;
+        file[middle] ^= 0x80;
+    }),
+    ("last plain byte", |file| *file.iter_mut().rev().nth(64).unwrap() ^= 1),
+    ("trailer, magic", |file| *file.iter_mut().rev().nth(63).unwrap() ^= 1),
+    ("trailer, key", |file| *file.iter_mut().rev().nth(50).unwrap() ^= 1),
+    ("trailer, digest", |file| *file.iter_mut().rev().nth(20).unwrap() ^= 1),
+    ("trailer, sum", |file| *file.last_mut().unwrap() ^= 1),
+    ("zeros", |file| file.fill(0)),
+    ("cut in the middle", |file| file.truncate(file.len() / 2)),
+    ("without a trailer", |file| file.truncate(file.len() - 64)),
+    ("empty", Vec::clear),
+    ("longer", |file| file.push(0)),
+];
+
+/// Returns the file of each object in a cache folder.
+fn files(cache: &Path, objects: &[Made]) -> Vec<PathBuf> {
+    let folders = || fs::read_dir(cache.join("objects")).unwrap().map(|folder| folder.unwrap().path());
+    let all: Vec<_> =
+        folders().flat_map(|folder| fs::read_dir(folder).unwrap()).map(|file| file.unwrap().path()).collect();
+    let of = |object: &Made| {
+        let hash = object.wanted.name.hash.hex();
+        let is_its = |path: &&PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&hash[2..]);
+        all.iter().find(is_its).unwrap().clone()
+    };
+    objects.iter().map(of).collect()
+}
+
+/// > C29: Before its first use after the start of the process that writes the cache, and before its first use a day after the last comparison, all bytes of a cached object are compared with the digest of those that were verified; a damaged object is fetched again, and no program sees its bytes.
+#[test]
+fn contents_that_rot_on_disk_are_fetched_again() {
+    // A size that is compared at once, and one of several pieces on the pool.
+    for len in [60_000, 3 << 20] {
+        let (engine, folder) = (engine(), tempfile::tempdir().unwrap());
+        let objects: Vec<Made> = (0..DAMAGES.len() as u64).map(|seed| as_is(&noise(seed, len))).collect();
+        let sound = as_is(&noise(99, len));
+        let shelf = Shelf::new(&objects.iter().chain([&sound]).collect::<Vec<_>>());
+        let open = || Cache::open(&engine, folder.path(), roomy()).unwrap();
+        let cache = open();
+        for object in objects.iter().chain([&sound]) {
+            bytes(&Objects::new(&cache, shelf.clone()), &object.wanted).unwrap();
+        }
+        cache.close().unwrap();
+        drop(cache);
+        for (path, (_, damage)) in files(folder.path(), &objects).iter().zip(DAMAGES) {
+            let mut content = fs::read(path).unwrap();
+            damage(&mut content);
+            fs::write(path, content).unwrap();
+        }
+        let cache = open();
+        let status = cache.status();
+        assert_eq!((status.opened_unclean, status.unchecked), (false, DAMAGES.len() as u64 + 1));
+        let asked = shelf.asked().len();
+        let store = Objects::new(&cache, shelf.clone());
+        assert!(bytes(&store, &sound.wanted).unwrap() == sound.plain);
+        assert_eq!(shelf.asked().len(), asked, "a sound one is not fetched");
+        for (number, (object, (name, _))) in (1..).zip(objects.iter().zip(DAMAGES)) {
+            assert!(store.cached(&object.wanted).is_none(), "{name}");
+            assert!(bytes(&store, &object.wanted).unwrap() == object.plain, "{name}");
+            assert_eq!(cache.status().damaged, number, "{name}");
+            assert_eq!(shelf.asked().len(), asked + number as usize, "{name}: it is fetched once");
+            assert!(bytes(&store, &object.wanted).unwrap() == object.plain, "{name}: from the cache");
+        }
+        assert_eq!(shelf.asked().len(), asked + objects.len());
+        assert_eq!((cache.status().unchecked, cache.status().disk_errors), (0, 0));
+    }
+}
+
+/// Without the server, a damaged object is an error, and no reader gets its bytes.
+#[test]
+fn a_damaged_object_is_an_error_without_its_server() {
+    let (engine, folder) = (engine(), tempfile::tempdir().unwrap());
+    let object = as_is(&noise(1, 3 << 20));
+    let shelf = Shelf::new(&[&object]);
+    let cache = Cache::open(&engine, folder.path(), roomy()).unwrap();
+    bytes(&Objects::new(&cache, shelf), &object.wanted).unwrap();
+    cache.close().unwrap();
+    drop(cache);
+    assert_eq!(rot(folder.path()), 1);
+    let cache = Cache::open(&engine, folder.path(), roomy()).unwrap();
+    let store = Objects::new(&cache, Shelf::new(&[]));
+    assert!(bytes(&store, &object.wanted).is_err());
+    assert_eq!(cache.status().damaged, 1);
+}
+
+/// However many requests there are for an object at once, and whoever reads it ahead, it is compared once.
+#[test]
+fn an_object_is_compared_once_for_all_its_readers() {
+    const PIECES: u64 = 24;
+    let (engine, folder) = (engine(), tempfile::tempdir().unwrap());
+    let object = as_is(&noise(1, usize::try_from(PIECES).unwrap() << 20));
+    let shelf = Shelf::new(&[&object]);
+    let cache = Cache::open(&engine, folder.path(), roomy()).unwrap();
+    let store = Objects::new(&cache, shelf.clone());
+    // What was fetched here is not read again.
+    let first = get(&store, &object.wanted).unwrap();
+    assert!(store.cached(&object.wanted).is_some());
+    drop((first, store));
+    cache.close().unwrap();
+    drop(cache);
+    let disk = Arc::new(FaultDisk::new(folder.path(), Plan::Nothing));
+    let cache = Cache::open_on(disk.clone(), &engine, folder.path(), roomy()).unwrap();
+    let store = Objects::new(&cache, shelf.clone());
+    let before = disk.operations();
+    assert!(store.read_ahead(&object.wanted, 0..1));
+    assert!(store.holds(&object.wanted));
+    let (told, outcomes) = std::sync::mpsc::channel();
+    for _ in 0..20 {
+        let told = told.clone();
+        store.get(object.wanted.clone(), Callback::new(move |got| told.send(got).unwrap()));
+        assert!(store.read_ahead(&object.wanted, 1..2));
+    }
+    for _ in 0..20 {
+        assert_eq!(outcomes.recv().unwrap().unwrap().len(), PIECES << 20);
+    }
+    // Opening, the trailer and the pieces.
+    assert_eq!(disk.operations() - before, 2 + PIECES);
+    assert_eq!((shelf.asked().len(), cache.status().unchecked), (1, 0));
 }
