@@ -29,6 +29,7 @@ mod exclusive;
 mod faults;
 mod fixed;
 mod fstab;
+mod full_disk;
 mod guides;
 mod hot;
 mod image_mounts;
