@@ -36,6 +36,7 @@ mod image_mounts;
 mod images;
 mod importing;
 mod logs;
+mod long_attributes;
 mod machine;
 mod many_opens;
 mod metrics;
