@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
@@ -39,6 +39,8 @@ pub trait Files: Send + Sync {
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>>;
     /// Returns the names in a folder, sorted.
     fn names(&self, folder: &Path) -> io::Result<Vec<String>>;
+    /// Returns whether every user may read a file, by the modes of it and of the folders above it.
+    fn is_public(&self, path: &Path) -> io::Result<bool>;
     /// Returns true if the test holds for a path.
     fn probe(&self, path: &Path, probe: Probe) -> bool;
 }
@@ -76,6 +78,24 @@ pub fn read_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 impl Files for Root {
     fn read(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         read_file(&self.place(path), limit)
+    }
+
+    fn is_public(&self, path: &Path) -> io::Result<bool> {
+        let path = self.place(path).canonicalize()?;
+        let is_open = |path: &Path, bit: u32| std::fs::metadata(path).map(|meta| meta.mode() & bit != 0);
+        if !is_open(&path, 0o004)? {
+            return Ok(false);
+        }
+        // The folders above one that stands for the root are not part of the configuration.
+        let base = self.0.canonicalize()?;
+        for folder in
+            path.ancestors().skip(1).take_while(|folder| folder.starts_with(&base) && **folder != *base)
+        {
+            if !is_open(folder, 0o001)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn names(&self, folder: &Path) -> io::Result<Vec<String>> {

@@ -95,6 +95,7 @@ fn of_problem(problem: &super::Problem) -> Finding {
     let severity = match &problem.kind {
         ProblemKind::ReadOnly { .. }
         | ProblemKind::Protected { .. }
+        | ProblemKind::NotForOthers { .. }
         | ProblemKind::NotText
         | ProblemKind::OnlySourced { .. } => Severity::Warning,
         ProblemKind::NotEvaluated { names, .. } if names.is_empty() => Severity::Warning,

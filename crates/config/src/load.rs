@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use esker_threads::watchdog::within;
 use super::files::{FILE_MAX, Files};
 use super::problem::{Problem, ProblemKind, SourceLine};
 use super::shell::{Machine, Shell, Variable};
+use super::table::Setter;
 use super::{Origin, Parameters, Setting, own, table};
 
 /// Parameter for the configuration repository, which can't be changed once it was used.
@@ -144,7 +145,7 @@ impl<'a> Load<'a> {
         let root = Path::new(&mounts).join(&repository);
         let folder = root.join("etc/cvmfs");
         match self.request.files.names(&folder) {
-            Ok(_) => _ = self.file(&folder.join(name)),
+            Ok(_) => _ = self.file(&folder.join(name), Setter::Any),
             Err(_) if self.missed => {}
             Err(error) => {
                 self.missed = true;
@@ -182,7 +183,7 @@ impl<'a> Load<'a> {
     /// Reads one file of this machine, and reports lines without effect. Its administrator should know which
     /// lines have no effect.
     fn local(&mut self, path: &Path) {
-        let mut names = self.file(path);
+        let mut names = self.file(path, Setter::Local);
         names.retain(|name| table::row(name).is_some());
         if !names.is_empty() {
             let place = SourceLine { path: Arc::from(path), line: 1 };
@@ -191,11 +192,16 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Reads one file in shell syntax; returns the names that only sourced files set.
-    fn file(&mut self, path: &Path) -> Vec<String> {
+    /// Reads one file in shell syntax, of this machine or of any; returns the names that only sourced files set.
+    fn file(&mut self, path: &Path, of: Setter) -> Vec<String> {
         let Some(bytes) = self.content(path) else { return Vec::new() };
+        self.shell.reads_public_files_only = of == Setter::Any;
         let gone = self.shell.file(path, &bytes);
         for name in self.shell.changed.clone() {
+            if of == Setter::Any && !self.may_others_set(&name) {
+                self.refuse(name, path);
+                continue;
+            }
             let variable = self.shell.variables.get(&name).cloned();
             let taken = variable.and_then(|variable| Some((variable.value?, variable.place?)));
             let Some((value, place)) = taken else {
@@ -210,6 +216,33 @@ impl<'a> Load<'a> {
             self.shell.variables.insert(name, Variable::inherited(kept));
         }
         gone
+    }
+
+    /// Returns whether a file of others may set a parameter to the value that it has now: one of this machine may be a folder below
+    /// the one that this machine gives.
+    fn may_others_set(&self, name: &str) -> bool {
+        let Some(row) = table::row(name).filter(|row| row.setter == Setter::Local) else { return true };
+        let own = self.value(name).unwrap_or_else(|| row.default.to_owned());
+        let value = self.shell.variables.get(name).and_then(|variable| variable.value.as_deref());
+        let rest = value.and_then(|value| Path::new(value).strip_prefix(&own).ok());
+        let goes_down = |rest: &Path| rest.components().all(|part| matches!(part, Component::Normal(_)));
+        row.kind == table::Kind::Path && own.starts_with('/') && rest.is_some_and(goes_down)
+    }
+
+    /// Gives a parameter the value back that it had before a file of others, and reports that unless it is the same.
+    fn refuse(&mut self, name: String, path: &Path) {
+        let set = self.values.get(&name).map(|setting| setting.value.clone());
+        let before = set.or_else(|| self.request.environment.get(&name).cloned());
+        let after = self.shell.variables.remove(&name);
+        let (value, place) = after.map_or((None, None), |after| (after.value, after.place));
+        if let Some(before) = &before {
+            self.shell.variables.insert(name.clone(), Variable::inherited(before.clone()));
+        }
+        if value != before {
+            let place = place.unwrap_or_else(|| SourceLine { path: Arc::from(path), line: 1 });
+            let kind = ProblemKind::NotForOthers { name };
+            self.shell.problems.push(Problem { place: Some(place), kind });
+        }
     }
 
     /// Reads one of Esker's own configuration files.

@@ -83,6 +83,11 @@ pub enum ProblemKind {
         /// Ignored value.
         value: String,
     },
+    /// The configuration repository sets a parameter that only files of this machine may set.
+    NotForOthers {
+        /// Name of the parameter.
+        name: String,
+    },
     /// The configuration repository is not available.
     ConfigRepository {
         /// Folder of the configuration repository.
@@ -118,6 +123,7 @@ impl Problem {
             ProblemKind::Protected { .. } => {
                 "set CVMFS_CONFIG_REPOSITORY in /etc/cvmfs/default.d/NAME.conf, which is read before it is used".into()
             }
+            ProblemKind::NotForOthers { name } => format!("set {name} in /etc/cvmfs/default.local if you want it"),
             ProblemKind::ConfigRepository { .. } => {
                 "mount the configuration repository, or unset CVMFS_CONFIG_REPOSITORY".into()
             }
@@ -158,6 +164,9 @@ impl fmt::Display for ProblemKind {
             ProblemKind::ReadOnly { name } => write!(f, "{name} is read-only here and keeps its value"),
             ProblemKind::Protected { value } => {
                 write!(f, "CVMFS_CONFIG_REPOSITORY={value} comes too late and is ignored")
+            }
+            ProblemKind::NotForOthers { name } => {
+                write!(f, "{name} is for files of this machine only, and keeps the value that they give it")
             }
             ProblemKind::ConfigRepository { path, why, .. } => {
                 write!(f, "can't read the configuration repository at {}: {why}", path.display())

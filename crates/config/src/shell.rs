@@ -21,6 +21,7 @@ mod tests;
 mod words;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -116,6 +117,8 @@ impl Variable {
 pub(super) struct Shell<'a> {
     files: &'a dyn Files,
     machine: &'a Machine,
+    /// True for files of others, which might send away what they read.
+    pub(super) reads_public_files_only: bool,
     pub(super) variables: BTreeMap<String, Variable>,
     pub(super) problems: Vec<Problem>,
     /// Names that the file has changed.
@@ -156,6 +159,7 @@ impl<'a> Shell<'a> {
         Self {
             files,
             machine,
+            reads_public_files_only: false,
             variables: BTreeMap::new(),
             problems: Vec::new(),
             changed: Vec::new(),
@@ -245,7 +249,7 @@ impl<'a> Shell<'a> {
             self.report(line, ProblemKind::Endless);
             return Ok(Status::Unknown);
         }
-        let bytes = match self.files.read(&full, FILE_MAX) {
+        let bytes = match self.bytes_of(&full, FILE_MAX) {
             Ok(bytes) => bytes,
             Err(error) => {
                 self.unknown =
@@ -272,6 +276,13 @@ impl<'a> Shell<'a> {
         }
     }
 
+    fn bytes_of(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        if self.reads_public_files_only && !self.files.is_public(path)? {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "not every user may read it"));
+        }
+        self.files.read(path, limit)
+    }
+
     /// Charges bytes to the work limit.
     fn charge(&mut self, bytes: usize) -> Expanded<()> {
         let left = self.work.checked_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
@@ -293,7 +304,7 @@ impl<'a> Shell<'a> {
             return Ok(Some(String::new()));
         }
         let full = self.folder.join(path);
-        match self.files.read(&full, INPUT_MAX as u64) {
+        match self.bytes_of(&full, INPUT_MAX as u64) {
             Ok(bytes) => {
                 self.charge(bytes.len())?;
                 let text = String::from_utf8(bytes);

@@ -26,6 +26,17 @@ pub struct Row {
     pub default: &'static str,
     /// Effect in Esker.
     pub state: State,
+    /// Files that may set it.
+    pub setter: Setter,
+}
+
+/// Files that may set a parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setter {
+    /// Files of this machine and of the configuration repository.
+    Any,
+    /// Files of this machine only: it names what the client writes to, listens at, sends its counters to or keeps back.
+    Local,
 }
 
 /// Effect of a parameter in Esker.

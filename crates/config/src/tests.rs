@@ -1,3 +1,4 @@
+mod others;
 mod reference;
 
 use std::fs;
@@ -230,6 +231,9 @@ fn a_hanging_configuration_repository_is_skipped() {
                 let _ = self.1.lock().expect("one waits").recv();
             }
             self.0.names(folder)
+        }
+        fn is_public(&self, path: &Path) -> std::io::Result<bool> {
+            self.0.is_public(path)
         }
         fn probe(&self, path: &Path, probe: Probe) -> bool {
             self.0.probe(path, probe)

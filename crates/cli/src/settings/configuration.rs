@@ -51,6 +51,10 @@ impl Files for Guarded {
         self.root.names(folder)
     }
 
+    fn is_public(&self, path: &Path) -> io::Result<bool> {
+        self.root.is_public(path)
+    }
+
     fn probe(&self, path: &Path, probe: Probe) -> bool {
         self.root.probe(path, probe)
     }

@@ -4,14 +4,24 @@ use super::Kind::{
     BytesPerSecond, Count, Date, Hash, Megabytes, Minutes, Name, Names, Number, OneOf, Path, Paths, Proxies,
     Seconds, Switch, Text, Urls,
 };
-use super::Row;
 use super::State::{Honoured, Meaningless, Not};
+use super::{Row, Setter};
 
-/// Builds the table: one line for each row, with name, other names in brackets, kind, default, state.
+/// Builds the table: one line for each row, with name, other names in brackets, kind, default, state, and `Local` if only
+/// files of this machine set it.
 macro_rules! rows {
-    ($($name:literal [$($alias:literal)*] $kind:expr, $default:literal, $state:expr;)*) => {
-        &[$(Row { name: $name, aliases: &[$($alias),*], kind: $kind, default: $default, state: $state }),*]
+    ($($name:literal [$($alias:literal)*] $kind:expr, $default:literal, $state:expr $(, $local:ident)?;)*) => {
+        &[$(Row {
+            name: $name,
+            aliases: &[$($alias),*],
+            kind: $kind,
+            default: $default,
+            state: $state,
+            setter: rows!(@ $($local)?),
+        }),*]
     };
+    (@) => { Setter::Any };
+    (@ Local) => { Setter::Local };
 }
 
 const AUTHORITIES: &str = "authorities_are_those_of_the_configuration_and_the_environment";
@@ -60,7 +70,7 @@ const SERVERS: &[Row] = rows! {
     "CVMFS_PUBLIC_KEY" [] Paths, "", Honoured(ACTS);
     "CVMFS_KEYS_DIR" [] Path, "/etc/cvmfs/keys", Honoured(BY_NAME);
     "CVMFS_TRUSTED_CERTS" [] Path, "", Meaningless("no client of CernVM-FS 2.12 reads it");
-    "CVMFS_BLACKLIST" [] Path, "/etc/cvmfs/blacklist", Honoured(ACTS);
+    "CVMFS_BLACKLIST" [] Path, "/etc/cvmfs/blacklist", Honoured(ACTS), Local;
     "CVMFS_CONFIG_REPOSITORY" [] Name, "", Honoured(CONFIG_FIRST);
     "CVMFS_CONFIG_REPO_REQUIRED" [] Switch, "no", Honoured(MISSING);
     "CVMFS_DEFAULT_DOMAIN" [] Name, "", Honoured(FALLBACKS);
@@ -118,18 +128,18 @@ const NETWORK: &[Row] = rows! {
 };
 
 const CACHE: &[Row] = rows! {
-    "CVMFS_CACHE_BASE" [] Path, "/var/lib/cvmfs", Honoured(BY_NAME);
-    "CVMFS_CACHE_DIR" [] Path, "", Honoured(CACHES);
+    "CVMFS_CACHE_BASE" [] Path, "/var/lib/cvmfs", Honoured(BY_NAME), Local;
+    "CVMFS_CACHE_DIR" [] Path, "", Honoured(CACHES), Local;
     "CVMFS_SHARED_CACHE" ["CVMFS_CACHE_SHARED"] Switch, "yes", Honoured(BY_NAME);
     "CVMFS_QUOTA_LIMIT" ["CVMFS_CACHE_QUOTA_LIMIT"] Megabytes, "4000", Honoured(BY_NAME);
-    "CVMFS_ALIEN_CACHE" ["CVMFS_CACHE_ALIEN"] Path, "", Honoured(CACHES);
+    "CVMFS_ALIEN_CACHE" ["CVMFS_CACHE_ALIEN"] Path, "", Honoured(CACHES), Local;
     "CVMFS_CACHE_PRIMARY" [] Text, "", Honoured(CACHES);
     "CVMFS_CACHE_<name>_TYPE" [] OneOf(&["posix", "ram", "tiered", "external"]), "posix", Honoured(MEMORY);
-    "CVMFS_CACHE_<name>_BASE" [] Path, "", Honoured(CACHES);
-    "CVMFS_CACHE_<name>_DIR" [] Path, "", Honoured(CACHES);
+    "CVMFS_CACHE_<name>_BASE" [] Path, "", Honoured(CACHES), Local;
+    "CVMFS_CACHE_<name>_DIR" [] Path, "", Honoured(CACHES), Local;
     "CVMFS_CACHE_<name>_SHARED" [] Switch, "no", Honoured(CACHES);
     "CVMFS_CACHE_<name>_QUOTA_LIMIT" [] Megabytes, "1024", Honoured(CACHES);
-    "CVMFS_CACHE_<name>_ALIEN" [] Path, "", Honoured(CACHES);
+    "CVMFS_CACHE_<name>_ALIEN" [] Path, "", Honoured(CACHES), Local;
     "CVMFS_CACHE_<name>_SERVER_MODE" [] Switch, "no", Meaningless("publishing needs no mount");
     "CVMFS_CACHE_<name>_WORKSPACE" [] Path, "", Meaningless("sockets and logs are in the runtime folder, /run/esker for root");
     "CVMFS_CACHE_<name>_REFCOUNT" [] Switch, "no", Meaningless("an object never has more than one descriptor");
@@ -150,23 +160,23 @@ const CACHE: &[Row] = rows! {
 };
 
 const MOUNTS: &[Row] = rows! {
-    "CVMFS_MOUNT_DIR" [] Path, "/cvmfs", Honoured(CONFIG_FIRST);
+    "CVMFS_MOUNT_DIR" [] Path, "/cvmfs", Honoured(CONFIG_FIRST), Local;
     "CVMFS_KCACHE_TIMEOUT" [] Seconds, "60", Meaningless("the kernel keeps entries until a notification of their change");
     "CVMFS_STATFS_CACHE_TIMEOUT" [] Seconds, "0", Meaningless("df is answered from memory");
     "CVMFS_CACHE_SYMLINKS" [] Switch, "no", Meaningless("the kernel always keeps targets until a notification of their change");
     "CVMFS_FUSE_NOTIFY_INVALIDATION" [] Switch, "on", Meaningless("the kernel always gets notifications");
     "CVMFS_CHECK_PERMISSIONS" [] Switch, "yes", Meaningless("the kernel always checks them");
     "CVMFS_CLAIM_OWNERSHIP" [] Switch, "yes", Honoured(BY_NAME);
-    "CVMFS_UID_MAP" [] Path, "", Honoured(ACTS);
-    "CVMFS_GID_MAP" [] Path, "", Honoured(ACTS);
+    "CVMFS_UID_MAP" [] Path, "", Honoured(ACTS), Local;
+    "CVMFS_GID_MAP" [] Path, "", Honoured(ACTS), Local;
     "CVMFS_WORLD_READABLE" [] Switch, "no", Honoured(ACTS);
     "CVMFS_ENFORCE_ACLS" [] Switch, "no", Honoured(ACLS);
     "CVMFS_MOUNT_RW" [] Switch, "no", Not("mounts are always read-only");
     "CVMFS_SUID" [] Switch, "no", Not("nothing in a mount gains rights, even if root mounts: a repository is trusted with its content, not with root");
     "CVMFS_HIDE_MAGIC_XATTRS" [] Switch, "", Honoured(LISTED);
     "CVMFS_MAGIC_XATTRS_VISIBILITY" [] OneOf(&["never", "rootonly", "always"]), "rootonly", Honoured(LISTED);
-    "CVMFS_XATTR_PRIVILEGED_GIDS" [] Text, "", Honoured(PROTECTED);
-    "CVMFS_XATTR_PROTECTED_XATTRS" [] Text, "", Honoured(PROTECTED);
+    "CVMFS_XATTR_PRIVILEGED_GIDS" [] Text, "", Honoured(PROTECTED), Local;
+    "CVMFS_XATTR_PROTECTED_XATTRS" [] Text, "", Honoured(PROTECTED), Local;
     "CVMFS_NFS_SOURCE" [] Switch, "no", Not(NFS);
     "CVMFS_NFS_SHARED" [] Path, "", Not(NFS);
     "CVMFS_NFS_INTERLEAVED_INODES" [] Text, "", Not(NFS);
@@ -180,27 +190,27 @@ const PROCESSES: &[Row] = rows! {
     "CVMFS_USER" [] Name, "cvmfs", Meaningless("mounts by root are served by root, without set-user-ID programs");
     "CVMFS_RELOAD_SOCKETS" [] Path, "/var/run/cvmfs", Meaningless(LOADER);
     "CVMFS_LIBRARY_PATH" [] Path, "", Meaningless(LOADER);
-    "CVMFS_TALK_SOCKET" [] Path, "", Honoured(TALK);
-    "CVMFS_TALK_OWNER" [] Name, "", Honoured(TALK);
+    "CVMFS_TALK_SOCKET" [] Path, "", Honoured(TALK), Local;
+    "CVMFS_TALK_OWNER" [] Name, "", Honoured(TALK), Local;
     "CVMFS_SYSLOG_LEVEL" [] OneOf(&["1", "2", "3"]), "3", Honoured(SYSLOG);
     "CVMFS_SYSLOG_FACILITY" [] OneOf(&["0", "1", "2", "3", "4", "5", "6", "7"]), "", Honoured(SYSLOG);
     "CVMFS_SYSLOG_PREFIX" [] Text, "", Honoured(SYSLOG);
-    "ESKER_SYSLOG" [] Path, "/dev/log", Honoured(SYSLOG);
-    "CVMFS_USYSLOG" [] Path, "", Honoured(SYSLOG);
+    "ESKER_SYSLOG" [] Path, "/dev/log", Honoured(SYSLOG), Local;
+    "CVMFS_USYSLOG" [] Path, "", Honoured(SYSLOG), Local;
     "CVMFS_DEBUGLOG" [] Path, "", Not("there is one program, not another one for debugging: `esker mount --foreground --verbose` and `esker status --json` show what it does");
     "CVMFS_TRACEFILE" [] Path, "", Not(TRACER);
     "CVMFS_TRACEBUFFER" [] Count, "8192", Meaningless(TRACER);
     "CVMFS_TRACEBUFFER_THRESHOLD" [] Count, "7000", Meaningless(TRACER);
     "CVMFS_INSTRUMENT_FUSE" [] Switch, "no", Meaningless("requests are always counted; see `esker status --json`");
-    "CVMFS_OOM_SCORE_ADJ" [] Number, "", Honoured(ACTS);
-    "CVMFS_CPU_AFFINITY" [] Text, "", Honoured(ACTS);
-    "CVMFS_SYSTEMD_NOKILL" [] Switch, "no", Honoured(ACTS);
+    "CVMFS_OOM_SCORE_ADJ" [] Number, "", Honoured(ACTS), Local;
+    "CVMFS_CPU_AFFINITY" [] Text, "", Honoured(ACTS), Local;
+    "CVMFS_SYSTEMD_NOKILL" [] Switch, "no", Honoured(ACTS), Local;
     "CVMFS_FUSE3_MAX_THREADS" [] Count, "", Meaningless("workers come and go as requests do");
     "CVMFS_FUSE3_IDLE_THREADS" [] Count, "", Meaningless("workers come and go as requests do");
-    "CVMFS_TELEMETRY_SEND" [] Switch, "no", Honoured(TELEMETRY);
+    "CVMFS_TELEMETRY_SEND" [] Switch, "no", Honoured(TELEMETRY), Local;
     "CVMFS_TELEMETRY_RATE" [] Seconds, "300", Honoured(TELEMETRY);
-    "CVMFS_INFLUX_HOST" [] Text, "", Honoured(TELEMETRY);
-    "CVMFS_INFLUX_PORT" [] Count, "", Honoured(TELEMETRY);
+    "CVMFS_INFLUX_HOST" [] Text, "", Honoured(TELEMETRY), Local;
+    "CVMFS_INFLUX_PORT" [] Count, "", Honoured(TELEMETRY), Local;
     "CVMFS_INFLUX_METRIC_NAME" [] Text, "", Honoured(TELEMETRY);
     "CVMFS_INFLUX_EXTRA_TAGS" [] Text, "", Honoured(TELEMETRY);
     "CVMFS_INFLUX_EXTRA_FIELDS" [] Text, "", Honoured(TELEMETRY);

@@ -247,6 +247,11 @@ impl Files for Tree {
         Ok(bytes.clone())
     }
 
+    /// Returns true: nothing of this machine is in it.
+    fn is_public(&self, _: &Path) -> io::Result<bool> {
+        Ok(true)
+    }
+
     fn names(&self, folder: &Path) -> io::Result<Vec<String>> {
         // The configuration repository that a source may name is not looked into.
         let own = ["/etc/cvmfs/", "/etc/esker/"].iter().find_map(|own| folder.to_str()?.strip_prefix(own));
