@@ -4,6 +4,7 @@ use esker_format::manifest::Manifest;
 use serde::Serialize;
 
 use crate::key_folder::KeyFile;
+use crate::replicate::SkippedRevision;
 use crate::settings::SettingValue;
 
 /// Description of a repository. What can't be read is none, and a problem says why.
@@ -86,6 +87,8 @@ pub struct ReplicaInfo {
     pub succeeded: Option<i64>,
     /// Failure of the last run.
     pub failure: Option<String>,
+    /// Revisions that the servers lacked in the last successful run.
+    pub left_out: Vec<SkippedRevision>,
 }
 
 /// Certificate of a head.
@@ -160,6 +163,7 @@ impl RepositoryInfo {
             attempted: known.attempted,
             succeeded: known.succeeded,
             failure: known.failure,
+            left_out: known.left_out.unwrap_or_default(),
         });
     }
 

@@ -6,15 +6,16 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use esker_admin::{
-    AdminError, BranchRequest, CopyTree, FindingKind, Ingest, Owner, Publish, Rollback, TagRequest,
+    AdminError, BranchRequest, CopyTree, FindingKind, Ingest, Owner, Publish, Replicate, Rollback, TagRequest,
 };
 use esker_format::catalog::{Catalog, EntryKind, PathKey};
 use esker_format::hash::ContentHash;
+use esker_format::name::RepositoryName;
 use esker_format::object::{ObjectKind, ObjectName};
 
 use crate::corpus::World;
 use crate::upper::publish_upper_to;
-use crate::workshop::{now, options};
+use crate::workshop::{NAME, now, options, shared_keys};
 
 /// Lists that no version of the reference's reader decodes, and two that it does, in a form that no Esker writes.
 const LISTS: [(&str, &str, &[u8]); 6] = [
@@ -211,6 +212,28 @@ fn lists_flags_properties_and_counters_survive_every_commit() {
     })
     .unwrap();
     assert_kept(&world, "a transaction that touches the file");
+}
+
+/// Replicas have the objects of their source, so also what no version of Esker understands in them.
+#[test]
+fn a_replica_has_all_lists_of_its_source() {
+    let world = world("replicated");
+    let mirror = esker_testkit::mirror::Mirror::serve(world.root().parent().unwrap());
+    let engine = crate::replicating::engine();
+    let source = crate::replicating::source(&engine, &[mirror.url(NAME)]);
+    let keys = fs::read(shared_keys().join(format!("keys/{NAME}.pub"))).unwrap();
+    let name = RepositoryName::parse(NAME).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join(NAME);
+    let replicate = Replicate::new(name, source.describe(), source, keys, &|_| ());
+    Replicate { reserve: 0, ..replicate }.run(&root, now()).unwrap();
+    for mountpoint in ["", "/nested", "/nested/deep"] {
+        let path = world.catalog(mountpoint).path();
+        let copy = fs::read(root.join(&path)).unwrap();
+        assert!(copy == fs::read(world.root().join(&path)).unwrap(), "the catalog of {mountpoint}");
+    }
+    assert_eq!(crate::replicating::head(&root).root_catalog, world.head().root_catalog);
+    assert!(expected().iter().all(|(path, list)| lists(&world).get(path) == Some(list)));
 }
 
 fn empty_archive(folder: &tempfile::TempDir) -> std::path::PathBuf {

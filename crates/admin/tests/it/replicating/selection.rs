@@ -36,6 +36,12 @@ fn a_tagged_revision_that_no_server_has_any_more_is_left_out() {
     rule.assert_hit();
     assert_eq!(done.skipped.len(), 1, "{done:?}");
     assert!(done.skipped[0].reason.contains("no server has object"), "{done:?}");
+    let told = || {
+        let mut info = esker_admin::RepositoryInfo::default();
+        info.add_replica(&scene.root());
+        info.replica.expect("a replica").left_out
+    };
+    assert_eq!(told(), done.skipped, "the description of the replica tells it");
     let findings = findings(&scene.workshop, &scene.root());
     assert_same_trees(&scene.workshop.check().listing(), &findings.listing());
     // Its catalogs are not here, so a collect and the next run know that it is not.
@@ -44,6 +50,7 @@ fn a_tagged_revision_that_no_server_has_any_more_is_left_out() {
     // The next run looks for it again, although the head is up to date.
     let done = scene.replicate();
     assert!(done.skipped.is_empty() && done.objects == 1 && !done.changed, "{done:?}");
+    assert!(told().is_empty());
     scene.assert_equal();
 }
 

@@ -241,6 +241,13 @@ fn print(out: &mut Output, info: &RepositoryInfo) -> Result<(), Failure> {
             lines.push(("only the paths", replica.paths.join(" ")));
         }
         lines.extend(replica.revisions.map(|number| ("tagged revisions", format!("the newest {number}"))));
+        for skipped in &replica.left_out {
+            let which = match skipped.tags.is_empty() {
+                true => "a revision without a tag".to_owned(),
+                false => format!("revision {} ({})", skipped.revision, skipped.tags.join(", ")),
+            };
+            lines.push(("left out", out.warning(&format!("{which}: {}", skipped.reason))));
+        }
         let failed = replica.failure.as_ref();
         lines.extend(
             failed.map(|why| {
