@@ -46,7 +46,7 @@ pub(crate) use remote_files::RemoteFiles;
 pub(crate) use report::list_changes;
 pub(crate) use source::{DeflateArg, NoSource, SourceArgs, SourceOptions};
 pub(crate) use storage::{BucketArgs, readable, refuse_address, storage_of, with_options};
-use storage::{NamedStorage, attach};
+use storage::{NamedStorage, attach, described};
 
 /// Options for the storage and the keys of a repository.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -132,6 +132,28 @@ impl PublisherArgs {
         Ok(root)
     }
 
+    /// Refuses options of buckets if none is named.
+    fn refuse_bucket_options(&self, bucket: &BucketArgs) -> Result<(), Failure> {
+        match bucket.given().filter(|_| !matches!(self.is_bucket_given(), Ok(true))) {
+            Some(option) => Err(Failure::usage(format!("{option} is for repositories in object storage"))
+                .hint("name the bucket with --storage s3://BUCKET/PREFIX")),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the bucket that a new repository would be in, without remembering it; none for a folder.
+    pub(crate) fn planned_bucket(
+        &self,
+        name: &RepositoryName,
+        bucket: &BucketArgs,
+    ) -> Result<Option<RememberedStorage>, Failure> {
+        self.refuse_bucket_options(bucket)?;
+        match self.named_storage()? {
+            Some(NamedStorage::Bucket(url)) => described(&url, name, bucket).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Returns the place of a new repository, whose bucket has these options, and whether a bucket is remembered there now
     /// that was not before.
     pub(crate) fn new_place(
@@ -140,10 +162,7 @@ impl PublisherArgs {
         bucket: &BucketArgs,
         settings: &Settings,
     ) -> Result<(Place, bool), Failure> {
-        if let Some(option) = bucket.given().filter(|_| !matches!(self.is_bucket_given(), Ok(true))) {
-            return Err(Failure::usage(format!("{option} is for repositories in object storage"))
-                .hint("name the bucket with --storage s3://BUCKET/PREFIX"));
-        }
+        self.refuse_bucket_options(bucket)?;
         let parsed = RepositoryName::parse(name).context(Kind::Usage, "can't use this name")?;
         let root = Repository::locate(&self.storage_folder(settings)?, &parsed);
         let is_known = RememberedStorage::is_at(&root);

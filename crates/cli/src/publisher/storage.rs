@@ -9,7 +9,7 @@ use esker_store::StorageUrl;
 
 use crate::error::Failure;
 
-pub(crate) use bucket::{BucketArgs, attach, readable, shown as storage_of, with_options};
+pub(crate) use bucket::{BucketArgs, attach, described, readable, shown as storage_of, with_options};
 
 /// URL schemes that mark an argument as an address even without slashes.
 const SCHEMES: [&str; 27] = [

@@ -274,6 +274,23 @@ fn a_replica_in_a_bucket_is_collected() {
         let output = command.output().expect("running esker");
         assert!(output.status.success(), "{}", words(&output));
     };
+    // A plan looks at the bucket, not at a folder of the same name on the machine, and remembers nothing.
+    let plan = |machine: &str| {
+        let to = format!("s3://{BUCKET}/copies");
+        let options =
+            ["--to", &to, "--public-key", &key, "--revisions", "0", "--quiet", "--dry-run", "--json"];
+        let mut command = site.world.esker(&[&["replicate", &url], &options[..]].concat());
+        command.env("ESKER_STORAGE", site.home(machine)).env("AWS_ENDPOINT_URL", site.server.endpoint());
+        command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+        let output = command.output().expect("running esker");
+        assert!(output.status.success(), "{}", words(&output));
+        assert!(!Path::new(&site.home(machine)).join(NAME).exists(), "{machine}");
+        let plan: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        plan["result"]["objects"].as_u64().expect("a number")
+    };
+    assert!(plan("planner") > 0);
+    replicate();
+    assert_eq!(plan("planner"), 0, "the bucket has all of it");
     for content in ["two", "three"] {
         replicate();
         site.world.person.does(|| fs::write(site.tree().join("a/file"), content).expect("a file"));

@@ -68,11 +68,12 @@ impl Target {
                 to.root(&name, settings)?;
                 changed = Some(with_options(known, &name, &root, &args.bucket)?).filter(|now| now != known);
             }
-            None if is_url && !args.dry_run => {
+            None if is_url && args.dry_run => changed = to.planned_bucket(&name, &args.bucket)?,
+            None if is_url => {
                 is_new = to.new_place(name.as_str(), &args.bucket, settings)?.1;
             }
             None => {
-                if let Some(option) = args.bucket.given().filter(|_| !args.dry_run) {
+                if let Some(option) = args.bucket.given() {
                     return Err(Failure::usage(format!("{option} is for replicas in object storage"))
                         .hint("name the bucket with --to s3://BUCKET/PREFIX"));
                 }

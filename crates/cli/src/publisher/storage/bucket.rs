@@ -107,8 +107,7 @@ pub(crate) fn attach(
     new: Option<&BucketArgs>,
 ) -> Result<(), Failure> {
     let failed = |error| of_admin(&format!("can't use {url} for {name}"), &error);
-    let settings = new.cloned().unwrap_or_default().settings()?;
-    let wanted = RememberedStorage::of_repository(url, name, settings).map_err(failed)?;
+    let wanted = described(url, name, &new.cloned().unwrap_or_default())?;
     match RememberedStorage::read(root).map_err(failed)? {
         Some(known) if known.url != wanted.url => {
             return Err(Failure::usage(format!(
@@ -130,6 +129,16 @@ pub(crate) fn attach(
             .hint(format!("make one with `esker repo create {name} --storage {url}`")));
     }
     wanted.write(root).map_err(failed)
+}
+
+/// Returns what is remembered of a new repository in a bucket.
+pub(crate) fn described(
+    url: &StorageUrl,
+    name: &RepositoryName,
+    given: &BucketArgs,
+) -> Result<RememberedStorage, Failure> {
+    let failed = |error| of_admin(&format!("can't use {url} for {name}"), &error);
+    RememberedStorage::of_repository(url, name, given.settings()?).map_err(failed)
 }
 
 /// Returns what is remembered of a storage, with the options that are given. An option that names another server than what
@@ -217,4 +226,36 @@ pub(crate) fn readable(root: &Path) -> Result<Readable, Failure> {
 pub(crate) fn shown(root: &Path) -> String {
     let remembered = RememberedStorage::read(root).ok().flatten();
     remembered.map_or_else(|| root.display().to_string(), |remembered| remembered.url.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_that_contradicts_what_is_remembered_is_refused() {
+        let name = RepositoryName::parse("sw.example.org").expect("a name");
+        let url = StorageUrl::parse("s3://bucket/x/sw.example.org").expect("a URL");
+        let endpoint =
+            |endpoint: &str| BucketArgs { endpoint: Some(endpoint.to_owned()), ..BucketArgs::default() };
+        for (before, given, accepted) in [
+            (Some("http://a:1"), Some("http://a:1/"), true),
+            (Some("http://a:1"), None, true),
+            (Some("http://a:1"), Some("http://b:1"), false),
+            (None, Some("http://b:1"), false),
+        ] {
+            let settings =
+                StorageSettings { endpoint: before.map(str::to_owned), ..StorageSettings::default() };
+            let known = RememberedStorage { url: url.clone(), settings };
+            let given = given.map(endpoint).unwrap_or_default();
+            match with_options(&known, &name, Path::new("/state"), &given) {
+                Ok(now) => assert!(accepted && now.settings.endpoint == known.settings.endpoint),
+                Err(failure) => {
+                    assert!(!accepted, "{failure:?}");
+                    assert!(failure.message.contains("and not at http://b:1"), "{failure:?}");
+                    assert!(failure.hint.is_some_and(|hint| hint.contains("/state/.esker/storage.json")));
+                }
+            }
+        }
+    }
 }
