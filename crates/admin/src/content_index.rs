@@ -78,13 +78,22 @@ pub(crate) struct ContentIndex {
     state: PathBuf,
     folder: PathBuf,
     shards: Vec<Mutex<Shard>>,
+    /// True to write what has changed also if the publish fails.
+    is_kept: bool,
 }
 
 impl ContentIndex {
     /// Creates the index in a publisher's folder, without reading it.
     pub(crate) fn new(disk: Arc<dyn Disk>, state: &Path) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { disk, state: state.to_owned(), folder: state.join(FOLDER), shards }
+        Self { disk, state: state.to_owned(), folder: state.join(FOLDER), shards, is_kept: false }
+    }
+
+    /// Has what changes written also by a publish that fails or is interrupted: its objects are stored, and the next one
+    /// needs to know them.
+    pub(crate) fn kept(mut self) -> Self {
+        self.is_kept = true;
+        self
     }
 
     /// Looks content up in the index; returns the object and its stored length.
@@ -140,6 +149,15 @@ impl ContentIndex {
     }
 }
 
+impl Drop for ContentIndex {
+    fn drop(&mut self) {
+        if self.is_kept {
+            // The failure of the publish is reported; without the index its objects are stored again.
+            let _ = self.write();
+        }
+    }
+}
+
 fn encode(entries: &HashMap<ContentKey, Stored>) -> Vec<u8> {
     let mut sorted: Vec<_> = entries.iter().collect();
     sorted.sort_unstable();
@@ -192,6 +210,18 @@ mod tests {
         first.write().unwrap();
         second.write().unwrap();
         assert!((0..2000).all(|number| open().find(&key(number)).is_some()));
+    }
+
+    #[test]
+    fn a_kept_index_is_written_when_a_publish_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = ContentKey::of(b"plain", HashAlgorithm::Sha1, Compression::Zlib, ObjectKind::File);
+        let object = ObjectName::new(ContentHash::of(HashAlgorithm::Sha1, b"object"), ObjectKind::File);
+        let open = || ContentIndex::new(Arc::new(esker_store::RealDisk::PRIVATE), folder.path());
+        open().insert(key, &object, 6);
+        assert_eq!(open().find(&key), None, "as in a dry run");
+        open().kept().insert(key, &object, 6);
+        assert_eq!(open().find(&key), Some((object, 6)));
     }
 
     #[test]
