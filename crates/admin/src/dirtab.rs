@@ -4,7 +4,13 @@
 //! starts with `!` forbids them, and there `*` matches slashes too. `#` starts a comment, `\` takes the meaning
 //! from the character after it. Slashes at the end or side by side mean nothing.
 
+use std::collections::BTreeSet;
+
+use esker_format::write::catalog::Entry;
+
+use crate::changes::NewTree;
 use crate::error::AdminError;
+use crate::path;
 
 /// Name of the rules file in the root of the repository.
 pub(crate) const NAME: &[u8] = b".cvmfsdirtab";
@@ -49,9 +55,48 @@ impl Dirtab {
 
     /// Returns true if the rules select a directory for a catalog of its own.
     pub(crate) fn wants(&self, directory: &[u8]) -> bool {
-        self.wanted.iter().any(|pattern| matches(pattern, directory, false))
-            && !self.forbidden.iter().any(|pattern| matches(pattern, directory, true))
+        self.wanted.iter().any(|pattern| matches(pattern, directory, false)) && !self.forbids(directory)
     }
+
+    /// Returns true if a rule forbids a catalog of a directory.
+    pub(crate) fn forbids(&self, directory: &[u8]) -> bool {
+        self.forbidden.iter().any(|pattern| matches(pattern, directory, true))
+    }
+
+    /// Returns the selected directories of a tree. Only the directories above them are read.
+    pub(crate) fn selected(&self, tree: NewTree<'_>) -> Result<BTreeSet<Vec<u8>>, AdminError> {
+        let mut selected = BTreeSet::new();
+        for pattern in &self.wanted {
+            let mut found = vec![Vec::new()];
+            for name in pattern.split(|byte| *byte == b'/').skip(1) {
+                let mut below = Vec::new();
+                for directory in &found {
+                    add_directories(tree, directory, name, &mut below)?;
+                }
+                found = below;
+            }
+            selected.extend(found.into_iter().filter(|directory| !self.forbids(directory)));
+        }
+        Ok(selected)
+    }
+}
+
+/// Adds the directories in a directory whose names match a pattern.
+fn add_directories(
+    tree: NewTree<'_>,
+    directory: &[u8],
+    pattern: &[u8],
+    found: &mut Vec<Vec<u8>>,
+) -> Result<(), AdminError> {
+    if !pattern.iter().any(|byte| b"*?\\".contains(byte)) {
+        let path = path::join(directory, pattern);
+        found.extend(tree.entry(&path)?.filter(Entry::is_directory).map(|_| path));
+        return Ok(());
+    }
+    let listed = tree.list(directory)?.into_iter();
+    let matching = listed.filter(|entry| entry.is_directory() && matches_run(pattern, &entry.name));
+    found.extend(matching.map(|entry| path::join(directory, &entry.name)));
+    Ok(())
 }
 
 /// Returns a path with one slash before each name; the first name has one only if it had one before. Empty if

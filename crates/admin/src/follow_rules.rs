@@ -1,8 +1,8 @@
 //! Brings the hidden markers of nested catalogs in line with the rules of `.cvmfsdirtab`.
 //!
-//! A catalog stays as it is unless the rules say otherwise: a hidden marker goes only where the rules before asked for a
-//! catalog and the new ones don't. One that `esker ingest --nested` made was never asked for by a rule, and stays. A marker
-//! that shows in listings is the tree's own.
+//! A catalog stays as it is unless the rules say otherwise: a hidden marker goes only where a new rule forbids the catalog.
+//! That a rule is gone says nothing, as with CernVM-FS, which never removes a marker. A marker that shows in listings is
+//! the tree's own.
 
 use esker_format::catalog::Flags;
 use esker_format::hash::ContentHash;
@@ -42,21 +42,34 @@ impl Rules {
         changes.get(b"").is_some_and(|root| root.entries.contains_key(dirtab::NAME))
     }
 
-    /// Returns true if the rules asked for a catalog of this directory, and no longer do.
+    /// Returns true if a new rule forbids a catalog of this directory.
     pub(crate) fn drop(&self, directory: &[u8]) -> bool {
-        self.before.wants(directory) && !self.now.wants(directory)
+        self.now.forbids(directory) && !self.before.forbids(directory)
     }
 
-    /// Applies the rules to the changed directories; to all of the tree if the rules themselves change.
+    /// Returns the selected directories of a tree that had no catalog of their own before its changes.
+    pub(crate) fn missing(&self, tree: NewTree<'_>) -> Result<Vec<Vec<u8>>, AdminError> {
+        let mut missing = Vec::new();
+        for directory in self.now.selected(tree)? {
+            if tree.published.nested_at(&directory)?.is_none() {
+                missing.push(directory);
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Applies the rules to the changed directories and those that lack a catalog; to all of the tree if the rules
+    /// themselves change.
     pub(crate) fn follow(
         &self,
         published: &Published,
         changes: &mut Changes,
         empty: (ContentHash, Flags),
     ) -> Result<(), AdminError> {
+        let tree = NewTree { published, changes };
         let directories = match Self::change_in(changes) {
-            true => NewTree { published, changes }.directories()?,
-            false => changes.paths(),
+            true => tree.directories()?,
+            false => changes.paths().into_iter().chain(self.missing(tree)?).collect(),
         };
         directories.iter().try_for_each(|directory| self.follow_in(published, changes, empty, directory))
     }

@@ -191,8 +191,11 @@ impl Upper {
         let is_changed = Rules::change_in(&plan.changes);
         let now = if is_changed { Dirtab::of_folder(&self.folder)? } else { before.clone() };
         let rules = Rules { before, now };
+        let tree = NewTree { published, changes: &plan.changes };
         if is_changed {
-            directories = NewTree { published, changes: &plan.changes }.directories()?;
+            directories = tree.directories()?;
+        } else {
+            directories.extend(rules.missing(tree)?);
         }
         let empty = Empty::new(settings, published.algorithm())?.content();
         for directory in directories {
@@ -273,7 +276,7 @@ impl PublishUpper<'_> {
         let scanned = context.seconds();
         context.check_files(&changed)?;
         context.confirm_shrink(differences.removed.total(), &mut self.options)?;
-        let index = repository.content_index();
+        let index = repository.content_index().kept();
         self.store(&context, &mut planned.plan, &index)?;
         tidy::tidy(&lower, &mut planned.plan.changes)?;
         let changed = planned.changes(&lower, &context.published)?;

@@ -217,7 +217,7 @@ impl Comparison<'_> {
         if !self.rules.now.wants(directory) {
             let is_automatic = old.remove(AUTO_MARKER).is_some();
             let is_hidden = old.get(MARKER).is_some_and(|marker| marker.flags.has(Flags::HIDDEN));
-            // No source can have a hidden one, and the rules before didn't ask for this one.
+            // No source can have a hidden one, and no new rule forbids this one.
             if is_automatic || is_hidden && !self.rules.drop(directory) {
                 old.remove(MARKER);
             }

@@ -74,9 +74,13 @@ impl Publish<'_> {
         let scanned = context.seconds();
         context.check_files(&plan.changes)?;
         context.confirm_shrink(plan.differences.removed.total(), &mut self.options)?;
-        let index = repository.content_index();
+        let index = repository.content_index().kept();
         let contents = self.store(&context, &plan, &index, &*repository.sink)?;
         resolve(&context, &mut plan, &contents)?;
+        if !context.target.is_empty() {
+            // The source has nothing of the directories elsewhere.
+            context.follow_rules(&mut plan.changes)?;
+        }
         let mut report = context.report(plan.differences);
         report.seconds.scan = scanned;
         report.seconds.store = context.seconds() - scanned;

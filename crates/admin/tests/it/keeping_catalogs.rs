@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use esker_admin::{AdminError, CopyTree, Ingest, Owner};
+use esker_admin::{AdminError, CopyTree, Ingest, Owner, Publish};
+use esker_format::catalog::Catalog;
 use tar::{Builder, EntryType, Header};
 
+use crate::corpus::World;
 use crate::upper::publish_upper;
+use crate::upper_attributes::transaction;
 use crate::workshop::{Workshop, now, options};
 
 /// Unpacks an archive of these files, and makes its target a nested catalog if wanted.
@@ -45,7 +48,7 @@ fn set(paths: &[&str]) -> BTreeSet<String> {
     paths.iter().map(|path| (*path).to_owned()).collect()
 }
 
-/// > K7: A nested catalog stays as it is until its marker is removed, or until the rules of `.cvmfsdirtab` that asked for it no longer do; the balance joins only those that it split off.
+/// > K7: A nested catalog stays as it is until its marker is removed, or until a new rule of `.cvmfsdirtab` forbids it; the balance joins only those that it split off.
 #[test]
 fn catalogs_of_ingested_trees_stay() {
     let workshop = Workshop::with(|new| new.settings.balance = None);
@@ -73,14 +76,16 @@ fn catalogs_of_ingested_trees_stay() {
     let source = crate::workshop::folder(&[("deep/x/three", "again"), ("one", "1")]);
     workshop.try_publish(source.path(), "/sw/a").unwrap();
     assert_eq!(catalogs(&workshop), all, "a folder without markers");
-    // A rule that comes and goes takes its own catalogs along, and no others.
+    // A rule that goes leaves its catalogs, and one that forbids them doesn't.
     let rules = |text: &str| {
         publish_upper(&workshop, |upper| fs::write(upper.join(".cvmfsdirtab"), text).unwrap()).unwrap();
         catalogs(&workshop)
     };
     let more = set(&["/copy", "/copy/a", "/copy/a/deep", "/sw", "/sw/a", "/sw/a/deep"]);
     assert_eq!(rules("/*/a\n"), more);
-    assert_eq!(rules("# none\n"), all);
+    assert_eq!(rules("# none\n"), more);
+    assert_eq!(rules("!*/a\n"), all);
+    assert_eq!(rules("!*/a\n!/copy/none\n"), all);
     // The marker of a user's own goes as the user wants.
     publish_upper(&workshop, |upper| {
         fs::create_dir_all(upper.join("sw")).unwrap();
@@ -95,7 +100,7 @@ fn whiteout(path: &Path) {
     mknodat(CWD, path, FileType::CharacterDevice, Mode::empty(), 0).unwrap();
 }
 
-/// > K8: The rules of `.cvmfsdirtab` count for all directories that a publish, an ingest, a copy or a transaction brings or changes, and for the whole tree when the rules change, also when an archive brings them.
+/// > K8: The rules of `.cvmfsdirtab` count for the whole tree at each publish, ingest, copy and transaction: for directories that one brings, for those that an earlier version left without a catalog, and for all when the rules change, also when an archive brings them.
 #[test]
 fn rules_count_for_whatever_arrives() {
     let workshop = Workshop::with(|new| new.settings.balance = None);
@@ -109,7 +114,68 @@ fn rules_count_for_whatever_arrives() {
     assert_eq!(catalogs(&workshop), set(&["/sw/a", "/sw/b", "/sw/copy"]));
     // The rules of the archive count for what was there, too.
     ingest(&workshop, "/", false, &[(".cvmfsdirtab", "/sw/*/x\n/sw/a\n"), ("sw/c/x/four", "4")]).unwrap();
-    assert_eq!(catalogs(&workshop), set(&["/sw/a", "/sw/b/x", "/sw/c/x"]));
+    assert_eq!(catalogs(&workshop), set(&["/sw/a", "/sw/b", "/sw/b/x", "/sw/c/x", "/sw/copy"]));
     let error = ingest(&workshop, "/", false, &[(".cvmfsdirtab", "relative\n")]).unwrap_err();
     assert!(matches!(error, AdminError::Dirtab { line: 1, .. }), "{error}");
+}
+
+/// > K8: The rules of `.cvmfsdirtab` count for the whole tree at each publish, ingest, copy and transaction: for directories that one brings, for those that an earlier version left without a catalog, and for all when the rules change, also when an archive brings them.
+#[test]
+fn the_next_publish_makes_catalogs_that_an_earlier_version_left_out() {
+    let forgotten = || {
+        let world = World::new("rules that an earlier version didn't follow");
+        transaction(&world, |upper| {
+            let rules = "/dir/s*\n/other\n/absent/*\n/file\n!/dir/skip\n";
+            fs::write(upper.join(".cvmfsdirtab"), "#".repeat(rules.len())).unwrap();
+            fs::write(upper.join("rules"), rules).unwrap();
+        })
+        .unwrap();
+        world.change_catalog(
+            "",
+            "UPDATE catalog SET (hash, size) = (SELECT hash, size FROM catalog WHERE name = 'rules')
+             WHERE name = '.cvmfsdirtab'",
+        );
+        assert_eq!(nested(&world), ["/nested", "/nested/deep"], "they are missing");
+        world
+    };
+    let all = ["/dir/sub", "/nested", "/nested/deep", "/other"];
+    let world = forgotten();
+    transaction(&world, |upper| fs::write(upper.join("unrelated"), "new").unwrap()).unwrap();
+    assert_eq!(nested(&world), all, "a transaction");
+    assert_eq!(findings(&world), [""; 0]);
+    let world = forgotten();
+    let mut progress = |_| ();
+    let (from, to) = (b"/nested/deep".to_vec(), b"/copy".to_vec());
+    CopyTree { from, to, options: options(&mut progress) }.run(&world.open().unwrap(), now()).unwrap();
+    assert_eq!(nested(&world), [&["/copy"], &all[..]].concat(), "a copy");
+    let world = forgotten();
+    let source = crate::workshop::folder(&[("one", "1")]);
+    let mut progress = |_| ();
+    let mut publish = Publish {
+        source: source.path().to_owned(),
+        target: b"/elsewhere".to_vec(),
+        options: options(&mut progress),
+    };
+    publish.run(&world.open().unwrap(), now()).unwrap();
+    assert_eq!(nested(&world), all, "a publish of another directory");
+    assert_eq!(findings(&world), [""; 0]);
+}
+
+/// Returns the mountpoints of all nested catalogs.
+fn nested(world: &World) -> Vec<String> {
+    let (mut all, mut waiting) = (Vec::new(), vec![String::new()]);
+    while let Some(mountpoint) = waiting.pop() {
+        let catalog = Catalog::open(world.plain(&world.catalog(&mountpoint))).unwrap();
+        let paths =
+            catalog.nested().unwrap().into_iter().map(|nested| String::from_utf8(nested.path).unwrap());
+        waiting.extend(paths);
+        all.push(mountpoint);
+    }
+    all.retain(|mountpoint| !mountpoint.is_empty());
+    all.sort();
+    all
+}
+
+fn findings(world: &World) -> Vec<String> {
+    world.check().findings.iter().map(|finding| format!("{finding:?}")).collect()
 }

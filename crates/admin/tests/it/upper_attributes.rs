@@ -42,7 +42,7 @@ fn world_with(names: &str, more: &[(&[u8], &[u8])]) -> World {
 }
 
 /// Publishes an upper folder as an ordinary user, who saw everything as its own.
-fn transaction(world: &World, change: impl FnOnce(&Path)) -> Result<Report, AdminError> {
+pub(crate) fn transaction(world: &World, change: impl FnOnce(&Path)) -> Result<Report, AdminError> {
     let folder = tempfile::tempdir().unwrap();
     let me = fs::metadata(folder.path()).unwrap();
     let repository = world.open().unwrap();
