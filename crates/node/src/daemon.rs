@@ -9,10 +9,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use esker_cache_share::FileError;
 use esker_threads::watchdog;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::sys;
@@ -134,12 +138,42 @@ pub fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
 
 /// The daemon's end of the pipe.
 #[derive(Debug)]
-pub struct Reporter(File);
+pub struct Reporter {
+    pipe: File,
+    has_reported: Arc<AtomicBool>,
+}
+
+/// The process that waits for a daemon's report.
+#[derive(Debug)]
+pub struct Starter {
+    pipe: File,
+    has_reported: Arc<AtomicBool>,
+}
+
+impl Starter {
+    /// Calls `gone` on a thread if the starting process ends before the report.
+    pub fn watch(self, gone: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        esker_threads::spawn("starter", move || {
+            // An end without a reader is an error, also if no event is requested.
+            let mut wait = [PollFd::new(&self.pipe, PollFlags::empty())];
+            while poll(&mut wait, None) == Err(Errno::INTR) {}
+            if !self.has_reported.load(Ordering::SeqCst) {
+                gone();
+            }
+        })?;
+        Ok(())
+    }
+}
 
 impl Reporter {
     /// Takes over the descriptor from the starting process.
     pub fn adopt(fd: RawFd) -> io::Result<Self> {
-        Ok(Self(File::from(sys::adopt(fd)?)))
+        Ok(Self { pipe: File::from(sys::adopt(fd)?), has_reported: Arc::default() })
+    }
+
+    /// Returns the process that waits for the report.
+    pub fn starter(&self) -> io::Result<Starter> {
+        Ok(Starter { pipe: self.pipe.try_clone()?, has_reported: Arc::clone(&self.has_reported) })
     }
 
     /// Sends the report; an error means that the starting process is gone.
@@ -153,7 +187,8 @@ impl Reporter {
         }
         let mut line = serde_json::to_vec(report)?;
         line.push(b'\n');
-        self.0.write_all(&line)
+        self.has_reported.store(true, Ordering::SeqCst);
+        self.pipe.write_all(&line)
     }
 }
 
@@ -177,6 +212,26 @@ mod tests {
             shell(r#"echo '{"Failed":{"code":3,"message":"m","hint":null}}' >/proc/self/fd/$1; exit 3"#);
         let expected = Report::Failed { code: 3, message: "m".into(), hint: None };
         assert_eq!(failed.expect("report"), expected);
+    }
+
+    #[test]
+    fn the_end_of_a_starter_is_noticed_before_the_report_only() {
+        for reports in [false, true] {
+            let (reader, writer) = io::pipe().expect("a pipe");
+            let writer = File::from(OwnedFd::from(writer));
+            let reporter = Reporter { pipe: writer, has_reported: Arc::default() };
+            let (gone, was_told) = std::sync::mpsc::channel();
+            reporter
+                .starter()
+                .expect("a starter")
+                .watch(move || gone.send(()).expect("told"))
+                .expect("a thread");
+            if reports {
+                reporter.has_reported.store(true, Ordering::SeqCst);
+            }
+            drop(reader);
+            assert_eq!(was_told.recv().is_ok(), !reports);
+        }
     }
 
     #[test]

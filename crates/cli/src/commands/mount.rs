@@ -103,7 +103,7 @@ pub(crate) fn run(args: Args, settings: &Settings, line: &[OsString]) -> Result<
     }
     if args.foreground {
         let spec = || resolve::resolve(&args, settings, mountpoint, line);
-        return daemon::serve(spec, None, |warning| {
+        return daemon::serve(spec, None, None, |warning| {
             warn(warning.as_deref());
             Ok(())
         });

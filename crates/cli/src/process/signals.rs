@@ -77,6 +77,14 @@ impl StopSignals {
         }
     }
 
+    /// Ends the process if the one that waits for its mount is gone before there is one. Later its report fails.
+    pub(crate) fn starter_gone(&self) {
+        let phase = self.phase.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*phase, Phase::Opening) {
+            std::process::exit(1);
+        }
+    }
+
     /// Unmounts. Programs that use the mount don't delay it: their next access fails.
     pub(crate) fn end(&self, mounted: &Mounted) {
         self.change(Phase::Ending);

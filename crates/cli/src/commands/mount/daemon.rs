@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use esker_confine::{Policy, Role};
 use esker_journal::Journal;
-use esker_node::daemon::{self, Report, Reporter};
+use esker_node::daemon::{self, Report, Reporter, Starter};
 use esker_node::mount_spec::{ContentSpec, ImagePlace, ImageSpec, MountSpec, RepositorySpec, SpecError};
 use esker_node::mounted::{MountPlan, Mounted, MountedError};
 use esker_node::registry::RegistryError;
@@ -36,6 +36,8 @@ pub(super) fn run(mut args: Args, settings: &Settings, line: &[std::ffi::OsStrin
     daemon::close_inherited(&inherited).map_err(not_by_hand)?;
     let mut reporter = args.daemon.map(Reporter::adopt).transpose().map_err(not_by_hand)?;
     let given = args.spec.map(daemon::adopt).transpose().map_err(not_by_hand)?;
+    // Without a descriptor the report fails.
+    let starter = reporter.as_ref().and_then(|reporter| reporter.starter().ok());
     let mut report = |report: &Report| match reporter.take() {
         Some(reporter) => reporter.report(report),
         None => Ok(()),
@@ -62,7 +64,7 @@ pub(super) fn run(mut args: Args, settings: &Settings, line: &[std::ffi::OsStrin
             )
         };
         let ready = |warning| report(&Report::Ready { warning });
-        let outcome = serve(spec, supervision.clone(), ready);
+        let outcome = serve(spec, supervision.clone(), starter, ready);
         if let (Err(failure), Some(supervision)) = (&outcome, &supervision) {
             supervision.failed(&failure.message);
         }
@@ -98,6 +100,7 @@ fn known(given: Option<OwnedFd>, supervision: Option<&Supervision>) -> Result<Op
 pub(super) fn serve(
     spec: impl FnOnce() -> Result<MountSpec, Failure>,
     supervision: Option<Arc<Supervision>>,
+    starter: Option<Starter>,
     ready: impl FnOnce(Option<String>) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
     privileges::narrow_mount();
@@ -118,6 +121,11 @@ pub(super) fn serve(
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
     restrict(&spec)?;
+    if let Some(starter) = starter {
+        let stop = stop.clone();
+        // Without a thread the report fails later.
+        let _ = starter.watch(move || stop.starter_gone());
+    }
     let plan = MountPlan::of(&spec, replay::command(&spec.mountpoint), supervision.clone());
     let (mounted, warning) = match &mut spec.content {
         ContentSpec::Repository(repository) => start_repository(plan, repository, &stop)?,
