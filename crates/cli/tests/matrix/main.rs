@@ -35,6 +35,7 @@ mod hot;
 mod image_mounts;
 mod images;
 mod importing;
+mod interruption;
 mod logs;
 mod long_attributes;
 mod machine;

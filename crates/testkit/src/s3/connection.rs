@@ -16,6 +16,11 @@ pub(super) fn serve(stream: TcpStream, state: &State) -> io::Result<()> {
         let fault = state.rules.striking(&request);
         let refused = match fault {
             Some(S3Fault::Drop) => return Ok(()),
+            Some(S3Fault::NoAnswer) => {
+                // Until the client or the server leaves.
+                std::io::copy(&mut reader, &mut std::io::sink())?;
+                return Ok(());
+            }
             Some(S3Fault::Delay(time)) => {
                 // The delay is the fault that the test asks for.
                 std::thread::sleep(time);

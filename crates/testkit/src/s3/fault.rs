@@ -12,6 +12,8 @@ use super::message::S3Request;
 pub enum S3Fault {
     /// The answer comes later.
     Delay(Duration),
+    /// The request is read and never answered, and is not applied.
+    NoAnswer,
     /// The connection is closed before the request is applied.
     Drop,
     /// The request is applied, and the connection is closed without an answer.
