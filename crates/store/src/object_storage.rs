@@ -15,6 +15,7 @@ mod open;
 mod probe;
 mod problem;
 mod profile;
+mod profile_key;
 mod replace;
 mod requests;
 mod runtime;

@@ -11,6 +11,7 @@ use object_store::{BackoffConfig, ObjectStore, RetryConfig};
 use super::connector::Connector;
 use super::problem::StorageProblem;
 use super::profile::Profile;
+use super::profile_key::ProfileKey;
 use super::settings::{Environment, StorageSettings, with_bucket_in_host};
 use super::url::{Bucket, Provider};
 use crate::servers::Authorities;
@@ -122,7 +123,8 @@ fn s3(bucket: &Bucket, settings: &StorageSettings) -> Result<AmazonS3Builder, St
     let profile = Profile::read(settings.profile.as_deref(), environment)?;
     // A profile that is named wins over the variables, as with Amazon's tools.
     let is_first = settings.profile.is_some() || environment.get("AWS_ACCESS_KEY_ID").is_none();
-    let key_of_profile = profile.key().filter(|_| is_first);
+    let key_of_profile =
+        if is_first { ProfileKey::read(settings.profile.as_deref(), environment) } else { None };
     let mut builder = AmazonS3Builder::new();
     for (key, value) in known(environment, "AWS_") {
         let is_credential = CREDENTIALS.contains(&key) && key_of_profile.is_some();
@@ -141,12 +143,8 @@ fn s3(bucket: &Bucket, settings: &StorageSettings) -> Result<AmazonS3Builder, St
     if settings.anonymous {
         return Ok(builder.with_skip_signature(true));
     }
-    if let Some((key, secret)) = key_of_profile {
-        builder = builder.with_access_key_id(key).with_secret_access_key(secret);
-        return Ok(match profile.get("aws_session_token") {
-            Some(token) => builder.with_token(token),
-            None => builder,
-        });
+    if let Some(key) = key_of_profile {
+        return Ok(builder.with_credentials(Arc::new(key)));
     }
     if ELSEWHERE.iter().any(|variable| environment.get(variable).is_some()) {
         return Ok(builder);

@@ -24,18 +24,9 @@ impl Profile {
     pub(super) fn read(named: Option<&str>, environment: &Environment) -> Result<Self, StorageProblem> {
         let named = named.or_else(|| environment.get("AWS_PROFILE"));
         let name = named.unwrap_or(DEFAULT);
-        let home = environment.get("HOME").map(PathBuf::from);
-        let place = |variable: &str, file: &str| {
-            let own = environment.get(variable).map(PathBuf::from);
-            own.or_else(|| Some(home.as_ref()?.join(".aws").join(file)))
-        };
         let mut found = BTreeMap::new();
         let mut exists = false;
-        // Credentials win over the configuration.
-        for (variable, file) in
-            [("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")]
-        {
-            let Some(path) = place(variable, file) else { continue };
+        for path in Self::files(environment).into_iter().flatten() {
             let text = read_text(&path).map_err(|error| {
                 StorageProblem::NoCredentials(format!("reading {} failed: {error}", path.display()))
             })?;
@@ -50,6 +41,17 @@ impl Profile {
             }
             _ => Ok(Self(found)),
         }
+    }
+
+    /// Returns the files of profiles. Credentials are last, and win over the configuration.
+    pub(super) fn files(environment: &Environment) -> [Option<PathBuf>; 2] {
+        let home = environment.get("HOME").map(PathBuf::from);
+        [("AWS_CONFIG_FILE", "config"), ("AWS_SHARED_CREDENTIALS_FILE", "credentials")].map(
+            |(variable, file)| {
+                let own = environment.get(variable).map(PathBuf::from);
+                own.or_else(|| Some(home.as_ref()?.join(".aws").join(file)))
+            },
+        )
     }
 
     /// Returns a setting.
