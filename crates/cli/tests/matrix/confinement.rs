@@ -129,7 +129,7 @@ fn start(command: &mut Command) -> Server {
 }
 
 #[track_caller]
-fn is_confined_server(pid: u32) {
+pub(crate) fn is_confined_server(pid: u32) {
     for thread in threads(pid.into()) {
         thread.is_confined();
         assert_eq!(thread.capabilities(), 0, "{}", thread.name);

@@ -3,16 +3,20 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_testkit::fixture;
 use esker_testkit::listing::of_folder;
 use esker_testkit::s3::{BUCKET, S3Fault, S3Request, S3Server};
 use esker_testkit::tree_scan::{differences, scan_tree};
+use esker_testkit::waiting::Pace;
 use serde_json::Value;
 
+use crate::confinement::is_confined_server;
 use crate::publishing::NAME;
 use crate::served::Served;
-use crate::test_env::{TestEnv, words};
+use crate::test_env::{PATIENCE, TestEnv, esker_binary, words};
 use crate::test_user::TestUser;
 
 /// A publisher with a bucket.
@@ -207,6 +211,52 @@ fn a_transaction_is_published_to_a_bucket_that_is_read_with_credentials() {
     assert!(output.status.success(), "{}", words(&output));
     assert_eq!(site.json(&["repo", "info", NAME])["revision"], 2);
     assert_eq!(closed.hits(), 0, "all requests are signed");
+}
+
+/// Keys of buckets are renewed by replacing the file, and the old one is revoked.
+///
+/// > H3: A confined daemon asks the name servers of the machine, and reads storage folders, certificates, keys of repositories and buckets, and lists of name servers that took the place of those it was started with, unless they are directly in a folder of many programs, such as `/` or `/var/lib`; its access log goes on when it is rotated.
+#[test]
+fn a_confined_server_signs_with_the_key_of_a_replaced_file() {
+    let site = Site::new(TestUser::ordinary());
+    site.create();
+    site.publish();
+    let (folder, is_revoked) = (site.world.path("aws"), Arc::new(AtomicBool::new(false)));
+    fs::create_dir(&folder).expect("a folder");
+    let file = folder.join("credentials");
+    let write = |path: &Path, key: &str| {
+        let text = format!("[default]\naws_access_key_id = {key}\naws_secret_access_key = secret\n");
+        fs::write(path, text).expect("a file");
+    };
+    write(&file, "first");
+    let is_signed_by = |request: &S3Request, key: &str| {
+        request.fields.get("authorization").is_some_and(|text| text.contains(&format!("Credential={key}/")))
+    };
+    let revoked = is_revoked.clone();
+    let refused = site.server.fault(
+        move |request| revoked.load(Ordering::SeqCst) && is_signed_by(request, "first"),
+        S3Fault::Status(403),
+    );
+    let place = format!("{}/{NAME}", site.bucket());
+    let mut command = Command::new(esker_binary());
+    command.args(["serve", &place, "--endpoint", &site.server.endpoint(), "--head-age", "0s", "--cache"]);
+    command.arg(site.world.path("served")).env_clear().env("HOME", "/");
+    let served = Served::by(command.env("AWS_SHARED_CREDENTIALS_FILE", &file));
+    is_confined_server(served.pid());
+    let key = site.home(&format!("keys/{NAME}.pub"));
+    let list = || {
+        let url = served.url(NAME);
+        site.world.esker(&["ls", &url, "--public-key", &key, "--cache", "ram"]).output().expect("esker")
+    };
+    let listed = list();
+    assert!(listed.status.success(), "{}", words(&listed));
+    is_revoked.store(true, Ordering::SeqCst);
+    list();
+    refused.assert_hit();
+    write(&folder.join("next"), "second");
+    fs::rename(folder.join("next"), &file).expect("replacing the file");
+    let is_used = || site.server.requests().iter().any(|request| is_signed_by(request, "second"));
+    assert!(Pace::PROCESS.until(PATIENCE, || list().status.success() && is_used()), "{}", words(&list()));
 }
 
 /// The configuration for `cvmfs_server` names the bucket, and another machine takes the repository over with it.

@@ -95,7 +95,7 @@ fn start_proxy(env: &TestEnv, cache: &Path) -> super::Server {
 
 /// The release binary is static: it finds no function of the C library by its name while it runs.
 ///
-/// > H3: A confined daemon asks the name servers of the machine, and reads storage folders, certificates and lists of name servers that took the place of those it was started with, unless they are directly in a folder of many programs, such as `/` or `/var/lib`.
+/// > H3: A confined daemon asks the name servers of the machine, and reads storage folders, certificates, keys of repositories and buckets, and lists of name servers that took the place of those it was started with, unless they are directly in a folder of many programs, such as `/` or `/var/lib`; its access log goes on when it is rotated.
 #[test]
 fn confined_daemons_ask_name_servers() {
     let Some(machine) = Machine::new() else { skip!("only root has a network of its own") };
