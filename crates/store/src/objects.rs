@@ -296,14 +296,16 @@ impl FetchJob {
         match if is_compared { cache.open_entry(&entry) } else { OpenOutcome::Unchecked } {
             OpenOutcome::Unchecked => {
                 self.enter(WaitCause::Thread);
-                let priority = self.priority.clone();
-                cache.clone().pool.run_for(&priority, move || {
+                let (priority, pool) = (self.priority.clone(), cache.pool.clone());
+                let is_long = urgency == Urgency::Demand && !is_always_compared(&self.wanted);
+                let check = move || {
                     cache.with_slot(self.urgency(), move |slot| {
                         self.enter(WaitCause::Disk);
                         let outcome = self.store.cache.open_checked(&entry, slot, &self.progress);
                         self.opened(&entry, outcome);
                     });
-                })
+                };
+                if is_long { pool.spawn_long(check) } else { pool.run_for(&priority, check) }
             }
             OpenOutcome::NoSlot => {
                 self.enter(WaitCause::Thread);

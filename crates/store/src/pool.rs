@@ -39,6 +39,8 @@ struct Job {
     queued: Instant,
     /// True if a thread was idle when the job was queued.
     was_idle: bool,
+    /// True if the job may take long; see [`Pool::spawn_long`].
+    is_long: bool,
 }
 
 /// A fixed number of threads. Jobs that are left when it is dropped are dropped too.
@@ -67,6 +69,10 @@ struct Kind {
 struct State {
     demand: Line,
     prefetch: Line,
+    /// Demands that may take long, how many of them run, and how many may.
+    long: VecDeque<Job>,
+    long_running: usize,
+    long_max: usize,
     /// Number of jobs queued so far.
     jobs: u64,
     stopping: bool,
@@ -85,6 +91,18 @@ impl State {
             Urgency::Prefetch => &mut self.prefetch,
         }
     }
+
+    /// Takes the next job for a thread, the oldest that may run.
+    fn next(&mut self, urgency: Urgency) -> Option<Job> {
+        if urgency == Urgency::Demand && self.long_running < self.long_max {
+            let number = |jobs: &VecDeque<Job>| jobs.front().map_or(u64::MAX, |job| job.number);
+            if number(&self.long) < number(&self.demand.jobs) {
+                self.long_running += 1;
+                return self.long.pop_front();
+            }
+        }
+        self.line(urgency).jobs.pop_front()
+    }
 }
 
 thread_local! {
@@ -98,6 +116,7 @@ impl Pool {
     pub(crate) fn start() -> std::io::Result<Arc<Self>> {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let queue = Arc::<Queue>::default();
+        queue.state.lock().long_max = cores.max(2) - 1;
         let mut threads = Vec::new();
         let kinds =
             [(Urgency::Demand, "esker-work", cores.max(2)), (Urgency::Prefetch, "esker-ahead", cores)];
@@ -128,7 +147,7 @@ impl Pool {
         if self.may_run_here(urgency) {
             return job();
         }
-        let Some(number) = self.queue.add(urgency, Box::new(job)) else { return };
+        let Some(number) = self.queue.add(urgency, false, Box::new(job)) else { return };
         if urgency == Urgency::Prefetch {
             let queue = Arc::downgrade(&self.queue);
             priority.on_raise(move || {
@@ -141,7 +160,12 @@ impl Pool {
 
     /// Queues a job.
     pub(crate) fn spawn(&self, urgency: Urgency, job: impl FnOnce() + Send + 'static) {
-        self.queue.add(urgency, Box::new(job));
+        self.queue.add(urgency, false, Box::new(job));
+    }
+
+    /// Queues a demand that may take long. One thread is always left for other demands.
+    pub(crate) fn spawn_long(&self, job: impl FnOnce() + Send + 'static) {
+        self.queue.add(Urgency::Demand, true, Box::new(job));
     }
 
     /// Returns how long jobs waited so far.
@@ -158,7 +182,8 @@ impl Pool {
         let left = {
             let mut state = self.queue.state.lock();
             state.stopping = true;
-            (std::mem::take(&mut state.demand.jobs), std::mem::take(&mut state.prefetch.jobs))
+            let State { demand, prefetch, long, .. } = &mut *state;
+            [&mut demand.jobs, &mut prefetch.jobs, long].map(std::mem::take)
         };
         self.queue.demand.wake.notify_all();
         self.queue.prefetch.wake.notify_all();
@@ -193,7 +218,7 @@ impl Queue {
     }
 
     /// Queues a job; returns its number, unless it was dropped because the pool stops.
-    fn add(&self, urgency: Urgency, run: Box<dyn FnOnce() + Send>) -> Option<u64> {
+    fn add(&self, urgency: Urgency, is_long: bool, run: Box<dyn FnOnce() + Send>) -> Option<u64> {
         let mut state = self.state.lock();
         if state.stopping {
             drop(state);
@@ -203,7 +228,8 @@ impl Queue {
         let number = state.jobs;
         let line = state.line(urgency);
         let was_idle = line.idle_threads > line.jobs.len();
-        line.jobs.push_back(Job { run, number, queued: Instant::now(), was_idle });
+        let job = Job { run, number, queued: Instant::now(), was_idle, is_long };
+        if is_long { &mut state.long } else { &mut line.jobs }.push_back(job);
         drop(state);
         self.kind(urgency).wake.notify_one();
         Some(number)
@@ -231,7 +257,7 @@ impl Queue {
             if state.stopping {
                 return;
             }
-            let Some(job) = state.line(urgency).jobs.pop_front() else {
+            let Some(job) = state.next(urgency) else {
                 state.line(urgency).idle_threads += 1;
                 kind.wake.wait(&mut state);
                 state.line(urgency).idle_threads -= 1;
@@ -247,6 +273,7 @@ impl Queue {
             // the others still need this thread.
             let _ = catch_unwind(AssertUnwindSafe(job.run));
             state = self.state.lock();
+            state.long_running -= usize::from(job.is_long);
         }
     }
 }
@@ -277,6 +304,30 @@ mod tests {
         assert_eq!(finished.iter().take(threads * 2).filter(|what| *what == "prefetch").count(), threads * 2);
         let status = pool.status();
         assert_eq!((status.demand.jobs, status.prefetch.jobs), (1, threads as u64 * 2));
+    }
+
+    #[test]
+    fn long_jobs_leave_a_thread_for_others() {
+        let pool = Pool::start().unwrap();
+        let count = pool.threads.lock().len() * 2;
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        let (done, finished) = mpsc::channel();
+        for _ in 0..count {
+            let (wait, done) = (wait.clone(), done.clone());
+            pool.spawn_long(move || {
+                let _ = wait.lock().recv();
+                done.send("long").unwrap();
+            });
+        }
+        for _ in 0..3 {
+            let done = done.clone();
+            pool.spawn(Urgency::Demand, move || done.send("short").unwrap());
+        }
+        assert_eq!([(); 3].map(|()| finished.recv().unwrap()), ["short"; 3]);
+        drop((go, done));
+        assert_eq!(finished.iter().filter(|what| *what == "long").count(), count);
+        assert_eq!(pool.queue.state.lock().long_running, 0);
     }
 
     /// A job that becomes a demand while it runs continues on a thread of normal priority.

@@ -7,14 +7,13 @@ use esker_store::CacheKey;
 /// Length in bytes that each listed object states.
 const LEN: u64 = 10_000;
 
-/// Returns the content of an index that lists this many checked objects, in the format of `store/cache/index.rs`.
+/// Returns the content of an index that lists this many objects, in the format of `store/cache/index.rs`.
 pub fn of_absent(objects: u64) -> Vec<u8> {
     let mut index = b"ESKERIX1".to_vec();
     index.extend_from_slice(&objects.to_le_bytes());
     for number in 0..objects {
         index.extend_from_slice(&key(number).to_bytes());
-        // Checked, and a byte without a meaning.
-        index.extend_from_slice(&[0, 0]);
+        index.extend_from_slice(&[1, 0]);
         index.extend_from_slice(&LEN.to_le_bytes());
     }
     let digest = xxhash_rust::xxh3::xxh3_128(&index);

@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock, RwLockWriteGuard};
 
 use esker_store::{Disk, FileFacts, RealDisk};
 
@@ -73,6 +73,8 @@ pub enum Loss {
 pub struct FaultDisk {
     state: Arc<Mutex<State>>,
     inner: Arc<dyn Disk>,
+    /// Held for reading during each read of a file.
+    reads: Arc<RwLock<()>>,
 }
 
 struct State {
@@ -114,12 +116,17 @@ impl FaultDisk {
             crashed: None,
             watcher: None,
         };
-        Self { state: Arc::new(Mutex::new(state)), inner: Arc::new(RealDisk::PRIVATE) }
+        Self { state: Arc::new(Mutex::new(state)), inner: Arc::new(RealDisk::PRIVATE), reads: Arc::default() }
     }
 
     /// Returns the disk with another disk for making files.
     pub fn making(&self, inner: impl Disk + 'static) -> Self {
-        Self { state: self.state.clone(), inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), ..self.clone() }
+    }
+
+    /// Lets reads of files wait until the guard is dropped.
+    pub fn hold_reads(&self) -> RwLockWriteGuard<'_, ()> {
+        self.reads.write().unwrap()
     }
 
     /// Calls `watcher` before every change.
@@ -271,6 +278,7 @@ impl Disk for FaultDisk {
     }
 
     fn read_exact_at(&self, file: &File, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let _held = self.reads.read().unwrap();
         self.read(|| self.inner.read_exact_at(file, buffer, offset))
     }
 

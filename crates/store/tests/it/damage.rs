@@ -13,7 +13,9 @@ use esker_testkit::disk::{FaultDisk, Plan};
 use esker_testkit::mirror::{Fault, Mirror};
 use tempfile::TempDir;
 
-use crate::rig::{Made, Rig, Shelf, as_is, bytes, engine, engine_with, get, hasty, noise, roomy, zlib};
+use crate::rig::{
+    Made, PATIENCE, Rig, Shelf, as_is, bytes, engine, engine_with, get, hasty, noise, roomy, zlib,
+};
 
 /// A mirror with one object, and a store that reads from it.
 struct Stand {
@@ -479,4 +481,41 @@ fn an_object_is_compared_once_for_all_its_readers() {
     // Opening, the trailer and the pieces.
     assert_eq!(disk.operations() - before, 2 + PIECES);
     assert_eq!((shelf.asked().len(), cache.status().unchecked), (1, 0));
+}
+
+/// Large objects that are compared leave a thread of the pool for what other requests fetch, however slow the disk is.
+#[test]
+fn comparisons_of_large_objects_delay_no_fetched_object() {
+    let (engine, folder) = (engine(), tempfile::tempdir().unwrap());
+    let count = 2 * std::thread::available_parallelism().unwrap().get() as u64 + 2;
+    let large: Vec<Made> = (0..count).map(|seed| as_is(&noise(seed, 300_000))).collect();
+    let other = as_is(&noise(99, 300_000));
+    let shelf = Shelf::new(&large.iter().chain([&other]).collect::<Vec<_>>());
+    let cache = Cache::open(&engine, folder.path(), roomy()).unwrap();
+    for object in &large {
+        bytes(&Objects::new(&cache, shelf.clone()), &object.wanted).unwrap();
+    }
+    cache.close().unwrap();
+    drop(cache);
+    let disk = Arc::new(FaultDisk::new(folder.path(), Plan::Nothing));
+    let cache = Cache::open_on(disk.clone(), &engine, folder.path(), roomy()).unwrap();
+    let store = Objects::new(&cache, shelf);
+    let (told, outcomes) = std::sync::mpsc::channel();
+    let ask = |object: &Made, told: std::sync::mpsc::Sender<_>| {
+        let plain = object.plain.clone();
+        let done = move |got: Result<esker_store::Handle, StoreError>| {
+            let is_right = got.is_ok_and(|handle| handle.read_all().unwrap() == plain);
+            // The test may have failed and ended.
+            let _ = told.send(is_right);
+        };
+        store.get(object.wanted.clone(), Callback::new(done));
+    };
+    let held = disk.hold_reads();
+    large.iter().for_each(|object| ask(object, told.clone()));
+    let (fetched, arrived) = std::sync::mpsc::channel();
+    ask(&other, fetched);
+    assert_eq!(arrived.recv_timeout(PATIENCE), Ok(true), "it waited for the comparisons");
+    assert!(outcomes.try_recv().is_err(), "the disk was not held");
+    drop(held);
+    assert!((0..count).all(|_| outcomes.recv().unwrap()));
 }

@@ -88,7 +88,7 @@ pub(crate) fn roomy() -> CacheOptions {
     CacheOptions { patience: Duration::ZERO, ..CacheOptions::with_quota(1 << 40) }
 }
 
-/// Returns a cache folder whose index lists this many checked objects, which have no files.
+/// Returns a cache folder whose index lists this many objects, which have no files.
 pub(crate) fn listed_folder(entries: u64) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     Cache::open(&engine(), folder.path(), roomy()).unwrap().close().unwrap();
