@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use esker_cache_share::FileError;
 use esker_cache_share::memory::is_memory;
 use esker_config::{TalkOptions, Telemetry};
 use esker_confine::Confinement;
@@ -453,10 +454,15 @@ impl Served {
     fn unmount(&self, how: Unmount) -> Result<(), MountError> {
         self.replayer.iter().for_each(|replayer| replayer.pause());
         self.session.unmount(how)?;
-        if how == Unmount::Lazy {
+        if how == Unmount::Lazy && (self.command.is_some() || self.give_up_place().is_err()) {
             drop(self.registration.lock().take());
         }
         Ok(())
+    }
+
+    /// Frees the place for another mount. The mount stays registered while others hold it.
+    fn give_up_place(&self) -> Result<(), FileError> {
+        self.registration.lock().as_mut().map_or(Ok(()), Registration::depart)
     }
 
     fn answer(&self, request: Request) -> Response {
@@ -487,9 +493,9 @@ impl Served {
             Request::Activity => Response::Activity(Box::new(self.activity().now(&self.session))),
             Request::Leave => match mounts::at(&self.mountpoint) {
                 Ok(line) if !line.as_ref().is_some_and(mounts::MountLine::is_ours) => {
-                    match self.registration.lock().as_mut().map(Registration::depart) {
-                        Some(Err(error)) => Response::Failed { message: esker_view::chain(&error) },
-                        _ => Response::Done,
+                    match self.give_up_place() {
+                        Ok(()) => Response::Done,
+                        Err(error) => Response::Failed { message: esker_view::chain(&error) },
                     }
                 }
                 _ => Response::Failed { message: "it is still mounted".to_owned() },

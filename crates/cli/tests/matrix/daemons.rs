@@ -220,6 +220,11 @@ fn a_mount_in_use_is_not_unmounted_but_can_be_detached() {
             world.esker(&["umount", "--lazy"]).arg(world.mountpoint()).output().expect("running esker");
         assert!(lazy.status.success(), "{}", words(&lazy));
         assert!(!world.is_mounted());
+        // It is listed until the program has closed it.
+        let listed = world.esker(&["status", "--json"]).arg(world.mountpoint()).output().expect("esker");
+        let status: serde_json::Value = serde_json::from_slice(&listed.stdout).expect("JSON");
+        let shown = &status["mounts"][0];
+        assert!(shown["pid"] == pid && shown["held_elsewhere"].is_array(), "{status}");
         let mut content = Vec::new();
         mounted.does(|| open.read_to_end(&mut content)).expect("a detached mount is still read");
         assert_eq!(Some(esker_testkit::object::sha256(&content)), big.sha256);
