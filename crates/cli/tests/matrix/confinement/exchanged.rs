@@ -145,7 +145,8 @@ fn a_rotated_access_log_of_a_confined_server_goes_on() {
         let has_line_more = |path: &Path| {
             let before = lines(path);
             ask();
-            assert!(until(PATIENCE, || lines(path) == before + 1), "no line in {}", path.display());
+            // Lines of earlier requests may come, too.
+            assert!(until(PATIENCE, || lines(path) > before), "no line in {}", path.display());
         };
         has_line_more(&log);
         for (number, is_created) in [(1, true), (2, false)] {
