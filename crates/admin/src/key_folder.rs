@@ -26,7 +26,7 @@ use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_format::write::keys::{KeyError, PrivateKey, Publisher, self_signed};
 use esker_format::write::signer::{Signer, VerifiedMaster};
-use esker_store::{Disk, make_dirs, persist, remove_unfinished};
+use esker_store::{Disk, changeable_part, make_dirs, persist, remove_unfinished};
 
 use crate::disks::Disks;
 use crate::error::AdminError;
@@ -202,13 +202,11 @@ impl KeyFolder {
             return Ok(None);
         }
         let path = self.file(file);
-        // It is executed, so only this user and root may write it.
-        if is_changeable(&path) {
-            let source = std::io::Error::new(
-                std::io::ErrorKind::PermissionDenied,
-                "other users can change it, and it is executed",
-            );
-            return Err(AdminError::NoKey { path, source });
+        // It is executed, so only this user and root may change it.
+        let failed = |source| AdminError::NoKey { path: path.clone(), source };
+        if let Some(part) = changeable_part(&path).map_err(failed)? {
+            let text = format!("it is executed, and other users can change {}", part.display());
+            return Err(failed(std::io::Error::new(std::io::ErrorKind::PermissionDenied, text)));
         }
         Ok(Some(signer(read(&path)?.trim())))
     }
@@ -391,12 +389,6 @@ pub(crate) const NEXT_CERTIFICATE: &str = "next.crt";
 pub fn is_exposed(path: &Path) -> bool {
     let me = rustix::process::geteuid().as_raw();
     fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o077 != 0 || ![0, me].contains(&facts.uid()))
-}
-
-/// Returns true if other users can write a file, or another user owns it.
-fn is_changeable(path: &Path) -> bool {
-    let me = rustix::process::geteuid().as_raw();
-    fs::metadata(path).is_ok_and(|facts| facts.mode() & 0o022 != 0 || ![0, me].contains(&facts.uid()))
 }
 
 fn read(path: &Path) -> Result<String, AdminError> {

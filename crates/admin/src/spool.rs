@@ -62,7 +62,12 @@ impl Spool {
             return Ok(());
         }
         let unnamed = self.folder.join(UNNAMED);
-        let mut file = File::create(&unnamed)?;
+        // What another user put there isn't followed.
+        match fs::remove_file(&unnamed) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = File::create_new(&unnamed)?;
         file.write_all(OURS)?;
         file.sync_all()?;
         let linked = fs::hard_link(&unnamed, marker);

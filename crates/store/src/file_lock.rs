@@ -13,6 +13,8 @@ use std::time::SystemTime;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::own_file::open_own_file;
+
 /// Maximum number of retries after the file was removed meanwhile. More happen only on file systems without
 /// stable inode numbers.
 const RETRIES_MAX: u32 = 100;
@@ -135,7 +137,7 @@ impl Drop for FileLock {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).create(true).truncate(false).open(path)
+    open_own_file(path, File::options().read(true).write(true))
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use esker_store::open_own_file;
 use rustix::fs::{AtFlags, CWD, Mode, chmodat};
 
 use crate::error::AdminError;
@@ -81,7 +82,7 @@ impl Access {
         let file = match record {
             Some(file) => file,
             None => {
-                let made = OpenOptions::new().create(true).append(true).open(&self.record);
+                let made = open_own_file(&self.record, OpenOptions::new().append(true));
                 record.insert(made.map_err(failed())?)
             }
         };

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use esker_run::give_signals_back;
+use esker_store::changeable_part;
 
 use crate::error::{Failure, warn};
 
@@ -54,11 +55,52 @@ fn run(repository: &Path, hook: &str, name: &str) -> Result<(), (PathBuf, String
     if !std::fs::metadata(&path).is_ok_and(is_executable) {
         return Ok(());
     }
+    match changeable_part(&path) {
+        Ok(None) => {}
+        Ok(Some(part)) => {
+            let text = format!(
+                "is not run, because users other than this one and root can change {}",
+                part.display()
+            );
+            return Err((path, text));
+        }
+        Err(error) => return Err((path, format!("can't be looked at: {error}"))),
+    }
     let mut command = Command::new(&path);
     give_signals_back(command.arg(name));
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err((path, format!("failed ({status})"))),
         Err(error) => Err((path, format!("can't be executed: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn hooks_that_others_can_change_are_not_run() {
+        let repository = tempfile::tempdir().expect("a folder");
+        let (folder, told) = (repository.path().join(FOLDER), repository.path().join("told"));
+        fs::create_dir_all(&folder).expect("folders");
+        let hook = folder.join("publish-before");
+        let text = format!("#!/bin/sh\necho ran >>{}\n", told.display());
+        esker_testkit::programs::write(Command::new("sh"), &hook, &text);
+        let mode =
+            |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+        let runs = || fs::read_to_string(&told).unwrap_or_default().lines().count();
+        Hooked::Publish.before(repository.path(), "a.test").expect("a hook of this user");
+        assert_eq!(runs(), 1);
+        mode(&folder, 0o777);
+        let refused = Hooked::Publish.before(repository.path(), "a.test").expect_err("a folder of all users");
+        assert!(format!("{refused:?}").contains(".esker/hooks"), "{refused:?}");
+        mode(&folder, 0o755);
+        mode(&hook, 0o777);
+        Hooked::Publish.before(repository.path(), "a.test").expect_err("a hook of all users");
+        assert_eq!(runs(), 1, "it ran");
     }
 }

@@ -353,7 +353,7 @@ impl DiskCache {
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.lock().as_ref()?;
         let path = self.temporary();
-        let written = fs::write(&path, vec![0; PROBE]);
+        let written = File::create_new(&path).and_then(|mut file| file.write_all(&[0; PROBE]));
         let _ = fs::remove_file(&path);
         self.note(written.as_ref().err());
         self.trouble.lock().clone()
@@ -464,7 +464,7 @@ pub(super) fn time(seconds: i64, nanoseconds: i64) -> SystemTime {
 /// Returns the time by the clock of the file system, which is coarser than that of the process.
 fn now_at(folder: &Path) -> io::Result<SystemTime> {
     let probe = folder.join(CLOCK);
-    let facts = File::create(&probe)?.metadata()?;
+    let facts = File::create_new(&probe)?.metadata()?;
     fs::remove_file(&probe)?;
     Ok(time(facts.ctime(), facts.ctime_nsec()))
 }

@@ -1,0 +1,169 @@
+//! Opens files of this process's own in folders that other users may write to.
+//!
+//! A link, a second name of another file, or a file of another user there would make root change what is elsewhere, and a
+//! file that every user may open could be locked by every user.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+
+/// Maximum number of attempts while other processes make and remove the file.
+const RETRIES_MAX: u32 = 100;
+
+/// Opens a regular file, made if it is missing, with mode 0600 and the owner of its folder if root makes it. Refuses links, files
+/// with several names, and files of users who own neither this process nor the folder.
+pub fn open_own_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let (file, is_new) = open_or_make(path, options)?;
+    if is_new {
+        let folder = std::fs::metadata(folder_of(path))?;
+        if geteuid().is_root() && folder.uid() != 0 {
+            fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
+        }
+        return Ok(file);
+    }
+    let facts = file.metadata()?;
+    let refused = |text: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    if !facts.is_file() {
+        return refused("it is not a regular file");
+    }
+    if facts.nlink() > 1 {
+        return refused("it has another name, so it may be another file");
+    }
+    let own = geteuid().as_raw();
+    if facts.uid() != own && facts.uid() != std::fs::metadata(folder_of(path))?.uid() {
+        return refused("it belongs to another user than its folder");
+    }
+    if facts.uid() == own && facts.mode() & 0o077 != 0 {
+        // Confined servers may not; what they open lies in folders of their own.
+        let _ = file.set_permissions(std::fs::Permissions::from_mode(0o600));
+    }
+    Ok(file)
+}
+
+/// Opens a file, or makes it; returns whether it is new.
+fn open_or_make(path: &Path, options: &mut OpenOptions) -> io::Result<(File, bool)> {
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    let mut again = RETRIES_MAX;
+    loop {
+        match options.open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => return Ok((other?, false)),
+        }
+        match options.clone().create_new(true).mode(0o600).open(path) {
+            // Another process has just made it, or a link leads to nothing.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && again > 0 => again -= 1,
+            other => return Ok((other?, true)),
+        }
+    }
+}
+
+/// Returns the part of a program's path that users other than this one and root can change: the file, or a folder or link on the
+/// way to it. Such a program runs what they want. A file may not be writable to its group either.
+pub fn changeable_part(path: &Path) -> io::Result<Option<PathBuf>> {
+    let (given, target) = (std::path::absolute(path)?, path.canonicalize()?);
+    for part in given.ancestors().chain(target.ancestors()) {
+        let facts = std::fs::symlink_metadata(part)?;
+        let is_ours = [0, geteuid().as_raw()].contains(&facts.uid());
+        let (mode, kind) = (facts.mode(), facts.file_type());
+        // In a sticky folder, others can't replace what they don't own.
+        let is_writable = match () {
+            () if kind.is_symlink() => false,
+            () if kind.is_dir() => mode & 0o002 != 0 && mode & 0o1000 == 0,
+            () => mode & 0o022 != 0,
+        };
+        if !is_ours || is_writable {
+            return Ok(Some(part.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn open(path: &Path) -> io::Result<File> {
+        open_own_file(path, OpenOptions::new().read(true).write(true))
+    }
+
+    #[test]
+    fn only_a_file_of_its_own_is_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        open(&at("new")).unwrap();
+        assert_eq!(fs::metadata(at("new")).unwrap().mode() & 0o777, 0o600);
+        open(&at("new")).unwrap();
+        fs::write(at("target"), "kept").unwrap();
+        std::os::unix::fs::symlink("target", at("link")).unwrap();
+        std::os::unix::fs::symlink("absent", at("dangling")).unwrap();
+        fs::hard_link(at("target"), at("second")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        for name in ["link", "dangling", "second", "pipe", "folder"] {
+            open(&at(name)).expect_err(name);
+        }
+        assert!(!at("absent").exists(), "made through a link");
+        fs::write(at("wide"), "x").unwrap();
+        fs::set_permissions(at("wide"), fs::Permissions::from_mode(0o666)).unwrap();
+        open(&at("wide")).unwrap();
+        assert_eq!(fs::metadata(at("wide")).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn programs_that_others_can_change_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().canonicalize().unwrap().join(name);
+        let mode =
+            |name: &str, mode| fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::write(at("a/b/program"), "x").unwrap();
+        std::os::unix::fs::symlink("a/b", at("link")).unwrap();
+        let found = |name: &str| changeable_part(&at(name)).unwrap();
+        mode("a/b/program", 0o755);
+        mode("a", 0o775);
+        assert_eq!((found("a/b/program"), found("link/program")), (None, None));
+        mode("a/b/program", 0o775);
+        assert_eq!(found("a/b/program"), Some(at("a/b/program")));
+        mode("a/b/program", 0o755);
+        mode("a", 0o777);
+        assert_eq!((found("a/b/program"), found("link/program")), (Some(at("a")), Some(at("a"))));
+        mode("a", 0o1777);
+        assert_eq!(found("link/program"), None);
+        changeable_part(&at("absent")).unwrap_err();
+        if geteuid().is_root() {
+            std::os::unix::fs::lchown(at("link"), Some(61_001), None).unwrap();
+            assert_eq!((found("a/b/program"), found("link/program")), (None, Some(at("link"))));
+            std::os::unix::fs::chown(at("a/b"), Some(61_001), None).unwrap();
+            assert_eq!(found("a/b/program"), Some(at("a/b")));
+        }
+    }
+
+    #[test]
+    fn root_shares_files_with_the_owner_of_a_folder_and_with_no_other_user() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::os::unix::fs::chown(folder.path(), Some(61_001), Some(61_001)).unwrap();
+        open(&at("new")).unwrap();
+        let facts = fs::metadata(at("new")).unwrap();
+        assert_eq!((facts.uid(), facts.gid(), facts.mode() & 0o777), (61_001, 61_001, 0o600));
+        fs::write(at("theirs"), "x").unwrap();
+        std::os::unix::fs::chown(at("theirs"), Some(61_001), None).unwrap();
+        open(&at("theirs")).unwrap();
+        std::os::unix::fs::chown(at("theirs"), Some(61_002), None).unwrap();
+        open(&at("theirs")).unwrap_err();
+    }
+}
