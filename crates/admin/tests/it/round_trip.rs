@@ -207,21 +207,26 @@ fn rules_make_nested_catalogs() {
     assert_eq!(catalogs(), ["", "/sw/x/1", "/sw/y/2"]);
     assert!(!workshop.publish().published);
 
+    // Catalogs of a rule that is gone stay.
+    let all = ["", "/sw/x", "/sw/x/1", "/sw/y", "/sw/y/2"];
     fs::write(top.join(".cvmfsdirtab"), "/sw/*\n").unwrap();
     workshop.publish();
-    assert_eq!(catalogs(), ["", "/sw/x", "/sw/y"]);
+    assert_eq!(catalogs(), all);
     // A marker of the source is shown as long as the source has it; without it the rule stands alone.
     fs::write(top.join("sw/x/.cvmfscatalog"), b"").unwrap();
     workshop.publish();
-    assert_eq!(catalogs(), ["", "/sw/x", "/sw/y"]);
+    assert_eq!(catalogs(), all);
     fs::remove_file(top.join("sw/x/.cvmfscatalog")).unwrap();
     workshop.publish();
-    assert_eq!(catalogs(), ["", "/sw/x", "/sw/y"]);
+    assert_eq!(catalogs(), all);
     assert!(!workshop.publish().published);
 
+    fs::write(top.join(".cvmfsdirtab"), "/sw/*\n! /sw/*/1\n").unwrap();
+    workshop.publish();
+    assert_eq!(catalogs(), ["", "/sw/x", "/sw/y", "/sw/y/2"], "a rule against a catalog removes it");
     fs::remove_file(top.join(".cvmfsdirtab")).unwrap();
     workshop.publish();
-    assert_eq!(catalogs(), [""]);
+    assert_eq!(catalogs(), ["", "/sw/x", "/sw/y", "/sw/y/2"]);
 }
 
 /// A catalog that was split off and is then named by a rule stays, however small it gets.
