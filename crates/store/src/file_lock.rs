@@ -13,7 +13,7 @@ use std::time::SystemTime;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::own_file::open_own_file;
+use crate::own_file::{has_other_names, open_to_lock};
 
 /// Maximum number of retries after the file was removed meanwhile. More happen only on file systems without
 /// stable inode numbers.
@@ -81,6 +81,16 @@ impl FileLock {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
                     let lock = Self { file };
+                    // Nothing is written to a file that is elsewhere, too: a planted one, or the lock of a copy made of hard
+                    // links. The name gets a file of its own.
+                    if has_other_names(&lock.file)? {
+                        if again == 0 {
+                            return Err(io::Error::other("it has another name again and again"));
+                        }
+                        std::fs::remove_file(path)?;
+                        again -= 1;
+                        continue;
+                    }
                     // Some programs remove the file before they unlock: a lock on a removed file excludes no other
                     // process.
                     if again > 0 && lock.is_lost_at(path) {
@@ -137,7 +147,7 @@ impl Drop for FileLock {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    open_own_file(path, File::options().read(true).write(true))
+    open_to_lock(path, File::options().read(true).write(true))
 }
 
 #[cfg(test)]
@@ -206,6 +216,22 @@ mod tests {
             }
         };
         std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+    }
+
+    #[test]
+    fn a_lock_with_another_name_gets_a_file_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("lock"), folder.path().join("other"));
+        std::fs::write(&other, "text of another file").unwrap();
+        std::fs::hard_link(&other, &path).unwrap();
+        let Locking::Taken(held) = FileLock::try_take(&path).unwrap() else { panic!("the lock is free") };
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "text of another file");
+        assert!(!held.is_lost_at(&path));
+        // A copy that is made meanwhile doesn't free the lock.
+        std::fs::remove_file(&other).unwrap();
+        std::fs::hard_link(&path, &other).unwrap();
+        assert!(matches!(FileLock::try_take(&path).unwrap(), Locking::Held(_)));
+        drop(held);
     }
 
     #[test]

@@ -14,9 +14,27 @@ use rustix::process::geteuid;
 /// Maximum number of attempts while other processes make and remove the file.
 const RETRIES_MAX: u32 = 100;
 
-/// Opens a regular file, made if it is missing, with mode 0600 and the owner of its folder if root makes it. Refuses links, files
-/// with several names, and files of users who own neither this process nor the folder.
+/// Opens a regular file to write to, made if it is missing, with mode 0600 and the owner of its folder if root makes it. Refuses
+/// links, files with several names, and files of users who own neither this process nor the folder.
 pub fn open_own_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = open_to_lock(path, options)?;
+    match has_other_names(&file)? {
+        true => Err(refused("it has another name, so it may be another file")),
+        false => Ok(file),
+    }
+}
+
+/// Returns whether a file has several names: it may be a file elsewhere, or that of a copy made of hard links.
+pub(crate) fn has_other_names(file: &File) -> io::Result<bool> {
+    Ok(file.metadata()?.nlink() > 1)
+}
+
+fn refused(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, text)
+}
+
+/// Variant of [`open_own_file`] for a file that is only locked; it may have other names.
+pub(crate) fn open_to_lock(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let (file, is_new) = open_or_make(path, options)?;
     if is_new {
         let folder = std::fs::metadata(folder_of(path))?;
@@ -26,16 +44,12 @@ pub fn open_own_file(path: &Path, options: &mut OpenOptions) -> io::Result<File>
         return Ok(file);
     }
     let facts = file.metadata()?;
-    let refused = |text: &str| Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     if !facts.is_file() {
-        return refused("it is not a regular file");
-    }
-    if facts.nlink() > 1 {
-        return refused("it has another name, so it may be another file");
+        return Err(refused("it is not a regular file"));
     }
     let own = geteuid().as_raw();
     if facts.uid() != own && facts.uid() != std::fs::metadata(folder_of(path))?.uid() {
-        return refused("it belongs to another user than its folder");
+        return Err(refused("it belongs to another user than its folder"));
     }
     if facts.uid() == own && facts.mode() & 0o077 != 0 {
         // Confined servers may not; what they open lies in folders of their own.

@@ -29,7 +29,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::cache::disk::{Disk, RealDisk, make_dirs};
 use crate::cache::{ours, private};
 use crate::error::{Cause, StoreError, is_full};
-use crate::own_file::open_own_file;
+use crate::own_file::open_to_lock;
 
 const FOLDER: &str = "images";
 const LIST: &str = "list";
@@ -140,7 +140,7 @@ impl BlockCache {
 }
 
 fn open_lock(folder: &Path) -> io::Result<File> {
-    open_own_file(&folder.join("lock"), fs::OpenOptions::new().append(true))
+    open_to_lock(&folder.join("lock"), fs::OpenOptions::new().append(true))
 }
 
 struct Found {
