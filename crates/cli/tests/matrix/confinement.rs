@@ -14,6 +14,7 @@ use esker_testkit::{fixture, skip};
 use serde_json::Value;
 
 use crate::broker::Broker;
+use crate::sys::with_default_signals;
 use crate::test_env::{TestEnv, esker_binary, printed, with_private_mounts};
 use crate::test_user::TestUser;
 
@@ -117,6 +118,8 @@ impl Drop for Server {
 }
 
 fn start(command: &mut Command) -> Server {
+    // Tests send the one that `nohup` has ignored.
+    with_default_signals(command);
     let child = command.env_clear().env("HOME", "/").stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut server = Server { child: child.expect("a server"), url: String::new() };
     let mut line = String::new();

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use esker_testkit::mirror::Mirror;
+use esker_testkit::waiting::until;
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
 use crate::broker::Broker;
@@ -13,7 +15,7 @@ use crate::daemons::{serving_daemon, signal, wait_until_gone};
 use crate::publishing::{NAME, Workshop};
 use crate::sharing::Second;
 use crate::sys::read_mapped;
-use crate::test_env::{Mounted, TestEnv, printed, printed_bytes};
+use crate::test_env::{Mounted, PATIENCE, TestEnv, printed, printed_bytes};
 use crate::test_user::TestUser;
 
 /// A published file that is compared on the pool, and one that is compared at once.
@@ -70,6 +72,7 @@ impl Rotten {
     fn damages(&self, what: &str, fill: impl FnOnce(), cache: &Path, way: impl FnOnce()) {
         println!("{what}");
         fill();
+        wait_for_writer(cache);
         let damaged = rot(cache);
         assert!(damaged.len() >= 4, "{what}: {damaged:?}");
         way();
@@ -79,6 +82,14 @@ impl Rotten {
         let replaced = damaged.iter().filter(is_replaced).count();
         assert!(replaced >= 2, "{what}: {replaced} of {} files were replaced", damaged.len());
     }
+}
+
+/// Waits until the last daemon has left a cache: its place is free a moment earlier, and a mount of that moment would be given what
+/// that daemon has compared.
+fn wait_for_writer(cache: &Path) {
+    let lock = File::open(cache.join("lock")).expect("the lock of a cache");
+    let is_free = || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+    assert!(until(PATIENCE, is_free), "a daemon keeps the cache");
 }
 
 /// Flips a bit in the middle of each cached object; returns the files, and where each has which wrong byte.
