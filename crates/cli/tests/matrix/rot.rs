@@ -72,7 +72,6 @@ impl Rotten {
     fn damages(&self, what: &str, fill: impl FnOnce(), cache: &Path, way: impl FnOnce()) {
         println!("{what}");
         fill();
-        wait_for_writer(cache);
         let damaged = rot(cache);
         assert!(damaged.len() >= 4, "{what}: {damaged:?}");
         way();
@@ -118,6 +117,8 @@ fn no_way_to_read_shows_bytes_that_rotted_in_the_cache() {
             let mounted = rotten.mount(&["--no-prefetch"]);
             rotten.is_shown_in(&mounted.path(""));
             mounted.does(|| printed(&mut Command::new(mounted.path("program"))));
+            drop(mounted);
+            wait_for_writer(&cache);
         };
         rotten.damages("read", read, &cache, read);
         rotten.damages("read with prefetch", read, &cache, || {
