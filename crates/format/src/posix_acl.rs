@@ -45,17 +45,9 @@ pub fn set_mode(list: &[u8], mode: u32) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use esker_testkit::posix_acl::list;
 
-    fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-        let mut list = HEADER.to_vec();
-        for (tag, permissions, id) in entries {
-            list.extend(tag.to_le_bytes());
-            list.extend(permissions.to_le_bytes());
-            list.extend(id.to_le_bytes());
-        }
-        list
-    }
+    use super::*;
 
     #[test]
     fn a_mode_changes_owner_mask_and_others() {

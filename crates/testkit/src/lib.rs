@@ -43,6 +43,7 @@ pub mod log_lines;
 pub mod mirror;
 pub mod name_server;
 pub mod object;
+pub mod posix_acl;
 pub mod programs;
 pub mod promises;
 pub mod raw_tar;

@@ -4,30 +4,13 @@ use std::fs;
 use std::io::ErrorKind;
 
 use esker_testkit::object::{Algorithm, deflate, unhex};
+use esker_testkit::posix_acl::{GROUP, MASK, NO_ID, OTHERS, OWNER, USER, list};
 use esker_testkit::revision_builder::{FLAG_FILE, NewEntry, RevisionBuilder};
 
 use super::Site;
 use crate::test_user::TestUser;
 
-/// Tags of entries of an access control list (acl(5)), and the id of entries without a user or group.
-const OWNER: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP: u16 = 0x04;
-const MASK: u16 = 0x10;
-const OTHERS: u16 = 0x20;
-const NOBODY: u32 = u32::MAX;
 const READ: u16 = 4;
-
-/// Returns a list in the form of Linux's attribute.
-fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-    let mut bytes = 2_u32.to_le_bytes().to_vec();
-    for (tag, may, id) in entries {
-        bytes.extend_from_slice(&tag.to_le_bytes());
-        bytes.extend_from_slice(&may.to_le_bytes());
-        bytes.extend_from_slice(&id.to_le_bytes());
-    }
-    bytes
-}
 
 /// Publishes a file of root that its list lets only this user read.
 fn publish(site: &Site, reader: u32) {
@@ -41,11 +24,11 @@ fn publish(site: &Site, reader: u32) {
     let (mode, flags) = (libc::S_IFREG | 0o640, FLAG_FILE);
     craft.add(&NewEntry { parent: "/lists", name: "shared", mode, flags, size: 13, digest });
     let value = list(&[
-        (OWNER, READ, NOBODY),
+        (OWNER, READ, NO_ID),
         (USER, READ, reader),
-        (GROUP, 0, NOBODY),
-        (MASK, READ, NOBODY),
-        (OTHERS, 0, NOBODY),
+        (GROUP, 0, NO_ID),
+        (MASK, READ, NO_ID),
+        (OTHERS, 0, NO_ID),
     ]);
     let sizes = [NAME.len(), value.len()].map(|len| u8::try_from(len).expect("short"));
     let blob = [&[1, 1][..], &sizes, NAME, &value].concat();

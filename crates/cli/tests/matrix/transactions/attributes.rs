@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use esker_testkit::object::unhex;
+use esker_testkit::posix_acl::{GROUP, MASK, NO_ID, OTHERS, OWNER, USER, list};
 use serde_json::Value;
 
 use super::Publisher;
@@ -11,25 +12,9 @@ use crate::publishing::NAME;
 use crate::test_env::{printed, words};
 use crate::test_user::TestUser;
 
-/// Tags of entries of an access control list (acl(5)), and the id of entries without a user or group.
-const OWNER: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP: u16 = 0x04;
-const MASK: u16 = 0x10;
-const OTHERS: u16 = 0x20;
-const NO_ID: u32 = u32::MAX;
-
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 const CAPABILITY: &str = "security.capability";
-
-/// Returns a list in the form of Linux's attribute.
-fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-    let entries = entries
-        .iter()
-        .map(|(tag, may, id)| [&tag.to_le_bytes()[..], &may.to_le_bytes(), &id.to_le_bytes()].concat());
-    std::iter::once(2_u32.to_le_bytes().to_vec()).chain(entries).collect::<Vec<_>>().concat()
-}
 
 /// Returns a list for user 4711, with the permissions of owner, mask and others.
 fn for_4711([owner, mask, others]: [u16; 3]) -> Vec<u8> {
