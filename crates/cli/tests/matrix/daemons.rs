@@ -1,5 +1,6 @@
 //! Daemons of mounts: their remains, their end, and recovery when they are killed.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
@@ -20,23 +21,28 @@ use crate::running::processes_naming;
 use crate::test_env::{Mounted, PATIENCE, TestEnv, printed, words};
 use crate::test_user::TestUser;
 
-/// Returns every file below a folder, those of the cache left out.
-fn files_below(world: &TestEnv) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+/// Returns every file and folder in a user's home and runtime folder, without some and what is in them.
+pub(crate) fn files_of(world: &TestEnv, is_left_out: impl Fn(&Path) -> bool) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
     let mut folders = vec![world.path("home"), world.path("run")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
             let path = entry.expect("an entry").path();
-            if path == world.cache() {
+            if is_left_out(&path) {
                 continue;
             }
-            if path.is_dir() {
+            if fs::symlink_metadata(&path).is_ok_and(|facts| facts.is_dir()) {
                 folders.push(path.clone());
             }
-            found.push(path);
+            found.insert(path);
         }
     }
     found
+}
+
+/// Returns every file and folder in a user's home and runtime folder, those of the cache left out.
+fn files_below(world: &TestEnv) -> BTreeSet<PathBuf> {
+    files_of(world, |path| path == world.cache())
 }
 
 /// Option of a mount that ends with its daemon.

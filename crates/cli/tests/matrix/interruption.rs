@@ -1,6 +1,5 @@
 //! Signals for commands that wait for a server which accepts their requests and never answers.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,6 +13,7 @@ use esker_testkit::s3::{BUCKET, S3Fault, S3Request, S3Server};
 use esker_testkit::waiting::{Pace, until};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::daemons::files_of;
 use crate::publishing::NAME;
 use crate::running::processes_naming;
 use crate::test_env::{PATIENCE, TestEnv, words};
@@ -24,24 +24,9 @@ const ENDS_WITHIN: Duration = Duration::from_secs(6);
 /// Exit code of a command that was interrupted.
 const INTERRUPTED: i32 = 130;
 
-/// Files in a user's home, and below the folder for temporary files, without caches.
-fn files(world: &TestEnv) -> BTreeSet<PathBuf> {
-    let mut found = BTreeSet::new();
-    let mut folders = vec![world.path("home"), world.path("run")];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder") {
-            let path = entry.expect("an entry").path();
-            if path.file_name().is_some_and(|name| name == "cache" || name == ".cache") {
-                continue;
-            }
-            let is_folder = fs::symlink_metadata(&path).is_ok_and(|facts| facts.is_dir());
-            if is_folder {
-                folders.push(path.clone());
-            }
-            found.insert(path);
-        }
-    }
-    found
+/// Returns true for a folder of caches.
+fn is_cache(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "cache" || name == ".cache")
 }
 
 /// Sends a signal to a command once `waits` holds, and returns what it said. It must end in time.
@@ -101,7 +86,7 @@ impl Site {
     #[track_caller]
     fn interrupts(&self, arguments: &[&str], picks: fn(&S3Request) -> bool, may_stay: &str) {
         for with in [Signal::TERM, Signal::INT] {
-            let before = files(&self.world);
+            let before = files_of(&self.world, is_cache);
             let is_silent = Arc::new(AtomicBool::new(true));
             let silent = is_silent.clone();
             let rule = self
@@ -109,7 +94,7 @@ impl Site {
                 .fault(move |request| silent.load(Ordering::SeqCst) && picks(request), S3Fault::NoAnswer);
             interrupted(self.command(arguments), || rule.hits() > 0, with);
             is_silent.store(false, Ordering::SeqCst);
-            let left: Vec<PathBuf> = files(&self.world).difference(&before).cloned().collect();
+            let left: Vec<PathBuf> = files_of(&self.world, is_cache).difference(&before).cloned().collect();
             let is_named = |path: &PathBuf| !may_stay.is_empty() && path.to_string_lossy().contains(may_stay);
             assert!(left.iter().all(is_named), "{arguments:?} {with:?} leaves {left:#?}");
         }
@@ -202,7 +187,8 @@ fn commands_that_fetch_from_a_silent_server_end_soon_after_a_signal() {
     let mut again = world.esker(&["replicate", &url, "--to", &replica, "--quiet", "--public-key", &key]);
     let output = again.env("ESKER_STORAGE", world.path("home/machine")).output().expect("esker");
     assert!(output.status.success(), "{}", words(&output));
-    let temporary: Vec<PathBuf> = files(&world).into_iter().filter(|path| is_temporary(path)).collect();
+    let temporary: Vec<PathBuf> =
+        files_of(&world, is_cache).into_iter().filter(|path| is_temporary(path)).collect();
     assert!(temporary.is_empty(), "{temporary:?}");
 }
 
