@@ -43,12 +43,8 @@ const CHECKED_AT_ONCE: u64 = 128 << 10;
 impl CacheState {
     /// Opens an entry that needs no check, or is small.
     pub(crate) fn open_entry(&self, entry: &Arc<Entry>) -> OpenOutcome {
-        // A statement of its own, which ends the lock.
-        let shared = self.share(entry, &mut entry.state.lock());
-        match shared {
-            Some(OpenOutcome::Unchecked) if entry.plain_len <= CHECKED_AT_ONCE => {}
-            Some(outcome) => return outcome,
-            None => {}
+        if let Some(outcome) = self.share_at_once(entry) {
+            return outcome;
         }
         // Not under the entry's lock: taking a slot may close other entries.
         match self.descriptors.take() {
@@ -61,19 +57,24 @@ impl CacheState {
     /// because the disk may hang and other threads need the lock. Two threads may open it at once; the second
     /// file is closed again.
     pub(crate) fn open_with_slot(&self, entry: &Arc<Entry>, slot: Slot) -> OpenOutcome {
-        // A statement of its own, which ends the lock.
-        let shared = self.share(entry, &mut entry.state.lock());
-        match shared {
-            Some(OpenOutcome::Unchecked) if entry.plain_len <= CHECKED_AT_ONCE => {
-                return self.open_checked(entry, slot, &Progress::default());
-            }
-            Some(outcome) => return outcome,
-            None => {}
+        if let Some(outcome) = self.share_at_once(entry) {
+            return outcome;
+        }
+        let is_checked = entry.state.lock().is_checked(self.reads.now());
+        if !is_checked {
+            return self.open_checked(entry, slot, &Progress::default());
         }
         match self.whole_file(entry) {
             Ok(file) => self.share_or_hand_out(entry, entry.state.lock(), file, slot),
             Err(outcome) => outcome,
         }
+    }
+
+    /// Variant of [`Self::share`] that returns `None` for a small object to check, too: its opener does that.
+    fn share_at_once(&self, entry: &Arc<Entry>) -> Option<OpenOutcome> {
+        let shared = self.share(entry, &mut entry.state.lock());
+        let is_for_opener = entry.plain_len <= CHECKED_AT_ONCE;
+        shared.filter(|outcome| !(is_for_opener && matches!(outcome, OpenOutcome::Unchecked)))
     }
 
     /// Opens an entry after comparing all its bytes with the digest in its trailer. Reads the whole file, so
