@@ -51,8 +51,8 @@ impl Policy {
     }
 
     /// Lets the process read what is at a path, also after it was exchanged: replaced by a rename, or by a link that leads
-    /// elsewhere. Rules hold what is there now, so the folders around it are allowed, except folders of many programs or homes
-    /// ([`Self::private`]).
+    /// elsewhere. A rule allows the file that is at the path now, so the folders around it are allowed, except folders of many
+    /// programs or homes ([`Self::private`]).
     pub fn reopen(mut self, path: impl AsRef<Path>) -> Self {
         self.paths.reopen.push(path.as_ref().to_owned());
         self

@@ -448,7 +448,7 @@ fn a_damaged_object_is_an_error_without_its_server() {
     assert_eq!(cache.status().damaged, 1);
 }
 
-/// However many requests there are for an object at once, and whoever reads it ahead, it is compared once.
+/// Any number of requests for an object at once, and reading it ahead, cause one comparison.
 #[test]
 fn an_object_is_compared_once_for_all_its_readers() {
     const PIECES: u64 = 24;
