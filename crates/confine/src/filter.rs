@@ -111,7 +111,9 @@ fn rules(role: Role) -> Result<Rules, BackendError> {
     let not_executable = || only(2, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0);
     rules.insert(libc::SYS_mmap, vec![not_executable()?]);
     rules.insert(libc::SYS_mprotect, vec![not_executable()?]);
-    rules.insert(libc::SYS_clone, vec![only(0, SeccompCmpOp::MaskedEq(NAMESPACES as u64), 0)?]);
+    // Threads of this process: another process would be no thread of it to those who ask for the sender of a request.
+    let of_thread = SeccompCmpOp::MaskedEq((NAMESPACES | c_long::from(libc::CLONE_THREAD)) as u64);
+    rules.insert(libc::SYS_clone, vec![only(0, of_thread, libc::CLONE_THREAD as u64)?]);
     rules.insert(libc::SYS_openat, vec![only(3, SeccompCmpOp::MaskedEq(SET_ID), 0)?]);
     #[cfg(target_arch = "x86_64")]
     rules.insert(libc::SYS_open, vec![only(2, SeccompCmpOp::MaskedEq(SET_ID), 0)?]);

@@ -70,6 +70,7 @@ fn child_that_tries_calls() {
     }
     let namespace = [libc::c_long::from(libc::CLONE_NEWUSER), 0, 0, 0, 0, 0];
     is_refused("clone with a user namespace", call(libc::SYS_clone, namespace));
+    is_refused("another process", call(libc::SYS_clone, [libc::c_long::from(libc::SIGCHLD), 0, 0, 0, 0, 0]));
     let clone3 = call(libc::SYS_clone3, [0; 6]).unwrap_err();
     assert_eq!(clone3.raw_os_error(), Some(libc::ENOSYS));
     let executable = libc::c_long::from(libc::PROT_READ | libc::PROT_EXEC);
