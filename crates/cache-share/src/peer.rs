@@ -2,6 +2,8 @@
 
 use std::os::fd::AsFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::sys;
 
 /// Credentials of a connected process.
@@ -42,4 +44,26 @@ pub fn user(socket: impl AsFd) -> Option<u32> {
 /// True if the peer is this process's user or root.
 pub fn is_trusted(socket: impl AsFd) -> bool {
     Peer::of(socket).is_some_and(|peer| peer.is_trusted())
+}
+
+/// Returns true if the process that connected is known to have ended, so that its id may be that of another one. Kernels before
+/// 6.5 don't tell.
+pub fn has_ended(socket: impl AsFd) -> bool {
+    let Ok(process) = sys::peer_process(socket.as_fd()) else { return false };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)).is_ok_and(|ended| ended > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn this_process_has_not_ended() {
+        let (a, _b) = UnixStream::pair().expect("sockets");
+        assert_eq!(pid(&a), Some(std::process::id()));
+        assert!(!has_ended(&a));
+    }
 }

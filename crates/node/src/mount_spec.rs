@@ -15,20 +15,19 @@ mod repository;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use esker_fuse::{Deadlines, KernelMask, SessionOptions};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use serde::{Deserialize, Serialize};
 
 pub use image::{ImagePlace, ImageSpec};
 pub use repository::RepositorySpec;
 
 use crate::status::Presentation;
-use crate::supervisor::{SPEC, Supervision};
+use crate::supervisor::{SPEC, Supervision, sealed};
 
 /// Version of the form. It rises when a field changes its meaning; new fields need none.
 const VERSION: u32 = 1;
@@ -164,12 +163,7 @@ impl MountSpec {
 
     /// Returns a sealed memory file with the options.
     pub fn sealed(&self) -> io::Result<OwnedFd> {
-        let text = serde_json::to_vec(self)?;
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let mut file = File::from(memfd_create(c"esker-mount", flags)?);
-        file.write_all(&text)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL)?;
-        Ok(file.into())
+        sealed(&serde_json::to_vec(self)?)
     }
 
     /// Returns the options that the supervisor keeps; `None` if an older version of the program made the mount.
@@ -197,6 +191,16 @@ impl MountSpec {
             ContentSpec::Image(image) => image.cache(),
         };
         cache.filter(|cache| !cache.as_os_str().is_empty())
+    }
+
+    /// Returns the folders that the daemon may write to, with all below, beside memory of its own.
+    pub fn writable(&self) -> Vec<PathBuf> {
+        let mut folders = vec![self.runtime.clone()];
+        folders.extend(self.cache().map(Path::to_owned));
+        if let ContentSpec::Repository(repository) = &self.content {
+            folders.extend(repository.writable().map(Path::to_owned));
+        }
+        folders
     }
 
     /// Makes the memory of a cache in memory, if another process has resolved these options: each has its own.

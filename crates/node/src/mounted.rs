@@ -258,6 +258,10 @@ impl Mounted {
         if let Some(supervision) = &plan.supervision
             && let Some(facts) = supervision.inherited()
         {
+            // The daemon before has told both; the options are those of the supervisor.
+            if facts.mountpoint != plan.mountpoint {
+                return Err(MountedError::Takeover(std::io::Error::other("the mount is at another place")));
+            }
             if facts.fingerprint != content.fingerprint() {
                 return Err(MountedError::Takeover(std::io::Error::other("the image is another one now")));
             }

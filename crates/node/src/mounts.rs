@@ -5,6 +5,7 @@ pub mod holders;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -47,13 +48,14 @@ pub fn at(path: &Path) -> io::Result<Option<MountLine>> {
     Ok(text.rsplit(|byte| *byte == b'\n').filter_map(parse).find(|line| line.mountpoint == path))
 }
 
-/// Returns the type of the file system that is mounted under this number.
-pub(crate) fn kind_of(id: u64) -> io::Result<Option<String>> {
+/// Returns the mount that an open descriptor is on, without accessing it. `None` if it is not mounted in this namespace.
+pub(crate) fn of(descriptor: impl AsFd) -> io::Result<Option<MountLine>> {
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_fd().as_raw_fd()))?;
+    let Some(id) = about.lines().find_map(|line| line.strip_prefix("mnt_id:")) else { return Ok(None) };
     let text = fs::read("/proc/self/mountinfo")?;
-    let number = id.to_string();
     let mut lines = text.split(|byte| *byte == b'\n');
-    let line = lines.find(|line| line.split(|byte| *byte == b' ').next() == Some(number.as_bytes()));
-    Ok(line.and_then(parse).map(|line| line.kind))
+    let line = lines.find(|line| line.split(|byte| *byte == b' ').next() == Some(id.trim().as_bytes()));
+    Ok(line.and_then(parse))
 }
 
 /// Returns the absolute path of a mount point with links resolved, without accessing the mount.

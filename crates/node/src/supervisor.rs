@@ -13,10 +13,14 @@
 
 mod link;
 mod messages;
+mod options;
+mod origin;
 mod process;
+mod program;
 mod upgrade;
 
 pub use link::{Inherited, Supervision};
+pub(crate) use options::sealed;
 pub use process::{DaemonCommand, run};
 pub(crate) use process::{REGISTRATION, SPEC, UPGRADES};
 pub use upgrade::{Replacement, UpgradeError, options, request};

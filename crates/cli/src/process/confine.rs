@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use esker_cache_share::memory;
-use esker_config::SyslogTarget;
 use esker_confine::{Confinement, Policy, Prepared, Role};
 use esker_node::mount_spec::{MountSpec, RepositorySpec};
 use esker_node::runtime::RuntimeDir;
-use esker_store::{LowerForm, RealDisk, make_dirs};
+use esker_store::{RealDisk, make_dirs};
 use esker_threads::{unconfined, watchdog};
 use rustix::thread::CapabilitySet;
 
@@ -104,20 +103,7 @@ pub(crate) fn confine_replayer(mountpoint: &Path) {
 
 /// Returns the policy of a repository's mount, without its cache.
 pub(crate) fn of_repository(repository: &RepositorySpec, runtime: &Path) -> Policy {
-    let mut policy = Policy::new(Role::Mount).write(runtime);
-    for lower in &repository.options.lower {
-        policy = match lower.form {
-            LowerForm::Alien => policy.write(&lower.folder),
-            _ => policy,
-        };
-    }
-    let socket = repository.talk.as_ref().map(|talk| talk.socket.as_path());
-    // A log that grows too long is renamed, which needs its folder.
-    let log = repository.syslog.as_ref().and_then(|syslog| match &syslog.to {
-        SyslogTarget::File(file) => Some(file.as_path()),
-        SyslogTarget::Socket(_) => None,
-    });
-    socket.into_iter().chain(log).filter_map(Path::parent).fold(policy, Policy::write)
+    repository.writable().fold(Policy::new(Role::Mount).write(runtime), Policy::write)
 }
 
 /// Lets a mount write to its cache, and to memory in its place.

@@ -2,7 +2,8 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use esker_node::supervisor::{Replacement, UpgradeError, request};
 use esker_testkit::fixture;
 use esker_testkit::programs;
 use esker_testkit::waiting::Pace;
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
+use rustix::fs::{CWD, FileType, MemfdFlags, Mode, OFlags, memfd_create, mknodat, open};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -77,13 +78,17 @@ pub(crate) fn upgrade_to(world: &TestEnv, script: &str) -> Result<u32, UpgradeEr
     let path = world.path(STAGE).join("mount");
     fs::write(&path, script).expect("a script");
     let shell = File::open(fs::canonicalize("/bin/sh").expect("a shell")).expect("a shell");
+    replace_by(world, &Replacement::Program(shell.into()))
+}
+
+/// Asks the supervisor of a world's mount for another daemon.
+fn replace_by(world: &TestEnv, replacement: &Replacement) -> Result<u32, UpgradeError> {
     let own = world.path("run/esker");
     let runtime = if world.person.is_root() { Path::new("/run/esker") } else { &own };
     let found =
         world.person.does(|| registry::find(runtime, &world.mountpoint()).expect("the runtime folder"));
     let socket = found.expect("a registered mount").upgrades;
-    let replacement = Replacement::Program(shell.into());
-    request(&socket, world.person.uid, &replacement, Instant::now() + PATIENCE)
+    request(&socket, world.person.uid, replacement, Instant::now() + PATIENCE)
 }
 
 /// Returns the reason of a roll-back.
@@ -126,6 +131,76 @@ fn a_mount_goes_on_with_another_build_also_after_its_file_is_removed() {
         wait_until_gone(upgraded);
         let after = program_of(serving_daemon(&mounted)).into_string().expect("text");
         assert_eq!(after, format!("{} (deleted)", other.display()));
+        assert_eq!(read(&mounted), before);
+    }
+}
+
+/// > L8: The supervisor of a mount takes no program and no settings from the mount's own processes, and no program that they or other users can change.
+#[test]
+fn a_supervisor_takes_programs_only_from_outside_of_its_mount() {
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::FULL);
+        let mounted = mount_on_stage(&world);
+        let (before, first) = (read(&mounted), serving_daemon(&mounted));
+        let refused = |what: &str, program: File, why: &str| {
+            let reason = rolled_back(replace_by(&world, &Replacement::Program(program.into())));
+            assert!(reason.contains(why), "{what}: {reason}");
+        };
+        let put = |path: PathBuf| {
+            programs::copy(&other_build(&world), &path);
+            std::os::unix::fs::chown(&path, Some(person.uid), Some(person.gid)).expect("an owner");
+            path
+        };
+        let in_cache = put(world.cache().join("esker"));
+        refused("in the cache", File::open(&in_cache).expect("a program"), "the daemon may write to");
+        let removed = put(world.path("removed"));
+        let program = File::open(&removed).expect("a program");
+        fs::remove_file(&removed).expect("removing");
+        refused("removed", program, "no file that has a name");
+        let memory = memfd_create("esker", MemfdFlags::CLOEXEC).expect("memory");
+        fs::copy(other_build(&world), format!("/proc/self/fd/{}", memory.as_raw_fd())).expect("copying");
+        refused("in memory", File::from(memory), "no file that has a name");
+        let shown = mounted.does(|| File::open(mounted.path(FILE)).expect("a file of the mount"));
+        refused("on the mount", shown, "content is that of another process");
+        let wide = put(world.path("wide"));
+        fs::set_permissions(&wide, fs::Permissions::from_mode(0o777)).expect("a mode");
+        refused("writable to all", File::open(&wide).expect("a program"), "other users can change");
+        let options = Replacement::Options(File::open(world.path("key.pub")).expect("a file").into());
+        let reason = rolled_back(replace_by(&world, &options));
+        assert!(reason.contains("no sealed memory file"), "{reason}");
+        assert_eq!(serving_daemon(&mounted), first, "the daemon goes on");
+        // A daemon that asks for another program, by a child and by an orphan.
+        let (esker, other, place) = (world.program(), other_build(&world), world.mountpoint());
+        let call = |said: &str| {
+            let (esker, other, place) = (esker.display(), other.display(), place.display());
+            format!(
+                "'{esker}' upgrade --json --binary '{other}' '{place}' >'{}' 2>&1",
+                world.path(said).display()
+            )
+        };
+        for said in ["home/child", "home/orphan"] {
+            fs::write(world.path(said), "").expect("a file");
+            std::os::unix::fs::chown(world.path(said), Some(person.uid), None).expect("an owner");
+        }
+        let script = format!(
+            "{} &\n(setsid sh -c \"{}\" &)\nexec '{}' mount \"$@\"\n",
+            call("home/child"),
+            call("home/orphan"),
+            esker.display()
+        );
+        upgrade_to(&world, &script).unwrap_or_else(|error| panic!("{error}: {}", world.logs()));
+        for said in ["home/child", "home/orphan"] {
+            let text = Pace::PROCESS.until_some(PATIENCE, || {
+                let text = fs::read_to_string(world.path(said)).expect("a file");
+                text.contains("outcome").then_some(text)
+            });
+            let text = text.unwrap_or_else(|| panic!("{said}: {}", world.logs()));
+            assert!(text.contains("the mount's own processes"), "{said}: {text}");
+        }
+        assert_eq!(program_of(serving_daemon(&mounted)), world.program(), "the program stays");
+        assert_eq!(read(&mounted), before);
+        // From outside, it is taken.
+        assert_eq!(upgrade(&world, &other).0, "upgraded", "{}", world.logs());
         assert_eq!(read(&mounted), before);
     }
 }

@@ -1,11 +1,12 @@
 //! Resolved options of a mounted repository.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_cache_share::memory;
-use esker_config::{SyslogOptions, TalkOptions, Telemetry, Tuning};
+use esker_config::{SyslogOptions, SyslogTarget, TalkOptions, Telemetry, Tuning};
 use esker_fuse::{SessionOptions, XattrGuard};
+use esker_store::LowerForm;
 use esker_view::{Protected, ViewOptions};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +38,19 @@ pub struct RepositorySpec {
 }
 
 impl RepositorySpec {
+    /// Returns the folders that the daemon may write to beside its cache: shared caches, and those of its socket and log.
+    pub fn writable(&self) -> impl Iterator<Item = &Path> {
+        let shared = self.options.lower.iter().filter(|lower| lower.form == LowerForm::Alien);
+        let socket = self.talk.as_ref().map(|talk| talk.socket.as_path());
+        // A log that grows too long is renamed, which needs its folder.
+        let log = self.syslog.as_ref().and_then(|syslog| match &syslog.to {
+            SyslogTarget::File(file) => Some(file.as_path()),
+            SyslogTarget::Socket(_) => None,
+        });
+        let around = socket.into_iter().chain(log).filter_map(Path::parent);
+        shared.map(|lower| lower.folder.as_path()).chain(around)
+    }
+
     /// Returns the guard of attributes; `None` if all users may read all of them.
     pub fn xattr_guard(&self) -> Option<XattrGuard> {
         let protected = self.protected.clone();

@@ -17,7 +17,7 @@ use esker_store::{
 };
 use esker_testkit::fixture;
 use esker_view::{IdMap, Ownership, Pin, Protected, ViewOptions, Visibility};
-use rustix::fs::fcntl_get_seals;
+use rustix::fs::{SealFlags, fcntl_get_seals};
 use serde_json::{Value, json};
 
 use super::*;
@@ -108,7 +108,7 @@ fn read(value: &Value) -> Result<MountSpec, SpecError> {
 }
 
 /// Every content that a mount can have.
-fn all() -> Vec<MountSpec> {
+pub(crate) fn all() -> Vec<MountSpec> {
     let image = |place| {
         ContentSpec::Image(Box::new(ImageSpec {
             place,

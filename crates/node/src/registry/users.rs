@@ -142,12 +142,8 @@ fn within(folder: &OwnedFd, name: &OsStr, how: OFlags) -> Option<OwnedFd> {
 
 /// True if the open file's file system could keep its reader waiting, or is unknown.
 fn is_slow(place: &OwnedFd) -> bool {
-    let known = || -> Option<String> {
-        let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", place.as_raw_fd())).ok()?;
-        let id = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()?;
-        mounts::kind_of(id).ok()?
-    };
-    known().is_none_or(|kind| SLOW.iter().any(|slow| kind.starts_with(slow)))
+    let on = mounts::of(place).ok().flatten();
+    on.is_none_or(|line| SLOW.iter().any(|slow| line.kind.starts_with(slow)))
 }
 
 fn read(folder: &OwnedFd, user: u32, id: &str) -> Option<UserMount> {

@@ -15,7 +15,10 @@ use esker_fuse::mount::send_device;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::messages::{self, Kind, Message};
+use super::program::OfDaemon;
 use super::upgrade::{self, Replacement, Upgrade, Wish};
+use super::{options, origin};
+use crate::mount_spec::MountSpec;
 use crate::sys;
 use crate::terminal::shown;
 
@@ -41,6 +44,8 @@ const UPGRADE_WITHIN: Duration = Duration::from_secs(30);
 const RETIRE_WITHIN: Duration = Duration::from_secs(20);
 /// Time for which a new daemon must serve to count as working.
 const PROVEN_AFTER: Duration = Duration::from_secs(2);
+/// Maximum number of descriptors that are kept for the next daemon: one for each thread that reads requests, and a few.
+const KEPT_MAX: usize = 1024;
 /// Number of daemons in a row that end before they are proven, after which the mount is given up.
 const FAILURES_MAX: u32 = 16;
 /// First pause before a daemon is started again, from the third failure in a row on; doubled each time.
@@ -92,6 +97,8 @@ struct Supervisor {
     folder: Option<PathBuf>,
     /// Options of the mount.
     spec: OwnedFd,
+    /// What the daemon can change of this machine, by the first options.
+    of_daemon: OfDaemon,
     kept: Vec<(String, OwnedFd)>,
     state: Vec<u8>,
     failures: u32,
@@ -122,14 +129,17 @@ pub fn run(report: RawFd, spec: RawFd, command: DaemonCommand) -> ExitCode {
 fn begin(report: RawFd, spec: RawFd, command: DaemonCommand) -> io::Result<ExitStatus> {
     let (report, spec) = (sys::adopt(report)?, sys::adopt(spec)?);
     sys::close_inherited(&[report.as_raw_fd(), spec.as_raw_fd()])?;
+    origin::adopt_orphans();
     let mut input = Vec::new();
     io::stdin().read_to_end(&mut input)?;
+    let first = MountSpec::read(spec.try_clone()?).map_err(io::Error::other)?;
     let mut supervisor = Supervisor {
         command,
         program: File::open("/proc/self/exe")?,
         input,
         folder: env::current_dir().ok(),
         spec,
+        of_daemon: OfDaemon::from(&first),
         kept: Vec::new(),
         state: Vec::new(),
         failures: 0,
@@ -142,7 +152,7 @@ fn begin(report: RawFd, spec: RawFd, command: DaemonCommand) -> io::Result<ExitS
 }
 
 /// Writes a line to the log of the mount.
-fn say(text: &str) {
+pub(super) fn say(text: &str) {
     // The log may be on a full disk.
     let _ = writeln!(io::stderr(), "esker supervisor: {}", shown(text));
 }
@@ -295,6 +305,7 @@ impl Supervisor {
         };
         drop(daemon.socket);
         let status = daemon.child.wait()?;
+        origin::bury_orphans();
         watched?;
         // A daemon that was killed from outside doesn't count as one that can't go on.
         let was_killed = status.signal() == Some(libc::SIGKILL);
@@ -382,7 +393,7 @@ impl Supervisor {
         let accepted = listener.and_then(|(_, listener)| {
             let listener = UnixListener::from(listener.try_clone().ok()?);
             let (client, _) = listener.accept().ok()?;
-            upgrade::accept(client)
+            upgrade::accept(client, &self.of_daemon)
         });
         match accepted {
             Some(Wish::Upgrade(upgrade)) => self.begin_upgrade(daemon, upgrade),
@@ -396,6 +407,19 @@ impl Supervisor {
         daemon.retire_until = Some(Instant::now() + RETIRE_WITHIN);
         self.upgrade = Some(upgrade);
         let _ = messages::send(&daemon.socket, Kind::Retire, b"", None);
+    }
+
+    /// Keeps a descriptor for the next daemon.
+    fn keep(&mut self, name: &[u8], descriptor: OwnedFd) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        let known = self.kept.iter().position(|(known, _)| *known == name);
+        match known {
+            // Clients connect to the first, and its lock is the place of the mount.
+            Some(_) if [UPGRADES, REGISTRATION].contains(&&*name) => {}
+            Some(at) => self.kept[at].1 = descriptor,
+            None if self.kept.len() < KEPT_MAX => self.kept.push((name, descriptor)),
+            None => say("the daemon hands over too many descriptors"),
+        }
     }
 
     /// Replaces a daemon that has changed its options.
@@ -413,16 +437,22 @@ impl Supervisor {
         }
     }
 
+    /// Heeds a message of the daemon, which may not widen what the next daemon can do.
     fn heed(&mut self, daemon: &mut Daemon, message: Message) {
         match (message.kind, message.descriptor) {
-            (Kind::Keep, Some(descriptor)) if message.text == SPEC.as_bytes() => self.spec = descriptor,
-            (Kind::Options, Some(options)) => self.renew(daemon, options),
-            (Kind::Keep, Some(descriptor)) => {
-                let name = String::from_utf8_lossy(&message.text).into_owned();
-                self.kept.retain(|(known, _)| *known != name);
-                self.kept.push((name, descriptor));
+            (Kind::Keep, Some(given)) if message.text == SPEC.as_bytes() => {
+                match options::from_daemon(&self.spec, given) {
+                    Ok(spec) => self.spec = spec,
+                    Err(error) => say(&format!("the daemon's options are not kept: {error}")),
+                }
             }
-            (Kind::State, _) => self.state = message.text,
+            (Kind::Options, Some(given)) => match options::from_daemon(&self.spec, given) {
+                Ok(options) => self.renew(daemon, options),
+                Err(error) => say(&format!("the daemon isn't replaced: {error}")),
+            },
+            (Kind::Keep, Some(descriptor)) => self.keep(&message.text, descriptor),
+            // It doesn't change with the daemon.
+            (Kind::State, _) if self.state.is_empty() => self.state = message.text,
             (Kind::Failed, _) => {
                 daemon.reason = Some(String::from_utf8_lossy(&message.text).into_owned());
             }

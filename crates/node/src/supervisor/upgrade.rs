@@ -15,6 +15,9 @@ use esker_fuse::mount::{receive_device, send_device};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::messages::{self, Kind, receive_bytes};
+use super::process::say;
+use super::program::OfDaemon;
+use super::{options as mount_options, origin, program};
 
 /// Time limit of a client to send its request.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
@@ -74,8 +77,8 @@ pub(super) enum Wish {
     Options(UnixStream),
 }
 
-/// Reads the request of a client of this user or root.
-pub(super) fn accept(client: UnixStream) -> Option<Wish> {
+/// Reads the request of a client of this user or root that is not one of the mount's own processes.
+pub(super) fn accept(client: UnixStream, daemon: &OfDaemon) -> Option<Wish> {
     if !peer::is_trusted(&client) {
         return None;
     }
@@ -87,7 +90,26 @@ pub(super) fn accept(client: UnixStream) -> Option<Wish> {
         (byte, None) if byte == [GET] => return Some(Wish::Options(client)),
         _ => return None,
     };
-    Some(Wish::Upgrade(Upgrade::new(Some(client), next)))
+    let refused = origin::refusal(&client).map(str::to_owned);
+    let checked = match (refused, next) {
+        (Some(why), _) => Err(why),
+        (None, Replacement::Program(file)) => match program::refusal(&file, daemon) {
+            Some(why) => Err(format!("{why}; name one with --binary that only you and root can change")),
+            None => Ok(Replacement::Program(file)),
+        },
+        (None, Replacement::Options(file)) => mount_options::from_outside(file)
+            .map(Replacement::Options)
+            .map_err(|error| format!("the new options can't be taken: {error}")),
+    };
+    match checked {
+        Ok(next) => Some(Wish::Upgrade(Upgrade::new(Some(client), next))),
+        Err(why) => {
+            // The daemon goes on, as after a roll-back.
+            say(&format!("a replacement is refused: {why}"));
+            let _ = writeln!(&client, "failed it is refused: {}", why.replace('\n', " "));
+            None
+        }
+    }
 }
 
 /// Failures of an upgrade.
