@@ -18,8 +18,10 @@ mod opener;
 pub mod peer;
 mod shared_cache;
 pub mod shown_path;
+mod socket_place;
 mod sys;
 
 pub use file_error::FileError;
 pub use opener::{CacheOpener, room};
 pub use shared_cache::{BrokerAddress, OpenWriter, Opener, SharedCache, Through, Writer};
+pub use socket_place::SocketPlace;

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use esker_config::{SyslogOptions, SyslogTarget};
+use esker_store::changeable_way;
 use parking_lot::Mutex;
 
 use crate::sys;
@@ -45,7 +46,7 @@ pub struct Syslog {
 }
 
 impl Syslog {
-    /// Opens a socket for the destination.
+    /// Opens a socket for the destination. Refuses a file to which other users can make its path lead elsewhere.
     pub fn new(options: SyslogOptions) -> io::Result<Self> {
         let socket = match options.to {
             SyslogTarget::Socket(_) => {
@@ -53,7 +54,13 @@ impl Syslog {
                 socket.set_nonblocking(true)?;
                 Some(socket)
             }
-            SyslogTarget::File(_) => None,
+            SyslogTarget::File(ref path) => {
+                if let Some(part) = changeable_way(path)? {
+                    let why = format!("other users can change {}, on the way to the log", part.display());
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+                }
+                None
+            }
         };
         Ok(Self { options, socket, file: Mutex::default() })
     }
@@ -108,7 +115,8 @@ fn append(path: &Path, line: &str) -> io::Result<()> {
     file.write_all(line.as_bytes())
 }
 
-/// Opens regular files only: opening a pipe would wait for a reader.
+/// Opens regular files with one name only: opening a pipe would wait for a reader, and another name may be that of a file
+/// elsewhere.
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = options
@@ -117,7 +125,8 @@ fn open(path: &Path) -> io::Result<File> {
         .mode(0o644)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)
         .open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
+    let facts = file.metadata()?;
+    if facts.is_file() && facts.nlink() <= 1 { Ok(file) } else { Err(io::ErrorKind::InvalidInput.into()) }
 }
 
 #[cfg(test)]
@@ -166,6 +175,24 @@ mod tests {
         assert!((0..5000).any(|number| !syslog.line(SyslogSeverity::Debug, &format!("line {number}"))));
         let mut buffer = [0; 1024];
         assert!(full.recv(&mut buffer).is_ok());
+    }
+
+    #[test]
+    fn a_file_that_others_can_make_another_one_is_not_written_to() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (log, victim) = (folder.path().join("log"), folder.path().join("victim"));
+        fs::write(&victim, "x").expect("a file");
+        for plant in [fs::hard_link, |from, to| std::os::unix::fs::symlink(from, to)] {
+            plant(&victim, &log).expect("a second name");
+            let syslog = Syslog::new(options(SyslogTarget::File(log.clone()))).expect("a way");
+            assert!(!syslog.line(SyslogSeverity::Error, "y"));
+            assert_eq!(fs::read_to_string(&victim).expect("a file"), "x");
+            fs::remove_file(&log).expect("removing");
+        }
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(folder.path(), open).expect("a mode");
+        let refused = Syslog::new(options(SyslogTarget::File(log))).expect_err("a folder of all");
+        assert!(refused.to_string().contains("on the way to the log"), "{refused}");
     }
 
     #[test]

@@ -6,17 +6,19 @@
 mod changes;
 
 use std::fmt::Write as _;
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use esker_cache_share::SocketPlace;
 use esker_config::TalkOptions;
 use esker_store::{Reach, RouteStatus, Servers, StoreStatus};
 use esker_view::View;
+use rustix::fs::{AtFlags, Uid, chownat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::attributes::direct_seconds;
@@ -27,6 +29,10 @@ use crate::status::MountStatus;
 pub(crate) use changes::Changes;
 use changes::MEGABYTE;
 
+/// Mode of the socket's file.
+const MODE: u32 = 0o660;
+/// Length of the queue of clients that are not accepted yet.
+const BACKLOG: i32 = 128;
 /// Maximum length of a command in bytes.
 const COMMAND_MAX: usize = 1024;
 /// Timeout for a client's command, and for reading the reply.
@@ -65,22 +71,18 @@ fn listen(options: &TalkOptions) -> io::Result<UnixListener> {
     if is_answered(path)? {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers there"));
     }
-    let mut new = path.as_os_str().to_owned();
-    new.push(format!(".{}", std::process::id()));
-    let new = PathBuf::from(new);
-    let _ = fs::remove_file(&new);
-    let listener = UnixListener::bind(&new)?;
-    let put = fs::set_permissions(&new, Permissions::from_mode(0o660))
-        .and_then(|()| options.owner.map_or(Ok(()), |owner| give(&new, owner)))
-        .and_then(|()| fs::rename(&new, path));
-    put.inspect_err(|_| drop(fs::remove_file(&new)))?;
-    Ok(listener)
+    let place = SocketPlace::open(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    place.bind(&socket, MODE, |file| options.owner.map_or(Ok(()), |owner| give(file, owner)))?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
-/// Changes the owner, which a confined process may not.
-fn give(socket: &Path, owner: u32) -> io::Result<()> {
-    let socket = socket.to_owned();
-    esker_threads::unconfined::run("giving", move || chown(socket, Some(owner), None))?
+/// Changes the owner of a socket's file, which a confined process may not.
+fn give(file: OwnedFd, owner: u32) -> io::Result<()> {
+    let owner = Some(Uid::from_raw(owner));
+    let given = move || chownat(&file, "", owner, None, AtFlags::EMPTY_PATH);
+    Ok(esker_threads::unconfined::run("giving", given)??)
 }
 
 /// Returns true if a process listens at the socket, without waiting for it.

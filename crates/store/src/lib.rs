@@ -71,7 +71,7 @@ pub use objects::handle::{Handle, Mapped, OpenObject};
 pub use objects::object_store::{Holder, ObjectStore, Warmed};
 pub use objects::request::{CacheKey, External, ObjectRequest, UNSTATED_SIZE_LIMIT};
 pub use objects::status::{StoreStatus, TrafficStatus};
-pub use own_file::{changeable_part, open_own_file};
+pub use own_file::{changeable_part, changeable_way, open_own_file};
 pub use pool::WorkStatus;
 pub use priority::{Priority, Urgency};
 pub use progress::{ObjectOrigin, Progress, Requester};

@@ -6,13 +6,15 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 /// Maximum number of attempts while other processes make and remove the file.
 const RETRIES_MAX: u32 = 100;
+/// Maximum number of links in one path, as in the kernel.
+const LINKS_MAX: u32 = 40;
 
 /// Opens a regular file to write to, made if it is missing, with mode 0600 and the owner of its folder if root makes it. Refuses
 /// links, files with several names, and files of users who own neither this process nor the folder.
@@ -78,8 +80,57 @@ fn open_or_make(path: &Path, options: &mut OpenOptions) -> io::Result<(File, boo
 /// Returns the part of a program's path that users other than this one and root can change: the file, or a folder or link on the
 /// way to it. Such a program runs what they want. A file may not be writable to its group either.
 pub fn changeable_part(path: &Path) -> io::Result<Option<PathBuf>> {
-    let (given, target) = (std::path::absolute(path)?, path.canonicalize()?);
-    for part in given.ancestors().chain(target.ancestors()) {
+    let mut way = Way::default();
+    let target = way.walk(PathBuf::from("/"), &std::path::absolute(path)?)?;
+    way.look(&target)?;
+    Ok(way.changeable)
+}
+
+/// Returns the part of the way to a file or folder that users other than this one and root can change, so that the path leads
+/// elsewhere. What is at the path may be theirs, and need not exist.
+pub fn changeable_way(path: &Path) -> io::Result<Option<PathBuf>> {
+    let mut way = Way::default();
+    way.walk(PathBuf::from("/"), &std::path::absolute(path)?)?;
+    Ok(way.changeable)
+}
+
+/// Folders and links on the way to a file.
+#[derive(Default)]
+struct Way {
+    links: u32,
+    changeable: Option<PathBuf>,
+}
+
+impl Way {
+    /// Follows a path from a folder without links; returns where it leads.
+    fn walk(&mut self, from: PathBuf, path: &Path) -> io::Result<PathBuf> {
+        let mut at = from;
+        for part in path.components() {
+            match part {
+                Component::RootDir | Component::Prefix(_) => at = PathBuf::from("/"),
+                Component::CurDir => {}
+                Component::ParentDir => _ = at.pop(),
+                Component::Normal(name) => {
+                    self.look(&at)?;
+                    let entry = at.join(name);
+                    match std::fs::symlink_metadata(&entry) {
+                        Ok(facts) if facts.is_symlink() => {
+                            self.links += 1;
+                            if self.links > LINKS_MAX {
+                                return Err(rustix::io::Errno::LOOP.into());
+                            }
+                            self.look(&entry)?;
+                            at = self.walk(at, &std::fs::read_link(&entry)?)?;
+                        }
+                        _ => at = entry,
+                    }
+                }
+            }
+        }
+        Ok(at)
+    }
+
+    fn look(&mut self, part: &Path) -> io::Result<()> {
         let facts = std::fs::symlink_metadata(part)?;
         let is_ours = [0, geteuid().as_raw()].contains(&facts.uid());
         let (mode, kind) = (facts.mode(), facts.file_type());
@@ -90,10 +141,10 @@ pub fn changeable_part(path: &Path) -> io::Result<Option<PathBuf>> {
             () => mode & 0o022 != 0,
         };
         if !is_ours || is_writable {
-            return Ok(Some(part.to_owned()));
+            self.changeable.get_or_insert_with(|| part.to_owned());
         }
+        Ok(())
     }
-    Ok(None)
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -155,6 +206,19 @@ mod tests {
         mode("a", 0o1777);
         assert_eq!(found("link/program"), None);
         changeable_part(&at("absent")).unwrap_err();
+        // Links that lead through links, and to a file that doesn't exist.
+        fs::create_dir(at("theirs")).unwrap();
+        std::os::unix::fs::symlink(at("a/b"), at("theirs/second")).unwrap();
+        std::os::unix::fs::symlink("theirs/second", at("first")).unwrap();
+        std::os::unix::fs::symlink("loop", at("loop")).unwrap();
+        mode("a", 0o755);
+        assert_eq!(found("first/program"), None);
+        mode("theirs", 0o777);
+        assert_eq!(found("first/program"), Some(at("theirs")));
+        assert_eq!(changeable_way(&at("first/absent")).unwrap(), Some(at("theirs")));
+        assert_eq!(changeable_way(&at("theirs")).unwrap(), None, "what is at the path may be of others");
+        changeable_way(&at("loop/x")).unwrap_err();
+        mode("a", 0o1777);
         if geteuid().is_root() {
             std::os::unix::fs::lchown(at("link"), Some(61_001), None).unwrap();
             assert_eq!((found("a/b/program"), found("link/program")), (None, Some(at("link"))));

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use rustix::net::{
 
 use super::writer::BrokerAddress;
 use crate::peer::{self, Peer};
+use crate::socket_place::SocketPlace;
 
 /// The socket's name in the cache directory.
 const NAME: &str = "broker";
@@ -80,8 +81,7 @@ impl Listener {
             Err(_) => std::fs::remove_file(path)?,
         }
         let socket = new_socket()?;
-        bind(&socket, &address)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+        SocketPlace::open(path)?.bind(&socket, 0o666, |_| Ok(()))?;
         listen(&socket, BACKLOG)?;
         Ok(Self { socket, path: path.to_owned() })
     }

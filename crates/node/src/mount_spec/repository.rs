@@ -6,7 +6,7 @@ use std::sync::Arc;
 use esker_cache_share::memory;
 use esker_config::{SyslogOptions, SyslogTarget, TalkOptions, Telemetry, Tuning};
 use esker_fuse::{SessionOptions, XattrGuard};
-use esker_store::LowerForm;
+use esker_store::{LowerForm, changeable_way};
 use esker_view::{Protected, ViewOptions};
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,9 @@ impl RepositorySpec {
             SyslogTarget::File(file) => Some(file.as_path()),
             SyslogTarget::Socket(_) => None,
         });
-        let around = socket.into_iter().chain(log).filter_map(Path::parent);
+        // What other users can make lead elsewhere is refused when it is opened, too.
+        let is_fixed = |folder: &&Path| matches!(changeable_way(folder), Ok(None));
+        let around = socket.into_iter().chain(log).filter_map(Path::parent).filter(is_fixed);
         shared.map(|lower| lower.folder.as_path()).chain(around)
     }
 

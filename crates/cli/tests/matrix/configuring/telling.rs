@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::UdpSocket;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Instant;
@@ -191,4 +191,39 @@ fn commands_of_cvmfs_talk_are_answered() {
     site.write(LOCAL, "CVMFS_TALK_SOCKET=/x\nCVMFS_TALK_OWNER=nobody-of-that-name\n");
     let output = site.call(&["config", "check", "full.test", "--offline"]);
     assert!(words(&output).contains("there is no such user in /etc/passwd"), "{}", words(&output));
+}
+
+/// > L9: A mount writes its socket for `cvmfs_talk` and its log of `CVMFS_USYSLOG` only where no other user can make their paths lead elsewhere, and changes mode and owner of nothing but its socket.
+#[test]
+fn sockets_and_logs_behind_folders_and_links_of_others_are_refused_by_name() {
+    for person in TestUser::all() {
+        let site = Site::new(person);
+        let (open, target) = (site.world.path("open"), site.world.path("home/target"));
+        fs::create_dir(&open).expect("a folder");
+        fs::set_permissions(&open, Permissions::from_mode(0o777)).expect("a mode");
+        person.does(|| fs::create_dir(&target)).expect("a folder");
+        // All users can exchange the link, which leads to a folder of the mounting user.
+        symlink(&target, open.join("link")).expect("a link");
+        symlink(open.join("link"), site.world.path("home/through")).expect("a link");
+        for way in [open.join("link"), site.world.path("home/through")] {
+            let (socket, log) = (way.join("talk"), way.join("log"));
+            let lines = format!(
+                "CVMFS_TALK_SOCKET={}\nCVMFS_TALK_OWNER={}\nCVMFS_USYSLOG={}\n",
+                socket.display(),
+                person.uid,
+                log.display()
+            );
+            let mounted = site.mounts(&lines);
+            let found = person.does(|| fs::read_dir(&target).expect("a folder").count());
+            assert_eq!(found, 0, "{}", way.display());
+            // The log of a mount of root is not in the test's folder.
+            if !person.is_root() {
+                let said = site.world.logs();
+                let part = format!("other users can change {}", open.display());
+                assert!(said.contains(&format!("{part}, on the way to the socket")), "{said}");
+                assert!(said.contains(&format!("{part}, on the way to the log")), "{said}");
+            }
+            drop(mounted);
+        }
+    }
 }
