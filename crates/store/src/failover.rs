@@ -15,6 +15,7 @@ mod egress;
 mod failure_counters;
 mod fault;
 mod geo;
+mod hedge;
 mod mark_down;
 mod probe;
 mod proxy_hash;
@@ -46,6 +47,7 @@ use crate::transport::{
 use egress::Egress;
 use failure_counters::FailureCounters;
 use fault::Fault;
+use hedge::HedgedRequests;
 use proxy_lookups::ProxyLookups;
 use request_state::{REDIRECTS_MAX, RequestState, Step};
 use route_table::{Route, RouteTable};
@@ -73,7 +75,11 @@ struct Router {
     /// True if the servers are still to be sorted by distance or response time.
     unsorted: AtomicBool,
     failures: FailureCounters,
+    hedged: HedgedRequests,
 }
+
+/// Assumed size in bytes of an object whose size is not stated, for the time that it may take.
+const SIZE_UNSTATED: u64 = 32 << 20;
 
 /// A route: server number and egress id.
 type Key = (u32, u32);
@@ -133,6 +139,7 @@ impl Routed {
             troubled: AtomicBool::new(false),
             unsorted: AtomicBool::new(unsorted),
             failures: FailureCounters::default(),
+            hedged: HedgedRequests::default(),
         };
         Ok(Self { router: Arc::new(router) })
     }
@@ -140,8 +147,12 @@ impl Routed {
 
 impl Source for Routed {
     fn fetch(&self, fetch: Fetch, done: Callback<Stored>) {
-        let state = RequestState::new(fetch.fresh);
-        self.router.clone().begin(fetch, state, done);
+        let router = self.router.clone();
+        if router.routes.lock().is_single() {
+            let state = RequestState::new(fetch.fresh);
+            return router.begin(fetch, state, done);
+        }
+        router.begin_hedged(fetch, done);
     }
 
     fn describe(&self) -> String {
@@ -222,6 +233,7 @@ impl Router {
     fn go(self: Arc<Self>, route: Route, mut fetch: Fetch, state: RequestState, done: Callback<Stored>) {
         let source = self.route_source(route).source;
         fetch.replaceable = state.has_other(route, &self.routes.lock());
+        state.uses(route);
         let next = fetch.clone();
         let answered = Callback::new(move |outcome| match outcome {
             Ok(stored) => {
@@ -254,7 +266,10 @@ impl Router {
             let location = location.clone();
             return self.follow(route, &location, fetch, state, error, done);
         }
-        if is_damage(&error) && !fetch.fresh && !fetch.priority.give_up() {
+        // An attempt over a further route is one only.
+        let is_further = !state.others().is_empty();
+        let is_late = is_further || fetch.watch.as_ref().is_some_and(|watch| watch.is_late());
+        if is_damage(&error) && !fetch.fresh && !is_late && !fetch.priority.give_up() {
             // A cache on the way may hold damaged bytes; a pause would not help.
             fetch.fresh = true;
             return self.go(route, fetch, state, done);
@@ -262,12 +277,13 @@ impl Router {
         self.failures.error(&error);
         self.mark_certain_faults(route, fault, &error);
         // A prefetch is not retried: a failing server has enough load.
-        if fetch.priority.give_up() {
+        if is_further || fetch.priority.give_up() {
             return done.err(error);
         }
-        let in_time = state.is_in_time(&fetch.progress, self.policy.total, Duration::ZERO);
+        let in_time = state.is_in_time(&fetch.progress, self.time_for(&fetch), Duration::ZERO);
         if fault.again
             && in_time
+            && !is_late
             && state.repeated < self.servers.timings.retries
             && !self.routes.lock().is_single()
         {
@@ -296,13 +312,19 @@ impl Router {
         let is_old = matches!(last.cause(), Cause::Untrusted(_));
         let error = state.round_over(last);
         match self.policy.next(state.rounds, &error) {
-            Some(pause) if !is_old && state.is_in_time(&fetch.progress, self.policy.total, pause) => {
+            Some(pause) if !is_old && state.is_in_time(&fetch.progress, self.time_for(&fetch), pause) => {
                 self.failures.retried();
                 fetch.fresh = state.fresh;
                 self.network.clone().later(pause, move || self.begin(fetch, state, done));
             }
             _ => done.err(error),
         }
+    }
+
+    /// Returns the time for all attempts of a request, and that for one attempt besides.
+    fn time_for(&self, fetch: &Fetch) -> (Duration, Duration) {
+        let bytes = fetch.plain_size.unwrap_or(SIZE_UNSTATED).min(fetch.limit);
+        (self.policy.total, self.http.attempt_limit(bytes))
     }
 
     fn no_way(&self, fetch: &Fetch) -> StoreError {

@@ -413,6 +413,7 @@ impl FetchJob {
             priority: self.priority.clone(),
             progress: self.progress.clone(),
             replaceable: false,
+            watch: None,
             spool: Some(self.store.cache.clone()),
         };
         self.enter(WaitCause::Network);

@@ -6,6 +6,7 @@
 //! (decision 0050).
 
 mod attempt;
+pub(crate) mod attempt_watch;
 mod awaiting;
 mod batch;
 mod capabilities;

@@ -352,6 +352,18 @@ impl EgressGroups {
         members.find(|member| member.ends.iter().any(|end| end.egress.id == id))
     }
 
+    /// Returns the number of the group that an egress is in.
+    pub(super) fn group_of(&self, id: u32) -> Option<usize> {
+        let has = |member: &Member| member.ends.iter().any(|end| end.egress.id == id);
+        self.groups.iter().position(|group| group.iter().any(has))
+    }
+
+    /// Returns true if an egress is marked down.
+    pub(super) fn is_out(&self, id: u32) -> bool {
+        let mut ends = self.groups.iter().flatten().flat_map(|member| &member.ends);
+        ends.any(|end| end.egress.id == id && end.out.is_some())
+    }
+
     /// Returns the name of the proxy that an exit belongs to.
     pub(super) fn name(&self, id: u32) -> Option<&str> {
         match &self.member_of(id)?.proxy {

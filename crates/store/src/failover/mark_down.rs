@@ -38,6 +38,9 @@ impl Router {
 
     /// Notes a served request: its failures on other routes were not the object's fault, so marks those routes down.
     pub(super) fn served(&self, route: Route, state: &RequestState) {
+        if state.took() < self.http.hedge {
+            self.mark_slow(route, state.others());
+        }
         if state.has_failed() {
             let soon =
                 |reset: Option<Duration>| Some(Instant::now() + reset.map_or(SOON, |reset| reset.min(SOON)));
@@ -59,7 +62,7 @@ impl Router {
         }
     }
 
-    fn mark_egress_down(&self, egress: Egress, again: Option<Instant>, why: &str) {
+    pub(super) fn mark_egress_down(&self, egress: Egress, again: Option<Instant>, why: &str) {
         let next = {
             let mut routes = self.routes.lock();
             if !routes.egresses.mark_down(egress.id, Outage::new(again, why)) {
@@ -86,7 +89,7 @@ impl Router {
         );
     }
 
-    fn mark_server_down(&self, server: u32, again: Option<Instant>, why: &str) {
+    pub(super) fn mark_server_down(&self, server: u32, again: Option<Instant>, why: &str) {
         let next = {
             let mut routes = self.routes.lock();
             if self.bases.len() < 2 || !routes.mark_down(server, Outage::new(again, why)) {

@@ -1,8 +1,10 @@
 //! Tracks the routes tried by one request.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::fault::Fault;
+use super::hedge::HedgedRequest;
 use super::route_table::{Choice, Route, RouteTable};
 use crate::error::StoreError;
 use crate::failover::retry::RetryPolicy;
@@ -43,6 +45,10 @@ pub(super) struct RequestState {
     servers: Vec<Suspect>,
     /// Failure of this round that most likely permits a retry.
     retryable: Option<StoreError>,
+    /// Routes that the request uses besides, because they are late.
+    beside: Vec<Route>,
+    /// The request, if several routes may serve it.
+    request: Option<Arc<HedgedRequest>>,
 }
 
 #[derive(Clone, Copy)]
@@ -66,19 +72,49 @@ impl RequestState {
             egresses: Vec::new(),
             servers: Vec::new(),
             retryable: None,
+            beside: Vec::new(),
+            request: None,
         }
+    }
+
+    /// Returns the state of a request that several routes may serve, and that uses the routes `beside` already.
+    pub(super) fn of(request: Arc<HedgedRequest>, fresh: bool, beside: Vec<Route>) -> Self {
+        Self { beside, request: Some(request), ..Self::new(fresh) }
+    }
+
+    /// Returns the routes that the request uses besides.
+    pub(super) fn others(&self) -> &[Route] {
+        &self.beside
+    }
+
+    /// Records that an attempt uses this route.
+    pub(super) fn uses(&self, route: Route) {
+        self.request.iter().for_each(|request| request.uses(route));
+    }
+
+    /// Returns the state of a request for which these routes failed.
+    pub(super) fn beside(used: &[Route]) -> Self {
+        let mut state = Self::new(false);
+        used.iter().for_each(|route| state.suspect(*route, Fault::EITHER));
+        state
     }
 
     pub(super) fn took(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Returns true if a further attempt may begin after a pause: while bytes keep arriving, whatever the total
-    /// time. A response that repeatedly starts and never completes ends after the usual number of rounds.
-    pub(super) fn is_in_time(&self, progress: &Progress, total: Duration, pause: Duration) -> bool {
+    /// Returns true if a further attempt may begin after a pause: before the total time is over, or, while bytes keep
+    /// arriving, after as long as one attempt may take (`attempt`) besides. Bytes of failed attempts were none of the object's.
+    pub(super) fn is_in_time(
+        &self,
+        progress: &Progress,
+        (total, attempt): (Duration, Duration),
+        pause: Duration,
+    ) -> bool {
         let since = progress.last().map_or(self.began, |last| last.max(self.began));
         let is_usual = self.rounds < RetryPolicy::default().attempts;
-        since.elapsed() + pause < total && (is_usual || self.took() + pause < total)
+        let most = if is_usual { total.saturating_add(attempt) } else { total };
+        since.elapsed() + pause < total && self.took() + pause < most
     }
 
     /// Returns whether another route is left to try in this round.

@@ -189,6 +189,11 @@ impl RouteTable {
         self.servers.get(server as usize)?.out.as_ref()
     }
 
+    /// Returns true if the egress or the server of a route is marked down.
+    pub(super) fn is_down(&self, route: Route) -> bool {
+        self.is_out(route.server) || self.egresses.is_out(route.egress.id)
+    }
+
     fn is_out(&self, server: u32) -> bool {
         self.out(server).is_some()
     }

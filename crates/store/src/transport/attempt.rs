@@ -104,6 +104,9 @@ impl Connection {
 /// Makes one attempt, and logs it for developers.
 pub(super) async fn attempt(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Result<Stored, Cause> {
     let began = Instant::now();
+    if fetch.watch.as_ref().is_some_and(|watch| watch.is_over()) {
+        return Err(Cause::Cancelled);
+    }
     let _listed = downloads::begin(site, fetch);
     let outcome = exchange(site, fetch, in_flight).await;
     let (server, path, took) = (&site.base, &*fetch.path, began.elapsed());
@@ -172,6 +175,8 @@ struct Part {
     began: (Instant, u64),
     /// Number of connections replaced.
     given_up: u32,
+    /// Time from which the response is late, if another route may serve the object, too.
+    due: Option<Instant>,
 }
 
 enum Came {
@@ -187,7 +192,7 @@ impl Part {
         }
         let options = &in_flight.host.context.options;
         let bytes = announced.unwrap_or(fetch.limit);
-        let limit = options.attempt.saturating_add(Duration::from_secs(bytes / options.attempt_speed.max(1)));
+        let limit = options.attempt_limit(bytes);
         let share = in_flight.host.context.budget.share();
         let receiver = Receiver::new(fetch.limit, announced, share, fetch.spool.clone());
         let now = Instant::now();
@@ -197,7 +202,19 @@ impl Part {
             limit,
             began: (now, in_flight.host.received.get()),
             given_up: 0,
+            due: fetch
+                .watch
+                .as_ref()
+                .and_then(|watch| watch.due(options, in_flight.host.expected(fetch), announced)),
         })
+    }
+
+    /// Tells the watch of the request if the response is late, and ends it if the object came over another route.
+    fn tell(&self, fetch: &Fetch, in_flight: &InFlight) -> Result<(), Cause> {
+        let Some(watch) = &fetch.watch else { return Ok(()) };
+        let (host, (since, before)) = (&in_flight.host, self.began);
+        watch.look(self.due, (since, self.receiver.len(), before), host.totals(), &host.context.options);
+        if watch.is_over() { Err(Cause::Cancelled) } else { Ok(()) }
     }
 
     /// Returns true if the response takes so long that another route may be better, and is slower than other
@@ -454,6 +471,7 @@ async fn receive(
             Ok(None) => break,
             Err(_) => {}
         }
+        part.tell(fetch, in_flight)?;
         if part.is_late(fetch, in_flight) {
             return Err(Cause::TimedOut { phase: Phase::Attempt, limit: part.limit });
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use esker_format::batch;
 use esker_format::object::ObjectName;
+use tokio::time::Instant;
 
 use super::attempt;
 use super::host::{Host, Job};
@@ -90,6 +91,9 @@ impl Host {
             let all = fetch.priority.clone();
             job.fetch.priority.on_raise(move || all.raise());
             job.fetch.progress.follow(&fetch.progress);
+            if let Some(watch) = &job.fetch.watch {
+                watch.sent(Instant::now());
+            }
         }
         let expected = jobs.iter().map(|job| self.expected(&job.fetch)).sum();
         let in_flight = InFlight::take(self.clone(), &fetch.priority, expected);
@@ -154,6 +158,7 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         priority: Priority::new(Urgency::Prefetch),
         progress: Progress::default(),
         replaceable: false,
+        watch: None,
         spool: None,
     }
 }

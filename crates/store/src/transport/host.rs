@@ -236,6 +236,9 @@ impl Host {
             let expected = if plan.is_some() { 0 } else { self.expected(&job.fetch) };
             let in_flight = InFlight::take(self.clone(), &job.fetch.priority, expected);
             self.leaves_queue(&job.fetch);
+            if let Some(watch) = &job.fetch.watch {
+                watch.sent(Instant::now());
+            }
             let again = job.fetch.priority.is_withheld();
             self.again_active.set(self.again_active.get() + usize::from(again));
             tokio::task::spawn_local(async move {

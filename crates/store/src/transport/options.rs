@@ -35,12 +35,23 @@ pub struct HttpOptions {
     pub attempt: Duration,
     /// Bytes for which the deadline of an attempt is extended by one second.
     pub attempt_speed: u64,
+    /// Timeout for the smallest object after which another route is tried beside the first.
+    pub hedge: Duration,
+    /// Bytes for which [`Self::hedge`] is extended by one second.
+    pub hedge_speed: u64,
     /// Addresses that may be connected to.
     pub destinations: Destinations,
     /// Keep-alive of idle connections, if the server doesn't state one.
     pub idle: Duration,
     /// Texts of authorities that stand in for files that are gone.
     pub kept_authorities: Arc<KeptAuthorities>,
+}
+
+impl HttpOptions {
+    /// Returns the time limit of an attempt for so many bytes, if another route is left to try.
+    pub(crate) fn attempt_limit(&self, bytes: u64) -> Duration {
+        self.attempt.saturating_add(Duration::from_secs(bytes / self.attempt_speed.max(1)))
+    }
 }
 
 impl Default for HttpOptions {
@@ -62,6 +73,8 @@ impl Default for HttpOptions {
             low_speed_window: Duration::from_secs(10),
             attempt: Duration::from_secs(60),
             attempt_speed: 16 << 10,
+            hedge: Duration::from_secs(10),
+            hedge_speed: 1 << 20,
             destinations: Destinations::All,
             idle: Duration::from_secs(15),
             kept_authorities: Arc::default(),

@@ -23,6 +23,7 @@ use crate::error::{Cause, StoreError, is_full};
 use crate::memory_budget::Share;
 use crate::priority::{Priority, Urgency};
 use crate::progress::Progress;
+use crate::transport::attempt_watch::AttemptWatch;
 use crate::transport::status::NetworkStatus;
 
 /// A source of stored objects.
@@ -105,6 +106,8 @@ pub struct Fetch {
     pub progress: Progress,
     /// True if another route is left to try, so that a slow one may be abandoned.
     pub replaceable: bool,
+    /// Watch of its attempts; none if there is one route only.
+    pub watch: Option<Arc<AttemptWatch>>,
     /// Spool for bytes that exceed memory. Without it everything up to `limit` is kept in memory.
     pub spool: Option<Arc<dyn Spool>>,
 }
@@ -131,6 +134,7 @@ impl Fetch {
             priority: Priority::new(Urgency::Demand),
             progress: Progress::default(),
             replaceable: false,
+            watch: None,
             spool: None,
         }
     }

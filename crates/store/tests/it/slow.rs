@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use esker_format::object::ObjectKind;
 use esker_store::{
-    Callback, Engine, ObjectRequest, ObjectStore, Objects, Requester, Servers, StoreError, connect,
+    Callback, Engine, ObjectRequest, ObjectStore, Objects, Proxies, Requester, Servers, StoreError, connect,
 };
-use esker_testkit::mirror::{Fault, Mirror};
+use esker_testkit::mirror::{Fault, Mirror, Rule};
 use esker_testkit::soak::Soak;
 
 use crate::rig::{Made, Rig, as_is, bytes, engine_with, noise, roomy, serve};
@@ -164,6 +165,129 @@ fn another_server_replaces_a_trickling_one() {
     let outcomes = read_all(&store, 1, &objects);
     assert!(!matches!(outcomes[0], Outcome::Read), "{outcomes:?}");
     assert!(since.elapsed() < DEADLINE * 20, "it took {:?}", since.elapsed());
+}
+
+/// An engine that takes an object of 1 MiB for late after half a second.
+fn engine_that_hedges() -> Engine {
+    engine_with(|options| {
+        options.http.hedge = DEADLINE / 4;
+        options.http.hedge_speed = 4 << 20;
+    })
+}
+
+/// Returns objects of 1 MiB in the forms that reads have: content of known size, a chunk, and a catalog of unknown size.
+fn of_all_forms(seed: u64) -> Vec<Made> {
+    let forms = [(ObjectKind::File, true), (ObjectKind::Chunk, true), (ObjectKind::Catalog, false)];
+    let made = sized(seed, forms.len() as u64, 1 << 20).into_iter().zip(forms);
+    made.map(|(mut object, (kind, is_sized))| {
+        object.wanted.name.kind = kind;
+        object.wanted.size = object.wanted.size.filter(|_| is_sized);
+        object
+    })
+    .collect()
+}
+
+/// A hostile or broken way: the fault of its server, and whether the bytes are wrong.
+const HOSTILE: [(Fault, bool); 3] =
+    [(Fault::Slow(64 << 10), false), (Fault::Slow(64 << 10), true), (Fault::SlowCut(64 << 10), false)];
+
+/// Serves objects as a hostile way does.
+fn serve_hostile(objects: &[Made], fault: &Fault, is_wrong: bool) -> (Mirror, tempfile::TempDir, Rule) {
+    let (mirror, folder) = serve(objects);
+    for object in objects.iter().filter(|_| is_wrong) {
+        let wrong: Vec<u8> = object.stored.iter().map(|byte| !byte).collect();
+        mirror.put(&format!("/repo/{}", object.wanted.name.path()), wrong);
+    }
+    let rule = mirror.fault(|_| true, fault.clone());
+    (mirror, folder, rule)
+}
+
+/// > W9: While another way is good, a way that delivers an object slowly, wrong or never whole delays a read of it by ten seconds and one for each MiB, and once it was slower than another way it is used last for a while.
+#[test]
+fn a_hostile_server_does_not_hold_reads_that_another_would_answer() {
+    for (number, (fault, is_wrong)) in (0..).zip(&HOSTILE) {
+        let objects = of_all_forms(400 + 10 * number);
+        let (hostile, _one, rule) = serve_hostile(&objects, fault, *is_wrong);
+        let (good, _two) = serve(&objects);
+        let rig = Rig::with(engine_that_hedges(), roomy());
+        let servers = Servers { urls: vec![hostile.url("repo"), good.url("repo")], ..Servers::direct("") };
+        let store = rig.store(connect(&rig.engine, servers).unwrap());
+        let since = Instant::now();
+        for object in &objects {
+            assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
+        }
+        rule.assert_hit();
+        // The hostile one needs 16 seconds for each.
+        assert!(since.elapsed() < DEADLINE * 8, "{fault:?}, {is_wrong}: {:?}", since.elapsed());
+        assert!(rule.hits() < 3, "{fault:?}, {is_wrong}: it is used first again, {} times", rule.hits());
+    }
+}
+
+#[test]
+fn a_hostile_proxy_does_not_hold_reads_that_another_would_answer() {
+    for (number, (fault, is_wrong)) in (0..).zip(&HOSTILE) {
+        for groups in ["HOSTILE|GOOD", "HOSTILE;GOOD", "HOSTILE;DIRECT"] {
+            let objects = of_all_forms(500 + 10 * number);
+            let (hostile, _one, rule) = serve_hostile(&objects, fault, *is_wrong);
+            let (good, _two) = serve(&objects);
+            let at = |mirror: &Mirror| format!("http://127.0.0.1:{}", mirror.port());
+            let groups = groups.replace("HOSTILE", &at(&hostile)).replace("GOOD", &at(&good));
+            let rig = Rig::with(engine_that_hedges(), roomy());
+            let servers = Servers {
+                proxies: Proxies::parse(&groups, None).unwrap(),
+                ..Servers::direct(good.url("repo"))
+            };
+            let store = rig.store(connect(&rig.engine, servers).unwrap());
+            let since = Instant::now();
+            for object in &objects {
+                assert_eq!(bytes(&store, &object.wanted).unwrap(), object.plain);
+            }
+            assert!(since.elapsed() < DEADLINE * 8, "{groups}, {fault:?}, {is_wrong}: {:?}", since.elapsed());
+            if groups.contains(';') {
+                rule.assert_hit();
+            }
+        }
+    }
+}
+
+/// Also one that ends again and again just before the last byte.
+#[test]
+fn the_attempts_of_a_request_are_bounded_together() {
+    let objects = sized(600, 1, 64 << 10);
+    let (mirror, _folder) = serve(&objects);
+    // Each attempt takes a second, and each round has four.
+    let rule = mirror.fault(|_| true, Fault::SlowCut(64 << 10));
+    let rig = Rig::with(
+        engine_with(|options| {
+            (options.retry.total, options.http.attempt) = (DEADLINE * 2, DEADLINE);
+            (options.retry.attempts, options.http.attempt_speed) = (100, u64::MAX);
+        }),
+        roomy(),
+    );
+    let mut servers = Servers { urls: vec![mirror.url("repo"), mirror.url("repo")], ..Servers::direct("") };
+    servers.timings.retries = 100;
+    let store = rig.store(connect(&rig.engine, servers).unwrap());
+    let since = Instant::now();
+    bytes(&store, &objects[0].wanted).unwrap_err();
+    assert!(rule.hits() > 1, "it is tried again");
+    assert!(since.elapsed() < DEADLINE * 8, "it took {:?}", since.elapsed());
+}
+
+/// A slow line that all ways share is no reason to send everything twice.
+#[test]
+fn a_narrow_line_is_not_hedged() {
+    let objects = sized(700, 16, 512 << 10);
+    let (mirror, _folder) = serve(&objects);
+    // Three times as fast as demanded for the sum of all, and too slow for each alone.
+    mirror.narrow(3 << 20);
+    let engine =
+        engine_with(|options| (options.http.hedge, options.http.hedge_speed) = (DEADLINE / 4, 1 << 20));
+    let rig = Rig::with(engine, roomy());
+    let servers = Servers { urls: vec![mirror.url("repo"), mirror.url("repo")], ..Servers::direct("") };
+    let store = rig.store(connect(&rig.engine, servers).unwrap());
+    all_read(&read_all(&store, 1, &objects));
+    let sent = mirror.requests().len();
+    assert!(sent <= objects.len() + 1, "{sent} requests for {} objects", objects.len());
 }
 
 /// > P15: Objects that a server withholds keep no request from the other objects of that server.

@@ -140,8 +140,12 @@ impl Response {
                 Ok(false)
             }
             (Some(rule), Some(Fault::Slow(bytes_per_second))) => {
-                self.trickle(to, rule, *bytes_per_second)?;
+                trickle(to, rule, &self.body, *bytes_per_second)?;
                 Ok(true)
+            }
+            (Some(rule), Some(Fault::SlowCut(bytes_per_second))) => {
+                trickle(to, rule, cut(self.body.len().saturating_sub(1) as u64), *bytes_per_second)?;
+                Ok(false)
             }
             _ => {
                 link.send(to, &self.body)?;
@@ -149,15 +153,15 @@ impl Response {
             }
         }
     }
+}
 
-    fn trickle(&self, to: &mut TcpStream, rule: &Rule, bytes_per_second: u64) -> io::Result<()> {
-        let piece = usize::try_from(bytes_per_second / 10).unwrap_or(usize::MAX).max(1);
-        for bytes in self.body.chunks(piece) {
-            to.write_all(bytes)?;
-            rule.pause(TRICKLE);
-        }
-        Ok(())
+fn trickle(to: &mut TcpStream, rule: &Rule, body: &[u8], bytes_per_second: u64) -> io::Result<()> {
+    let piece = usize::try_from(bytes_per_second / 10).unwrap_or(usize::MAX).max(1);
+    for bytes in body.chunks(piece) {
+        to.write_all(bytes)?;
+        rule.pause(TRICKLE);
     }
+    Ok(())
 }
 
 fn damage(body: &mut Vec<u8>, fault: Option<&Fault>) {

@@ -30,6 +30,8 @@ pub enum Fault {
     Delay(Duration),
     /// Sends at most this many bytes a second.
     Slow(u64),
+    /// Announces the full length, sends at most this many bytes a second, and closes the connection before the last byte.
+    SlowCut(u64),
     /// Serves the file at another path.
     Swap(String),
     /// Serves these bytes instead.
