@@ -13,10 +13,11 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::OnceLock;
 
-use esker_threads::unconfined::Executor;
+use esker_threads::unconfined;
 use esker_vfs::Ino;
+
+use crate::process_files::{self, Text};
 
 /// Signals that ask a program to stop. They end a program by default; if it catches one, the wait ends with `EINTR`.
 const ASKS_TO_STOP: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
@@ -130,17 +131,8 @@ const READING: [libc::c_long; 14] = [
 pub(crate) fn reader(proc: Option<&Path>, tid: u32, ino: Ino) -> Reader {
     let Some(proc) = proc.filter(|_| tid != 0) else { return Reader::Unseen };
     let proc = proc.to_owned();
-    match inspector() {
-        Some(inspector) => inspector.call(move || reader_in(&proc, tid, ino)),
-        None => Reader::Unseen,
-    }
-}
-
-/// Returns the thread that inspects other processes: Landlock forbids that to a confined thread. `None` if no thread can
-/// be started.
-fn inspector() -> Option<&'static Executor> {
-    static INSPECTOR: OnceLock<Option<Executor>> = OnceLock::new();
-    INSPECTOR.get_or_init(|| Executor::new("inspector").ok()).as_ref()
+    // Landlock forbids a confined thread to look at other processes.
+    unconfined::run("inspector", move || reader_in(&proc, tid, ino)).unwrap_or(Reader::Unseen)
 }
 
 fn reader_in(proc: &Path, tid: u32, ino: Ino) -> Reader {
@@ -151,14 +143,21 @@ fn reader_in(proc: &Path, tid: u32, ino: Ino) -> Reader {
     }
     let faults_if = |faults: bool| if faults { Reader::Faults } else { Reader::Calls };
     // "running", or the number of the system call and its arguments, or -1 outside of any.
-    if let Ok(text) = fs::read_to_string(dir.join("syscall"))
-        && let Some(number) = text.split_ascii_whitespace().next()
-        && number != "running"
-    {
-        return number.parse().map_or(Reader::Unseen, |number| faults_if(!READING.contains(&number)));
+    match process_files::read(&dir.join("syscall")) {
+        Text::Read(text) => {
+            let number = text.split_ascii_whitespace().next().filter(|number| *number != "running");
+            if let Some(number) = number {
+                return number.parse().map_or(Reader::Unseen, |number| faults_if(!READING.contains(&number)));
+            }
+        }
+        // It executes a program, which can report an error. Its other threads are about to end.
+        Text::Locked => return Reader::Calls,
+        Text::Unreadable => {}
     }
-    if let Ok(maps) = fs::read_to_string(dir.join("maps")) {
-        return faults_if(maps_hold(&maps, ino));
+    match process_files::read(&dir.join("maps")) {
+        Text::Read(maps) => return faults_if(maps_hold(&maps, ino)),
+        Text::Locked => return Reader::Unseen,
+        Text::Unreadable => {}
     }
     // Threads of the kernel, like those of nfsd and of loop devices, and threads that are ending.
     let maps_nothing = fs::read_to_string(dir.join("status")).is_ok_and(|text| !text.contains("\nVmSize:"));
@@ -254,6 +253,33 @@ mod tests {
         put("syscall", "running\n");
         put("comm", "iou-wrk-9\n");
         assert_eq!(judge(), Reader::Calls);
+    }
+
+    /// A process that executes a program of this mount holds the lock of its `syscall` until its reads are answered.
+    #[test]
+    fn a_process_that_executes_a_program_is_not_waited_for() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let proc = tempfile::tempdir().expect("a folder");
+        let file = |name: &str| proc.path().join("7").join(name);
+        fs::create_dir(proc.path().join("7")).expect("a folder");
+        fs::write(file("status"), "Name:\tcat\nVmSize:\t    4 kB\n").expect("a file");
+        // Pipes that are never written to, in place of files behind a lock.
+        let lock = |name: &str| {
+            mknodat(CWD, file(name), FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a pipe");
+        };
+        lock("syscall");
+        assert_eq!(reader(Some(proc.path()), 7, Ino(4711)), Reader::Calls);
+        let free =
+            |name: &str| drop(fs::OpenOptions::new().write(true).open(file(name)).expect("its reader"));
+        free("syscall");
+        fs::remove_file(file("syscall")).expect("removing");
+        lock("maps");
+        assert_eq!(reader(Some(proc.path()), 7, Ino(4711)), Reader::Unseen);
+        // Another process is judged meanwhile.
+        fs::create_dir(proc.path().join("8")).expect("a folder");
+        fs::write(proc.path().join("8/syscall"), format!("{} 0x3", libc::SYS_read)).expect("a file");
+        assert_eq!(reader(Some(proc.path()), 8, Ino(4711)), Reader::Calls);
+        free("maps");
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod mount;
 mod nodes;
 mod notify;
 mod options;
+mod process_files;
 mod resume;
 mod session;
 mod shared_deadline;
