@@ -19,7 +19,8 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// Checks any bytes; returns how many names were found and how many questions failed.
 pub fn check(bytes: &[u8]) -> Result<(usize, usize), OpenError> {
     let begun = Instant::now();
-    let options = Options { block_bytes: 1 << 20, metadata_bytes: 1 << 20, threads: 1, owner: None };
+    let options =
+        Options { block_bytes: 1 << 20, metadata_bytes: 1 << 20, threads: 1, owner: None, first_ids: (0, 0) };
     let opened = ImageTree::open(Arc::new(bytes.to_vec()), &options);
     let outcome = opened.map(|tree| look(&tree));
     assert!(begun.elapsed() < LONGEST, "{:?} for {} bytes", begun.elapsed(), bytes.len());

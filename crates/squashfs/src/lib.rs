@@ -63,11 +63,13 @@ pub struct Options {
     pub threads: usize,
     /// User and group that own all files, in place of the owners in the image.
     pub owner: Option<(u32, u32)>,
+    /// Numbers of the user and the group that the image's numbers 0 stand for; the numbers above follow.
+    pub first_ids: (u32, u32),
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { block_bytes: 64 << 20, metadata_bytes: 32 << 20, threads: 0, owner: None }
+        Self { block_bytes: 64 << 20, metadata_bytes: 32 << 20, threads: 0, owner: None, first_ids: (0, 0) }
     }
 }
 

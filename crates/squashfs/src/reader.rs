@@ -61,6 +61,8 @@ pub(crate) type ReadResult<T> = Result<T, ReadError>;
 pub(crate) struct Core {
     /// User and group that own all files, in place of the owners in the image.
     owner: Option<(u32, u32)>,
+    /// Numbers added to those of users and groups in the image.
+    first_ids: (u32, u32),
     pub(crate) name: Arc<str>,
     pub(crate) superblock: Superblock,
     pub(crate) tables: tables::Tables,
@@ -121,6 +123,7 @@ impl Core {
             files: Cache::new(options.metadata_bytes / 8, 1 << 10),
             tables: tables::Tables::default(),
             owner: options.owner,
+            first_ids: options.first_ids,
             name,
             superblock,
             blocks,

@@ -64,11 +64,14 @@ impl AttributeRules {
 
     /// Returns the attributes of an entry with this kind and inode number.
     pub(crate) fn attr(&self, row: &Row<'_>, kind: Kind, ino: Ino) -> Attr {
+        let published = || (self.uids.shown(row.uid().unwrap_or(0)), self.gids.shown(row.gid().unwrap_or(0)));
         let (uid, gid) = match self.ownership {
-            Ownership::AsPublished => {
-                (self.uids.shown(row.uid().unwrap_or(0)), self.gids.shown(row.gid().unwrap_or(0)))
-            }
+            Ownership::AsPublished => published(),
             Ownership::Claim { uid, gid } => (uid, gid),
+            Ownership::From { uid, gid } => {
+                let (published_uid, published_gid) = published();
+                (uid.saturating_add(published_uid), gid.saturating_add(published_gid))
+            }
         };
         let more = match (self.world_readable, kind) {
             (false, _) => 0,

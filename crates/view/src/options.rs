@@ -26,6 +26,13 @@ pub enum Ownership {
         /// Group of all files.
         gid: u32,
     },
+    /// Owner and group as published, counted from these numbers.
+    From {
+        /// Number of the user that is published as 0.
+        uid: u32,
+        /// Number of the group that is published as 0.
+        gid: u32,
+    },
 }
 
 /// Map of published users or groups.

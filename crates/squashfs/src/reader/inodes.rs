@@ -59,7 +59,12 @@ impl<'a> Access<'a> {
         let (major, minor) = decode_device(device);
         let (uid, gid) = match self.core.owner {
             Some(owner) => owner,
-            None => (self.id(inode.header.uid, inode.place)?, self.id(inode.header.gid, inode.place)?),
+            None => {
+                let (first_uid, first_gid) = self.core.first_ids;
+                let uid = self.id(inode.header.uid, inode.place)?;
+                let gid = self.id(inode.header.gid, inode.place)?;
+                (uid.saturating_add(first_uid), gid.saturating_add(first_gid))
+            }
         };
         Ok(Attr {
             ino: Ino(inode.header.number.into()),
