@@ -15,8 +15,11 @@ use std::process::ExitCode;
 
 use esker_oci::Config;
 use esker_run::container::environment::Origins;
-use esker_run::container::{ContainerError, Environment, LeftOut, Plan, Stage, execute};
-use esker_run::{Identity, Orphans, enter_process_namespace, missing_ids};
+use esker_run::container::{
+    Contained, ContainerError, Environment, LeftOut, MappedIds, Plan, Seal, Share, Stage, execute,
+};
+use esker_run::{Identity, missing_ids};
+use rustix::process::geteuid;
 
 use crate::error::{Context, Failure, Kind, chain, warn};
 use crate::process::limits::OpenFiles;
@@ -60,9 +63,15 @@ pub(crate) struct ContainerArgs {
     #[arg(long, help_heading = HEADING)]
     no_bind: bool,
 
-    /// Use empty directories in memory for /tmp, /var/tmp and home, and do not mount the current directory
+    /// Keep the host from the image: empty directories in memory for /tmp, /var/tmp and home, no current directory, own
+    /// processes, devices and IPC, a clean environment; root of it isn't root of the host
     #[arg(long, help_heading = HEADING)]
     contain: bool,
+
+    /// Share this with the caller in spite of --contain: terminal (typing into it), descriptors, keyring, ipc,
+    /// environment
+    #[arg(long, value_name = "WHAT,…", value_enum, value_delimiter = ',', requires = "contain", help_heading = HEADING)]
+    share: Vec<Shared>,
 
     /// Working directory [default: the current one if it is mounted, the image's, home]
     #[arg(long, value_name = "DIR", help_heading = HEADING)]
@@ -90,9 +99,15 @@ pub(crate) struct ContainerArgs {
 }
 
 impl ContainerArgs {
-    /// True if the command must not see the host's files.
-    pub(crate) fn is_contained(&self) -> bool {
-        self.contain
+    /// Returns the restrictions of a command that must not reach the host.
+    fn contained(&self) -> Option<Contained> {
+        let shared = self.share.iter().map(|shared| (*shared).into()).collect();
+        self.contain.then_some(Contained { shared })
+    }
+
+    /// Returns the users of a command of root that must not reach the host.
+    pub(crate) fn ids(&self) -> Option<MappedIds> {
+        self.contain.then(MappedIds::of_root).flatten()
     }
 
     /// Returns the first given option that needs the image as the root directory.
@@ -136,6 +151,28 @@ impl ContainerArgs {
 
 const HEADING: &str = "Containers";
 
+/// Something that a contained command can share with its caller.
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Shared {
+    Terminal,
+    Descriptors,
+    Keyring,
+    Ipc,
+    Environment,
+}
+
+impl From<Shared> for Share {
+    fn from(shared: Shared) -> Self {
+        match shared {
+            Shared::Terminal => Share::Terminal,
+            Shared::Descriptors => Share::Descriptors,
+            Shared::Keyring => Share::Keyring,
+            Shared::Ipc => Share::Ipc,
+            Shared::Environment => Share::Environment,
+        }
+    }
+}
+
 /// A command in a container.
 pub(crate) struct ContainerRun {
     pub(crate) args: ContainerArgs,
@@ -147,7 +184,8 @@ pub(crate) struct ContainerRun {
 
 impl ContainerRun {
     pub(crate) fn identity(&self) -> Identity {
-        if self.args.fakeroot { Identity::Root } else { Identity::Same }
+        let is_root = self.args.fakeroot || self.args.ids().is_some();
+        if is_root { Identity::Root } else { Identity::Same }
     }
 
     /// Enters the container that `stage` prepared, and executes the command.
@@ -163,17 +201,20 @@ impl ContainerRun {
         let host_binds = host_binds::HostBinds::new(&self.args, &user)?;
         let hooks = hooks::load(&self.args)?;
         let missing_ids = (self.args.fakeroot && self.args.writable_tmpfs).then(missing_ids);
-        let stage = stage()?;
+        let (contained, ids) = (self.args.contained(), self.args.ids());
+        if contained.is_some() && ids.is_none() && geteuid().is_root() {
+            say(
+                "root of the container is root of this machine or container, which has no other ids or rights to map them",
+            );
+        }
+        let stage = stage()?.of(ids);
         if let Some(missing) = missing_ids.filter(|_| !stage.has_several_users()) {
             warn_of_one_user(missing);
         }
-        if self.args.contain
-            && let Err(error) = enter_process_namespace(Orphans::Kept)
-        {
-            say(format!(
-                "the command sees the processes of the host, for it can't have process ids of its own: {error}"
-            ));
+        if let Some(contained) = &contained {
+            contained.enter(&stage)?;
         }
+        let seal = self.seal(&stage)?;
         let config = config_of(&stage)?;
         let mut environment = self.environment(&config, host_binds.home())?;
         environment.set("ESKER_CONTAINER", self.image.clone());
@@ -186,9 +227,21 @@ impl ContainerRun {
         for LeftOut { target, error } in stage.build(&plan)? {
             say(format!("the container is without {}: {}", target.display(), chain(&error)));
         }
+        if let Some(seal) = seal {
+            seal.close()?;
+        }
+        if let Some(contained) = &contained {
+            contained.restrict()?;
+        }
         let directory = host_binds.enter_start(config.working_dir.as_deref().map(Path::new))?;
         environment.set("PWD", directory);
         self.execute(&command, &environment)
+    }
+
+    /// Prepares the last user namespace of a command that would be root of the one of its mounts, or is contained.
+    fn seal(&self, stage: &Stage) -> Result<Option<Seal>, Failure> {
+        let is_sealed = self.args.contain || self.args.fakeroot;
+        Ok(is_sealed.then(|| Seal::prepare(stage)).transpose()?)
     }
 
     fn execute(&self, command: &[OsString], environment: &Environment) -> Result<ExitCode, Failure> {
@@ -202,7 +255,8 @@ impl ContainerRun {
         let own = vec![("HOME".into(), home)];
         Ok(Environment::new(Origins {
             host,
-            clean: self.args.cleanenv,
+            clean: self.args.cleanenv
+                || self.args.contained().is_some_and(|it| !it.shares(Share::Environment)),
             image,
             own,
             asked: self.asked_variables()?,
@@ -278,9 +332,8 @@ impl From<ContainerError> for Failure {
 pub(crate) fn directory(container_run: ContainerRun, directory: &Path) -> Result<ExitCode, Failure> {
     let directory = std::fs::canonicalize(directory)
         .context(Kind::Failed, format!("can't find the directory {}", directory.display()))?;
-    let identity = container_run.identity();
-    container_run
-        .become_command(|| Stage::with_directory(&directory, identity).map_err(|error| of_container(&error)))
+    let (identity, ids) = (container_run.identity(), container_run.args.ids());
+    container_run.become_command(|| Ok(Stage::with_directory(&directory, identity, ids)?))
 }
 
 /// Warns about the limits of root in a namespace with only this user.

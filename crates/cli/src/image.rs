@@ -226,13 +226,15 @@ impl ImageNamed {
         }
     }
 
-    /// Opens the image for a mount of this process.
+    /// Opens the image for a mount of this process. `first_ids` are the numbers of the user and the group that the
+    /// image's numbers 0 stand for.
     pub(crate) fn mount(
         &self,
         repository: &RepositoryArgs,
         settings: &Settings,
+        first_ids: (u32, u32),
     ) -> Result<ImageMount, Failure> {
-        opening::mount(&mut self.resolve(repository, settings)?, None)
+        opening::mount_from(&mut self.resolve(repository, settings)?, None, first_ids)
     }
 }
 

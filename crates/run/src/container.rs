@@ -18,22 +18,31 @@ mod bind;
 mod build;
 mod devices;
 pub mod environment;
-mod resolve;
+mod filter;
+mod kernel;
+mod mapped;
+pub(crate) mod resolve;
+mod seal;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::mount::mount_bind_recursive;
 
 use crate::explain::{Blocked, Step};
 use crate::namespaces::{self, Identity, because};
+use crate::root::Owner;
 use crate::{exec, root};
 
 pub use bind::{BindOptions, Propagation};
+pub use devices::Devices;
 pub use environment::Environment;
+pub use mapped::MappedIds;
+pub use seal::{Contained, Seal, Share};
 
 /// Path of the image on a stage.
 pub(crate) const IMAGE: &str = "/image";
@@ -118,14 +127,16 @@ pub enum What {
     },
     /// An empty directory in memory, with these permissions.
     Scratch(u32),
-    /// `/dev` with the standard devices and these additional devices of the host.
-    Devices(Vec<PathBuf>),
+    /// `/dev` with these devices.
+    Devices(Devices),
     /// A file with this content.
     File(Vec<u8>),
     /// The image, in a root that is the host's.
     Image,
-    /// `/proc` of the PID namespace; the host's where the kernel refuses a new one.
+    /// `/proc` of the PID namespace, without what shows or changes the machine.
     Processes,
+    /// `/sys` of the host, read-only, without what is mounted in it.
+    System,
 }
 
 impl Mount {
@@ -165,16 +176,29 @@ pub struct LeftOut {
 pub struct Stage {
     host: PathBuf,
     image: PathBuf,
+    /// Users and groups of the command, if they aren't those of this process.
+    ids: Option<MappedIds>,
+    /// A user namespace with them.
+    users: Option<OwnedFd>,
+    /// Owner of what is made for the command.
+    owner: Owner,
 }
 
 impl Stage {
     /// Creates a stage whose image is a directory. The process must have a single thread.
-    pub fn with_directory(directory: &Path, identity: Identity) -> Result<Self, ContainerError> {
-        let stage = Self::empty(identity, || {})?;
+    pub fn with_directory(
+        directory: &Path,
+        identity: Identity,
+        ids: Option<MappedIds>,
+    ) -> Result<Self, ContainerError> {
+        let stage = Self::empty(identity, || {})?.of(ids);
         namespaces::close_to_others();
         let from = stage.host(directory);
         let refused = || step(format!("show {} as the image", directory.display()));
-        mount_bind_recursive(&from, IMAGE).map_err(|error| refused()(error.into()))?;
+        // Where the file system can't map owners, the files of an image are those of no user of the container.
+        if ids.is_none() || mapped::bind(stage.users.as_ref(), &from, Path::new(IMAGE), true).is_err() {
+            mount_bind_recursive(&from, IMAGE).map_err(|error| refused()(error.into()))?;
+        }
         let options = BindOptions { read_only: true, no_suid: true, no_dev: true, ..BindOptions::default() };
         options.apply(Path::new(IMAGE), &stage).map_err(refused())?;
         Ok(stage)
@@ -189,12 +213,20 @@ impl Stage {
         for directory in [IMAGE, WORK] {
             fs::create_dir(directory).map_err(blocked(Step::Root))?;
         }
-        Ok(Self { host, image: IMAGE.into() })
+        Ok(Self { host, image: IMAGE.into(), ids: None, users: None, owner: Owner::default() })
     }
 
     /// Returns the stage that this process has joined.
     pub(crate) fn joined() -> Self {
-        Self { host: Path::new("/").join(root::OLD_ROOT), image: IMAGE.into() }
+        let host = Path::new("/").join(root::OLD_ROOT);
+        Self { host, image: IMAGE.into(), ids: None, users: None, owner: Owner::default() }
+    }
+
+    /// Returns a stage whose command has these users and groups. The process must have a single thread.
+    #[must_use]
+    pub fn of(self, ids: Option<MappedIds>) -> Self {
+        let users = ids.and_then(|ids| mapped::users(ids, &self.host(Path::new("/proc"))));
+        Self { ids, users, owner: Owner(ids.map(MappedIds::first)), ..self }
     }
 
     /// Returns the image's root directory.
@@ -255,11 +287,21 @@ pub fn enter_directory(directories: &[&Path]) -> Result<PathBuf, ContainerError>
     let mut refused = ContainerError::NoCommand;
     for directory in directories {
         match std::env::set_current_dir(directory) {
-            Ok(()) => return Ok(directory.to_path_buf()),
+            Ok(()) if is_in_root() => return Ok(directory.to_path_buf()),
+            Ok(()) => {
+                let error = io::Error::other("it is outside of the container");
+                refused = step(format!("change to {}", directory.display()))(error);
+                std::env::set_current_dir("/").map_err(step("change to /"))?;
+            }
             Err(error) => refused = step(format!("change to {}", directory.display()))(error),
         }
     }
     Err(refused)
+}
+
+/// True if the working directory is in the root: a link in `/proc` may lead to an open directory that isn't.
+fn is_in_root() -> bool {
+    rustix::process::getcwd(Vec::new()).is_ok_and(|path| path.to_bytes().starts_with(b"/"))
 }
 
 /// Executes the command; returns only if that failed.
@@ -267,6 +309,8 @@ pub fn execute(command: &[OsString], environment: &Environment) -> Result<Infall
     let Some((program, arguments)) = command.split_first() else {
         return Err(ContainerError::NoCommand);
     };
+    exec::refuse_process_links(program, environment.get("PATH"))
+        .map_err(step(format!("execute {}", program.display())))?;
     let environment: Vec<(OsString, OsString)> =
         environment.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let failed = exec::execute(program, arguments, &environment);

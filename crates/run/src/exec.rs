@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
+use crate::container::resolve;
 use crate::sys;
 use program::Program;
 
@@ -57,6 +58,23 @@ pub(crate) fn execute(
     };
     let error = replace_process(&file, program, arguments, environment);
     explain(program, &file, &error)
+}
+
+/// Fails if the program that `name` stands for, or an interpreter of it, is named by a link to an open file or program of a
+/// process: this process is still the host's, and the command could write to its program.
+pub(crate) fn refuse_process_links(name: &OsStr, path: Option<&OsStr>) -> io::Result<()> {
+    let mut file = find(name, path);
+    for _ in 0..=INTERPRETERS_MAX {
+        let Some(program) = file else { break };
+        resolve::without_process_links(&program)?;
+        file = match Program::of(&program) {
+            Some(Program::Script { interpreter, .. }) => Some(interpreter),
+            Some(Program::Elf { loader, .. }) => loader,
+            Some(Program::Text) => Some(SHELL.into()),
+            Some(Program::Damaged) | None => None,
+        };
+    }
+    Ok(())
 }
 
 /// Finds the file that a shell would execute as `program`.

@@ -1,11 +1,12 @@
 //! Creates and joins the namespaces of a command.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::fstat;
+use rustix::fs::{Mode, OFlags, fstat};
 use rustix::process::{DumpableBehavior, WaitOptions, getegid, geteuid, set_dumpable_behavior, waitpid};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
@@ -33,8 +34,15 @@ pub(crate) struct Namespaces {
 impl Namespaces {
     /// Opens the namespaces of a process: its number, or `self`.
     pub(crate) fn of(process: &str) -> io::Result<Self> {
-        let open = |kind: &str| File::open(format!("/proc/{process}/ns/{kind}")).map(OwnedFd::from);
-        Ok(Self { mount: open("mnt")?, user: open("user")? })
+        Self::below(process_directory(&Path::new("/proc").join(process))?.as_fd())
+    }
+
+    /// Opens the namespaces of the process with this directory.
+    fn below(process: BorrowedFd<'_>) -> io::Result<Self> {
+        let open = |kind: &str| -> io::Result<OwnedFd> {
+            Ok(rustix::fs::openat(process, kind, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+        };
+        Ok(Self { mount: open("ns/mnt")?, user: open("ns/user")? })
     }
 
     /// Joins the namespaces. The process must have a single thread.
@@ -88,6 +96,12 @@ pub(crate) fn enter_user_namespace(identity: Identity) -> Result<(), Blocked> {
 /// rights over this process, even if both are of the same user and the command is root there. `enter` is called
 /// in a child process before it makes them, and may only make system calls.
 pub(crate) fn for_commands(enter: impl FnOnce() -> io::Result<()>) -> Result<Namespaces, Blocked> {
+    let maps = Maps::same(Path::new("/proc")).map_err(because(Step::Mapping))?;
+    made_with(maps, enter)
+}
+
+/// Like [`for_commands`], with these ids.
+pub(crate) fn made_with(maps: Maps, enter: impl FnOnce() -> io::Result<()>) -> Result<Namespaces, Blocked> {
     let (mut ready, say_ready) = io::pipe().map_err(because(Step::Namespace))?;
     let (wait, done) = io::pipe().map_err(because(Step::Namespace))?;
     let (our_ready, our_done) = (ready.as_raw_fd(), done.as_raw_fd());
@@ -109,31 +123,71 @@ pub(crate) fn for_commands(enter: impl FnOnce() -> io::Result<()>) -> Result<Nam
             0 => {}
             errno => return Err(because(Step::Namespace)(io::Error::from_raw_os_error(errno))),
         }
-        let process = format!("/proc/{}", child.as_raw_nonzero());
-        map_all(&process).map_err(because(Step::Mapping))?;
-        Namespaces::of(&child.as_raw_nonzero().to_string()).map_err(because(Step::Namespace))
+        let process = maps.proc.join(child.as_raw_nonzero().to_string());
+        let process = process_directory(&process).map_err(because(Step::Mapping))?;
+        maps.write(process.as_fd()).map_err(because(Step::Mapping))?;
+        Namespaces::below(process.as_fd()).map_err(because(Step::Namespace))
     });
     drop(done);
     let _ = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()));
     opened
 }
 
-/// Maps all ids of the namespace of this process to themselves in that of a child.
-fn map_all(process: &str) -> io::Result<()> {
-    for map in ["uid_map", "gid_map"] {
-        let own = fs::read_to_string(format!("/proc/self/{map}"))?;
-        let same = own.lines().filter_map(|line| {
-            let mut fields = line.split_whitespace();
-            let (first, count) = (fields.next()?, fields.nth(1)?);
-            Some(format!("{first} {first} {count}\n"))
-        });
-        let denied = map == "gid_map" && fs::read_to_string("/proc/self/setgroups")?.trim() == "deny";
-        if denied {
-            fs::write(format!("{process}/setgroups"), "deny")?;
-        }
-        fs::write(format!("{process}/{map}"), same.collect::<String>())?;
+/// Opens the directory of a process in `/proc`.
+pub(crate) fn process_directory(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Ids of a user namespace to be made.
+pub(crate) struct Maps {
+    /// Where the host's `/proc` is.
+    proc: PathBuf,
+    uids: String,
+    gids: String,
+    /// True if no process of the namespace may change its groups, as in that of this process.
+    denies_groups: bool,
+}
+
+impl Maps {
+    /// Returns the maps of all ids of this process's namespace to themselves. `proc` is where the host's `/proc` is.
+    pub(crate) fn same(proc: &Path) -> io::Result<Self> {
+        let all = |map: &str| -> io::Result<String> {
+            let lines = own_map(proc, map)?;
+            Ok(lines.into_iter().map(|(first, count)| format!("{first} {first} {count}\n")).collect())
+        };
+        Self::of(proc, all("uid_map")?, all("gid_map")?)
     }
-    Ok(())
+
+    /// Returns these maps.
+    pub(crate) fn of(proc: &Path, uids: String, gids: String) -> io::Result<Self> {
+        let denies_groups = fs::read_to_string(proc.join("self/setgroups"))?.trim() == "deny";
+        Ok(Self { proc: proc.to_owned(), uids, gids, denies_groups })
+    }
+
+    /// Writes the maps for the process with this directory, which has just made its namespace.
+    pub(crate) fn write(&self, process: BorrowedFd<'_>) -> io::Result<()> {
+        let write = |name: &str, text: &str| -> io::Result<()> {
+            let file = rustix::fs::openat(process, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            // The kernel takes a map in one write.
+            rustix::io::write(&file, text.as_bytes())?;
+            Ok(())
+        };
+        write("uid_map", &self.uids)?;
+        if self.denies_groups {
+            write("setgroups", "deny")?;
+        }
+        write("gid_map", &self.gids)
+    }
+}
+
+/// Returns the ranges of ids that this process's user namespace has: the first one, and how many.
+pub(crate) fn own_map(proc: &Path, map: &str) -> io::Result<Vec<(u32, u32)>> {
+    let own = fs::read_to_string(proc.join("self").join(map))?;
+    let range = |line: &str| {
+        let mut fields = line.split_whitespace();
+        Some((fields.next()?.parse().ok()?, fields.nth(1)?.parse().ok()?))
+    };
+    Ok(own.lines().filter_map(range).collect())
 }
 
 /// Explains an error at `step`.

@@ -36,7 +36,7 @@ pub(crate) fn provide(points: &[&Path]) -> io::Result<()> {
     let old = enter_new_root()?;
     let wanted: Vec<Vec<OsString>> = points.iter().map(|point| names(point)).collect();
     let wanted: Vec<Wanted> = wanted.iter().map(|names| Wanted { names, kind: Leaf::Directory }).collect();
-    mirror(&old, Path::new("/"), &wanted)?;
+    mirror(&old, Path::new("/"), &wanted, Owner::default())?;
     unmount(&old, UnmountFlags::DETACH)?;
     fs::remove_dir(&old)?;
     mount_remount("/", MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV, c"")?;
@@ -78,6 +78,42 @@ pub(crate) enum Leaf {
     File,
 }
 
+/// Owner of the directories and files that are made for a command, if it isn't the user of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Owner(pub(crate) Option<(u32, u32)>);
+
+impl Owner {
+    /// Gives a new file to the owner.
+    pub(crate) fn take(self, path: &Path) -> io::Result<()> {
+        self.0.map_or(Ok(()), |(uid, gid)| std::os::unix::fs::lchown(path, Some(uid), Some(gid)))
+    }
+
+    /// Makes a directory.
+    pub(crate) fn make_dir(self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path).and_then(|()| self.take(path))
+    }
+
+    /// Makes a directory, and those on the way to it.
+    pub(crate) fn make_dirs(self, path: &Path) -> io::Result<()> {
+        if path.is_dir() {
+            return Ok(());
+        }
+        path.parent().map_or(Ok(()), |parent| self.make_dirs(parent))?;
+        self.make_dir(path)
+    }
+
+    /// Makes an empty file, and the directories on the way to it.
+    pub(crate) fn make_file(self, path: &Path) -> io::Result<()> {
+        path.parent().map_or(Ok(()), |parent| self.make_dirs(parent))?;
+        fs::File::create_new(path).and_then(|_| self.take(path))
+    }
+
+    /// Returns options that make it the owner of a tmpfs.
+    pub(crate) fn of_tmpfs(self) -> String {
+        self.0.map_or(String::new(), |(uid, gid)| format!(",uid={uid},gid={gid}"))
+    }
+}
+
 /// A mount point, split into names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
@@ -95,7 +131,7 @@ pub(crate) fn names(point: &Path) -> Vec<OsString> {
 }
 
 /// Recreates directory `from` at `to` with bound entries; the `wanted` paths become new mount points.
-pub(crate) fn mirror(from: &Path, to: &Path, wanted: &[Wanted]) -> io::Result<()> {
+pub(crate) fn mirror(from: &Path, to: &Path, wanted: &[Wanted], owner: Owner) -> io::Result<()> {
     let special: Vec<&OsString> = wanted.iter().filter_map(|wanted| wanted.names.first()).collect();
     if let Ok(entries) = fs::read_dir(from) {
         for entry in entries {
@@ -113,10 +149,10 @@ pub(crate) fn mirror(from: &Path, to: &Path, wanted: &[Wanted]) -> io::Result<()
         }
         let here: Vec<&Wanted> = wanted.iter().filter(|wanted| wanted.names.first() == Some(*name)).collect();
         if here.iter().all(|wanted| wanted.kind == Leaf::File && wanted.names.len() == 1) {
-            fs::File::create(&target)?;
+            owner.make_file(&target)?;
             continue;
         }
-        fs::create_dir(&target)?;
+        owner.make_dir(&target)?;
         if let Ok(meta) = fs::metadata(&from)
             && meta.is_dir()
         {
@@ -128,7 +164,7 @@ pub(crate) fn mirror(from: &Path, to: &Path, wanted: &[Wanted]) -> io::Result<()
             .filter(|wanted| !wanted.names.is_empty())
             .collect();
         if !below.is_empty() {
-            mirror(&from, &target, &below)?;
+            mirror(&from, &target, &below, owner)?;
         }
     }
     Ok(())

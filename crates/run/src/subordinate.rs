@@ -33,7 +33,7 @@ const NEWGIDMAP: &str = "newgidmap";
 const USUAL: [&str; 2] = ["/usr/bin", "/usr/sbin"];
 
 /// A range of ids: the first one, and how many there are.
-type Range = (u32, u32);
+pub(crate) type Range = (u32, u32);
 
 /// The subordinate ids of a user, and the programs that map them.
 #[derive(Debug)]
@@ -53,6 +53,12 @@ pub(crate) struct Mapper {
 /// Returns the reason why this user has no usable subordinate ids; `None` if there are some.
 pub fn missing_ids() -> Option<String> {
     Subordinate::of_user().err()
+}
+
+/// Returns the ranges of users and of groups that root may give to containers.
+pub(crate) fn of_root() -> (Vec<Range>, Vec<Range>) {
+    let of = |file: &str| ranges(&fs::read(file).unwrap_or_default(), "root", 0);
+    (of(UIDS), of(GIDS))
 }
 
 impl Subordinate {

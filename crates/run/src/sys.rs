@@ -254,3 +254,116 @@ pub(crate) fn restrict_mount(target: &Path, forbid: u64, recursive: bool) -> io:
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Maps the owners of the files of a detached mount as a user namespace maps its users. Needs Linux 5.12.
+pub(crate) fn map_mount(mount: BorrowedFd<'_>, users: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
+    let change = libc::mount_attr {
+        attr_set: libc::MOUNT_ATTR_IDMAP,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: users.as_raw_fd().unsigned_abs().into(),
+    };
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path and the structure live as long as the call, and the structure's length is passed.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const change,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Joins a new session keyring, without the keys of the one before.
+pub(crate) fn leave_session_keyring() -> io::Result<()> {
+    // SAFETY: without a name the call reads no memory of this process.
+    let done = unsafe {
+        libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<c_char>())
+    };
+    if done >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has all descriptors above those of input, output and errors closed when the command is executed. `open` lists them on
+/// kernels before Linux 5.11.
+pub(crate) fn close_at_exec(open: &Path) -> io::Result<()> {
+    // SAFETY: the call only sets flags of descriptors.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if done == 0 {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(open)? {
+        if let Some(number) = entry?.file_name().to_str().and_then(|name| name.parse::<RawFd>().ok())
+            && number > 2
+        {
+            // SAFETY: it sets a flag of a descriptor, and fails if that is closed by now.
+            unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) };
+        }
+    }
+    Ok(())
+}
+
+/// Takes all capabilities but those of the mask `kept` from the programs that this process will execute.
+pub(crate) fn bound_capabilities(kept: u64) -> io::Result<()> {
+    let none = 0 as libc::c_ulong;
+    // SAFETY: these calls change capabilities of this thread alone, and use no memory.
+    unsafe {
+        libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, none, none, none);
+        for capability in 0..u64::BITS {
+            let number = libc::c_ulong::from(capability);
+            // The kernel doesn't know numbers above the last one.
+            if libc::prctl(libc::PR_CAPBSET_READ, number, none, none, none) != 1
+                || kept >> capability & 1 == 1
+            {
+                continue;
+            }
+            if libc::prctl(libc::PR_CAPBSET_DROP, number, none, none, none) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Installs a filter of system calls for this thread and the programs that it executes. Needs `no_new_privs`.
+pub(crate) fn install_filter(program: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the program lives as long as the call, has the length that is passed, and isn't changed by the kernel.
+    let done = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Closes the abstract Unix sockets of processes outside to this process and those that it starts. Needs Linux 6.12 and
+/// `no_new_privs`; without Landlock of that version it has no effect.
+pub(crate) fn leave_abstract_sockets() {
+    // What the rules handle: no files, no ports, and the scope of abstract sockets.
+    let rules: [u64; 3] = [0, 0, 1];
+    // SAFETY: the kernel reads as many bytes as the array has; the new descriptor is closed here, and no other code has it.
+    unsafe {
+        let made =
+            libc::syscall(libc::SYS_landlock_create_ruleset, rules.as_ptr(), size_of_val(&rules), 0u32);
+        if let Ok(number) = RawFd::try_from(made)
+            && number >= 0
+        {
+            libc::syscall(libc::SYS_landlock_restrict_self, number, 0u32);
+            libc::close(number);
+        }
+    }
+}
+
+/// Sets the user and the group of this process, and leaves all other groups. There must be a single thread.
+pub(crate) fn become_root_of_namespace() -> io::Result<()> {
+    // SAFETY: the calls change ids of this thread, which is the only one.
+    let refused = unsafe {
+        libc::setgroups(0, std::ptr::null()) < 0
+            || libc::setresgid(0, 0, 0) < 0
+            || libc::setresuid(0, 0, 0) < 0
+    };
+    if refused { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

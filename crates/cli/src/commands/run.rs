@@ -175,7 +175,7 @@ fn in_container(
         session: session_options(&args.repository, Some(&args.testing)),
         replay: !args.view.no_prefetch,
         identity: container_run.identity(),
-        contained: container_run.args.is_contained(),
+        ids: container_run.args.ids(),
         settings,
     };
     if let Some(fd) = args.keep {

@@ -33,6 +33,7 @@ enum Group {
     Identities,
     Devices,
     Label,
+    Owners,
     Mounts,
     Propagation,
     Consistency,
@@ -42,7 +43,7 @@ type Set = fn(&mut BindOptions);
 
 /// Known options and their effects. Several have no effect, because they are the default or meant for other
 /// systems.
-const KNOWN: [(&str, Group, Set); 21] = [
+const KNOWN: [(&str, Group, Set); 22] = [
     ("ro", Group::Writing, |options| options.read_only = true),
     ("rw", Group::Writing, |_| ()),
     ("noexec", Group::Executing, |options| options.no_exec = true),
@@ -62,21 +63,21 @@ const KNOWN: [(&str, Group, Set); 21] = [
     ("rprivate", Group::Propagation, |options| options.propagation = Propagation::Private),
     ("unbindable", Group::Propagation, |options| options.propagation = Propagation::Unbindable),
     ("runbindable", Group::Propagation, |options| options.propagation = Propagation::Unbindable),
+    ("idmap", Group::Owners, |options| options.mapped = true),
     ("consistent", Group::Consistency, |_| ()),
     ("cached", Group::Consistency, |_| ()),
     ("delegated", Group::Consistency, |_| ()),
 ];
 
 /// Options of other programs that are refused, with the reason; those that end in `=` have a value.
-const REFUSED: [(&str, &str); 13] = [
+const REFUSED: [(&str, &str); 12] = [
     ("shared", "mounts of a command can't reach the host; rslave shows it those of the host"),
     ("rshared", "mounts of a command can't reach the host; rslave shows it those of the host"),
     ("U", "esker changes no owners on the host; the command runs as the calling user, also with --fakeroot"),
     ("O", "esker puts no overlay above a bind; --writable-tmpfs puts one above the image"),
     ("upperdir=", "esker puts no overlay above a bind; --writable-tmpfs puts one above the image"),
     ("workdir=", "esker puts no overlay above a bind; --writable-tmpfs puts one above the image"),
-    ("idmap", "esker maps no owners of binds"),
-    ("idmap=", "esker maps no owners of binds"),
+    ("idmap=", "esker knows one map, that of the container: idmap"),
     ("copy", "it is for volumes, and a bind is a part of the host"),
     ("nocopy", "it is for volumes, and a bind is a part of the host"),
     ("image-src=", "esker binds no images; mount it with `esker mount`, and bind the mount point"),
@@ -228,7 +229,7 @@ fn check_target(value: &OsStr, target: &Path) -> Result<(), Failure> {
 }
 
 const OPTIONS: &str = "options are ro, rw, exec, noexec, suid, nosuid, dev, nodev, z, Z, rbind, bind, rslave, slave, rprivate, \
-                       private, runbindable, unbindable";
+                       private, runbindable, unbindable, idmap";
 
 fn options(value: &OsStr, words: &[&[u8]]) -> Result<BindOptions, Failure> {
     let mut options = BindOptions::default();
@@ -304,13 +305,15 @@ mod tests {
     fn shown(value: &str) -> Result<String, Failure> {
         let all = parse(OsStr::new(value))?;
         let one = |bind: &Bind| {
-            let BindOptions { read_only, no_exec, no_suid, no_dev, single, propagation } = bind.options;
+            let BindOptions { read_only, no_exec, no_suid, no_dev, mapped, single, propagation } =
+                bind.options;
             let mut words = Vec::new();
             for (given, word) in [
                 (read_only, "ro"),
                 (no_exec, "noexec"),
                 (no_suid, "nosuid"),
                 (no_dev, "nodev"),
+                (mapped, "idmap"),
                 (single, "single"),
                 (propagation == Propagation::Private, "private"),
                 (propagation == Propagation::Unbindable, "unbindable"),
@@ -341,6 +344,7 @@ mod tests {
             ("/a:/b:rprivate", "/a→/b[private]"),
             ("/a:/b:slave,consistent", "/a→/b[]"),
             ("/a:/b:runbindable", "/a→/b[unbindable]"),
+            ("/a:/b:idmap,nosuid", "/a→/b[nosuid idmap]"),
             ("/a:/b:ro,ro", "/a→/b[ro]"),
             // Several binds in one option.
             ("/a,/b", "/a→same[] /b→same[]"),
@@ -386,7 +390,6 @@ mod tests {
             ("/a:/b:U", "U is not supported"),
             ("/a:/b:ro,O", "O is not supported"),
             ("/a:/b:O,upperdir=/u", "O is not supported"),
-            ("/a:/b:idmap", "idmap is not supported"),
             ("/a:/b:idmap=uids=0-1-10;gids=0-1-10", "idmap=uids=0-1-10;gids=0-1-10 is not supported"),
             ("/a:/b:copy", "copy is not supported"),
             ("/a:/b:nocopy", "nocopy is not supported"),

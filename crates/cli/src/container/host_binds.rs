@@ -4,7 +4,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use esker_run::container::{BindOptions, ContainerError, Mount, Stage, What, enter_directory};
+use esker_run::container::{
+    BindOptions, ContainerError, Devices, Mount, Share, Stage, What, enter_directory,
+};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::binds::{self, Bind};
@@ -12,9 +14,9 @@ use super::user::User;
 use super::{ContainerArgs, say};
 use crate::error::{Context, Failure, Kind};
 
-/// Directories of the host that are mounted only where the image lacks them.
-const SYSTEM: [&str; 2] = [PROC, "/sys"];
+/// Directories that the kernel fills.
 const PROC: &str = "/proc";
+const SYS: &str = "/sys";
 /// Directories that programs expect to be writable.
 const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 /// Files of the host that give a cluster its names and time.
@@ -40,13 +42,20 @@ pub(super) struct HostBinds {
 impl HostBinds {
     pub(super) fn new(args: &ContainerArgs, user: &User) -> Result<Self, Failure> {
         let shown = !args.no_bind && !args.contain;
-        let mut first: Vec<Mount> =
-            SYSTEM.iter().filter_map(|path| of_host(Path::new(path), false)).collect();
-        if args.contain {
-            first.retain(|mount| mount.target != Path::new(PROC));
-            first.insert(0, Mount::usual(PROC, What::Processes));
-        }
-        first.push(Mount::usual("/dev", What::Devices(Vec::new())));
+        let mut first: Vec<Mount> = match args.contained() {
+            Some(contained) => {
+                let devices = Devices::Own { shares_memory: contained.shares(Share::Ipc) };
+                vec![
+                    Mount::usual(PROC, What::Processes),
+                    Mount::usual(SYS, What::System),
+                    Mount::usual("/dev", What::Devices(devices)),
+                ]
+            }
+            None => {
+                let system = [PROC, SYS].into_iter().filter_map(|path| of_host(Path::new(path), false));
+                system.chain([Mount::usual("/dev", What::Devices(Devices::OfHost))]).collect()
+            }
+        };
         for path in TEMPORARY.map(Path::new) {
             match () {
                 () if args.contain => first.push(Mount::usual(path, What::Scratch(0o1777))),
@@ -126,7 +135,8 @@ fn shows(mount: &Mount, path: &Path) -> bool {
         What::Bind { from, .. } => path
             .strip_prefix(&mount.target)
             .is_ok_and(|below| fs::canonicalize(path).is_ok_and(|real| real == from.join(below))),
-        What::Scratch(_) | What::Devices(_) | What::File(_) | What::Image | What::Processes => false,
+        What::Scratch(_) | What::Devices(_) | What::File(_) | What::Image => false,
+        What::Processes | What::System => false,
     }
 }
 

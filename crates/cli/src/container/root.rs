@@ -15,11 +15,11 @@ use esker_node::replay as node_replay;
 use esker_node::repository::Repository;
 use esker_node::runtime::RuntimeDir;
 use esker_prefetch::RecordingTree;
-use esker_run::container::{ContainerError, Stage};
+use esker_run::container::{ContainerError, MappedIds, Stage};
 use esker_run::shared_mount::{self, Key, MountedAt, SharedMountAddress, SharedMountError, SharedMountPlan};
 use esker_run::{Identity, Step};
 use esker_vfs::Tree;
-use esker_view::{View, ViewOptions};
+use esker_view::{Ownership, View, ViewOptions};
 use rustix::process::{WaitOptions, geteuid, getppid, waitpid};
 
 use super::of_container;
@@ -107,8 +107,8 @@ pub(crate) struct Kept<'a> {
     /// True if recorded reads are replayed ahead of programs that start from the image.
     pub(crate) replay: bool,
     pub(crate) identity: Identity,
-    /// True if commands must not get out of it.
-    pub(crate) contained: bool,
+    /// Users of commands that must not get out of it, if they aren't those of this process.
+    pub(crate) ids: Option<MappedIds>,
     pub(crate) settings: &'a Settings,
 }
 
@@ -201,14 +201,14 @@ impl Kept<'_> {
             },
             Root::Repository(place, _) => format!("{place} {:?} {:?}", self.repository, self.is_fixed),
         };
-        let image = format!("{image} {}", self.is_apart());
+        let image = format!("{image} {} {:?}", self.is_apart(), self.ids);
         Ok(SharedMountAddress::new(runtime.path(), Key::new(&image, self.identity)))
     }
 
     /// True if commands are in a user namespace of their own. Those of ordinary users always are; root's would lose
-    /// the rights that root has elsewhere, so only on request.
+    /// the rights that root has elsewhere, and make one of their own where they are contained.
     fn is_apart(&self) -> bool {
-        self.contained || !geteuid().is_root()
+        !geteuid().is_root()
     }
 
     fn describe(&self) -> String {
@@ -222,19 +222,24 @@ impl Kept<'_> {
     /// Opens the tree for `mount`, and records in `opened` what must be closed at the end.
     fn open(&self, mount: MountedAt<'_>, opened: &mut Open) -> Result<Arc<dyn Tree>, Failure> {
         let command = self.replay.then(|| replay::command_in(mount.directory, mount.name));
+        let first_ids = self.ids.map_or((0, 0), MappedIds::first);
         let tree: Arc<dyn Tree> = match &self.root {
             Root::Directory(path) => {
                 let path = path.display();
                 return Err(Failure::failed(format!("{path} is a directory, which needs no shared mount")));
             }
             Root::Image(named) => {
-                let mut image = named.mount(self.repository, self.settings)?;
+                let mut image = named.mount(self.repository, self.settings, first_ids)?;
                 opened.recording = command.and_then(|command| node_replay::in_image(&mut image, command));
                 image.tree
             }
             Root::Repository(place, _) => {
                 let checked = ResolvedRepository::new(place, self.repository, self.settings)?;
-                let (repository, view) = open(checked, &(self.view)())?;
+                let mut options = (self.view)();
+                if let Some((uid, gid)) = self.ids.map(MappedIds::first) {
+                    options.ownership = Ownership::From { uid, gid };
+                }
+                let (repository, view) = open(checked, &options)?;
                 let recording = |command| node_replay::in_repository(&repository, &view, command);
                 opened.recording = command.and_then(recording);
                 opened.repository = Some((repository, view.clone()));

@@ -31,7 +31,12 @@ impl ContainerRun {
         mounts.extend(host_binds::asked(&self.args)?);
         let mut environment = self.host_environment()?;
         let directory = self.args.pwd.clone().or_else(current_directory);
-        stage()?.build(&Plan { mounts, writable: false, of_host: true })?;
+        let stage = stage()?;
+        let seal = self.seal(&stage)?;
+        stage.build(&Plan { mounts, writable: false, of_host: true })?;
+        if let Some(seal) = seal {
+            seal.close()?;
+        }
         let root = Path::new("/");
         let entered = match (&self.args.pwd, &directory) {
             (Some(asked), _) => enter_directory(&[asked])?,

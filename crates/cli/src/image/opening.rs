@@ -15,8 +15,17 @@ use crate::error::{Context, Failure, Kind};
 /// Opens an image for a mount. `file` is the file of the image, if it is open. Records the revision or version of the image
 /// in the options, for processes that follow.
 pub(crate) fn mount(spec: &mut ImageSpec, file: Option<&OwnedFd>) -> Result<ImageMount, Failure> {
+    mount_from(spec, file, (0, 0))
+}
+
+/// Like [`mount`]; `first_ids` are the numbers of the user and the group that the image's numbers 0 stand for.
+pub(super) fn mount_from(
+    spec: &mut ImageSpec,
+    file: Option<&OwnedFd>,
+    first_ids: (u32, u32),
+) -> Result<ImageMount, Failure> {
     let Opened { image, trust } = open(spec, file)?;
-    let options = Options { owner: spec.owner, ..Options::default() };
+    let options = Options { owner: spec.owner, first_ids, ..Options::default() };
     let tree = Arc::new(tree(Arc::clone(&image), &options)?);
     let told = Arc::clone(&tree);
     Ok(ImageMount {

@@ -2,6 +2,7 @@
 
 mod apart;
 mod binding;
+mod hostile;
 mod odd;
 mod packages;
 pub(crate) mod rootfs;

@@ -34,6 +34,40 @@ pub(crate) fn in_session_of(command: &mut Command) {
     }
 }
 
+/// Leaves a descriptor open in the program of a command, under the same number.
+pub(crate) fn inherit(command: &mut Command, fd: std::os::fd::RawFd) {
+    // SAFETY: the closure only calls fcntl, which may be called between fork and exec.
+    unsafe {
+        command.pre_exec(move || match libc::fcntl(fd, libc::F_SETFD, 0) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+}
+
+/// Shared memory of System V that every user may use.
+pub(crate) struct SharedMemory {
+    pub(crate) key: i32,
+    id: i32,
+}
+
+impl SharedMemory {
+    pub(crate) fn new() -> Self {
+        let key = std::process::id().cast_signed() & 0xff_ffff | 0x5e00_0000;
+        // SAFETY: it makes a segment, and maps no memory.
+        let id = unsafe { libc::shmget(key, 4096, libc::IPC_CREAT | 0o666) };
+        assert!(id >= 0, "{}", std::io::Error::last_os_error());
+        Self { key, id }
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: nothing in this process has mapped it.
+        unsafe { libc::shmctl(self.id, libc::IPC_RMID, std::ptr::null_mut()) };
+    }
+}
+
 /// Gives the calling thread, and its children, a mount namespace of its own.
 pub(crate) fn unshare_mounts() -> rustix::io::Result<()> {
     // SAFETY: this flag does not unshare the descriptor table, which is what could pull a descriptor from under its owner.

@@ -23,6 +23,8 @@ pub struct BindOptions {
     pub no_suid: bool,
     /// True to disable devices.
     pub no_dev: bool,
+    /// True if the users of a container of root own files as the host's users of the same numbers do.
+    pub mapped: bool,
     /// True if mounts below the source are not shown.
     pub single: bool,
     /// Propagation of later mounts.
@@ -48,6 +50,7 @@ impl BindOptions {
         no_exec: false,
         no_suid: false,
         no_dev: false,
+        mapped: false,
         single: false,
         propagation: Propagation::Slave,
     };
@@ -80,7 +83,7 @@ impl BindOptions {
 }
 
 /// Returns the mount at `target` and those below it.
-fn mounts_at(target: &Path, stage: &Stage) -> io::Result<Vec<PathBuf>> {
+pub(super) fn mounts_at(target: &Path, stage: &Stage) -> io::Result<Vec<PathBuf>> {
     let list = fs::read(stage.host(Path::new("/proc/self/mountinfo")))?;
     let point = |line: &[u8]| line.split(|byte| *byte == b' ').nth(4).map(plain);
     let mut found: Vec<PathBuf> = list

@@ -6,13 +6,17 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::fs::{Mode, StatVfsMountFlags, statvfs};
 use rustix::mount::{
     MountFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_remount, unmount,
 };
 
-use super::{ContainerError, LeftOut, Mount, Need, Plan, Stage, WORK, What, devices, resolve, step};
-use crate::root::{self, Leaf, Wanted};
+use rustix::process::umask;
+
+use super::{
+    ContainerError, LeftOut, Mount, Need, Plan, Stage, WORK, What, devices, kernel, mapped, resolve, step,
+};
+use crate::root::{self, Leaf, Owner, Wanted};
 
 /// Options of a tmpfs for mount points and small files; a writable root may fill half of the memory, as a tmpfs does.
 const SMALL: &str = "mode=0755,size=16m";
@@ -24,7 +28,8 @@ impl What {
     fn leaf(&self, stage: &Stage) -> io::Result<Leaf> {
         Ok(match self {
             What::Bind { from, .. } if fs::metadata(stage.host(from))?.is_dir() => Leaf::Directory,
-            What::Scratch(_) | What::Devices(_) | What::Image | What::Processes => Leaf::Directory,
+            What::Scratch(_) | What::Devices(_) | What::Image => Leaf::Directory,
+            What::Processes | What::System => Leaf::Directory,
             What::Bind { .. } | What::File(_) => Leaf::File,
         })
     }
@@ -37,15 +42,24 @@ impl What {
             What::File(_) => "a file made for it".into(),
             What::Image => "the image".into(),
             What::Processes => "the list of processes".into(),
+            What::System => "the facts of the system".into(),
         }
     }
 }
 
 pub(super) fn build(stage: &Stage, plan: &Plan) -> Result<Vec<LeftOut>, ContainerError> {
+    // What is made here is for all users of the container, and not writable by them.
+    let before = umask(Mode::from_raw_mode(0o022));
+    let built = make(stage, plan);
+    umask(before);
+    built
+}
+
+fn make(stage: &Stage, plan: &Plan) -> Result<Vec<LeftOut>, ContainerError> {
     let size = if plan.writable { LARGE } else { SMALL };
     mount_tmpfs(Path::new(WORK), size).map_err(step("mount a tmpfs for the command's root"))?;
     let root = Path::new(WORK).join("root");
-    fs::create_dir(&root).map_err(step("make the command's root"))?;
+    stage.owner.make_dir(&root).map_err(step("make the command's root"))?;
     let shown = if plan.of_host { stage.host(Path::new("/")) } else { stage.image().to_owned() };
     let mut left_out = Vec::new();
     let mut mounts: Vec<(&Mount, Leaf)> = Vec::new();
@@ -59,9 +73,9 @@ pub(super) fn build(stage: &Stage, plan: &Plan) -> Result<Vec<LeftOut>, Containe
         }
     }
     if plan.writable {
-        overlay(&shown, &root)?;
+        overlay(&shown, &root, stage.owner)?;
     } else {
-        show_image(&shown, &root, &mounts)?;
+        show_image(&shown, &root, &mounts, stage.owner)?;
     }
     let mut placing = Placing { stage, root: &root, writable: plan.writable, done: Vec::new() };
     for (number, (wanted, leaf)) in mounts.into_iter().enumerate() {
@@ -107,7 +121,7 @@ impl<'p> Placing<'p> {
             if is_own && is_in_the_way(&target, leaf) {
                 remove(&target).map_err(step(format!("replace {}", wanted.target.display())))?;
             }
-            provide(&target, leaf, wanted, &self.done)?;
+            provide(&target, leaf, wanted, &self.done, self.stage.owner)?;
             attach(self.stage, &target, &wanted.what, number).map_err(|error| refused(wanted, error))?;
         }
         self.done.push((target, &wanted.what));
@@ -135,9 +149,10 @@ impl<'p> Placing<'p> {
             _ => return Err(io::ErrorKind::Unsupported.into()),
         };
         remove(target)?;
-        target.parent().map_or(Ok(()), fs::create_dir_all)?;
+        target.parent().map_or(Ok(()), |parent| self.stage.owner.make_dirs(parent))?;
         // Only memory: nothing here has to survive anything.
         io::Write::write_all(&mut fs::File::create_new(target)?, &content)?;
+        self.stage.owner.take(target)?;
         fs::set_permissions(target, fs::Permissions::from_mode(0o644))
     }
 }
@@ -153,6 +168,14 @@ fn remove(target: &Path) -> io::Result<()> {
 fn refused(wanted: &Mount, error: io::Error) -> ContainerError {
     let target = wanted.target.display();
     match &wanted.what {
+        What::Bind { options, .. } if options.mapped => {
+            let what = format!("can't map the owners of the files at {target}: {error}");
+            let remedy = "the option idmap is for root with --contain, and for file systems that can map owners \
+                          (ext4, xfs, btrfs and others, from Linux 5.12 on); without it, give the files to the \
+                          container's users"
+                .into();
+            ContainerError::Impossible { what, remedy }
+        }
         What::Bind { from, options } if options.single && error.raw_os_error() == Some(libc::EINVAL) => {
             let what = format!(
                 "can't mount {} on {target} without the mounts below it: for users other than root the kernel binds them only together",
@@ -186,14 +209,20 @@ fn is_in_the_way(target: &Path, leaf: Leaf) -> bool {
     there.is_ok_and(|meta| meta.is_symlink() || meta.is_dir() != (leaf == Leaf::Directory))
 }
 
-fn mount_tmpfs(target: &Path, options: &str) -> io::Result<()> {
+/// Mounts an empty file system in memory.
+pub(super) fn mount_tmpfs(target: &Path, options: &str) -> io::Result<()> {
     let options = CString::new(options)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     Ok(mount("esker", target, "tmpfs", flags, Some(options.as_c_str()))?)
 }
 
 /// Shows the image at `root`, with all required mount points.
-fn show_image(image: &Path, root: &Path, mounts: &[(&Mount, Leaf)]) -> Result<(), ContainerError> {
+fn show_image(
+    image: &Path,
+    root: &Path,
+    mounts: &[(&Mount, Leaf)],
+    owner: Owner,
+) -> Result<(), ContainerError> {
     let mut seen: Vec<PathBuf> = Vec::new();
     let mut missing: Vec<(Vec<OsString>, Leaf)> = Vec::new();
     for (wanted, leaf) in mounts {
@@ -218,16 +247,16 @@ fn show_image(image: &Path, root: &Path, mounts: &[(&Mount, Leaf)]) -> Result<()
     // A mount of its own, so that it can become the root.
     mount_bind(root, root).map_err(|error| step(failed())(error.into()))?;
     let wanted: Vec<Wanted> = missing.iter().map(|(names, kind)| Wanted { names, kind: *kind }).collect();
-    root::mirror(image, root, &wanted).map_err(step(failed()))?;
+    root::mirror(image, root, &wanted, owner).map_err(step(failed()))?;
     read_only(root).map_err(step(failed()))
 }
 
 /// Puts an overlay above the image whose upper layer is in memory.
-fn overlay(image: &Path, root: &Path) -> Result<(), ContainerError> {
+fn overlay(image: &Path, root: &Path, owner: Owner) -> Result<(), ContainerError> {
     let upper = Path::new(WORK).join("upper");
     let moving = Path::new(WORK).join("moving");
     for folder in [&upper, &moving] {
-        fs::create_dir(folder).map_err(step("make a layer to write to"))?;
+        owner.make_dir(folder).map_err(step("make a layer to write to"))?;
     }
     // By the working directory: the path of an image may contain the separators of layers and options.
     std::env::set_current_dir(image).map_err(step("change to the image"))?;
@@ -256,6 +285,7 @@ fn provide(
     leaf: Leaf,
     wanted: &Mount,
     done: &[(PathBuf, &What)],
+    owner: Owner,
 ) -> Result<(), ContainerError> {
     let place = wanted.target.display();
     if let Ok(meta) = fs::symlink_metadata(target) {
@@ -281,17 +311,18 @@ fn provide(
         });
     }
     let made = match leaf {
-        Leaf::Directory => fs::create_dir_all(target),
-        Leaf::File => target
-            .parent()
-            .map_or(Ok(()), fs::create_dir_all)
-            .and_then(|()| fs::File::create(target).map(drop)),
+        Leaf::Directory => owner.make_dirs(target),
+        Leaf::File => owner.make_file(target),
     };
     made.map_err(step(format!("make the mount point {place}")))
 }
 
 fn attach(stage: &Stage, target: &Path, what: &What, number: usize) -> io::Result<()> {
     match what {
+        What::Bind { from, options } if options.mapped => {
+            mapped::bind(stage.users.as_ref(), &stage.host(from), target, !options.single)?;
+            options.apply(target, stage)
+        }
         What::Bind { from, options } if options.single => {
             mount_bind(stage.host(from), target)?;
             options.apply(target, stage)
@@ -301,18 +332,15 @@ fn attach(stage: &Stage, target: &Path, what: &What, number: usize) -> io::Resul
             options.apply(target, stage)
         }
         What::Image => Ok(mount_bind_recursive(stage.image(), target)?),
-        What::Processes => {
-            let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-            // Within other containers, which hide parts of it, no new one may be mounted.
-            let made = mount("proc", target, "proc", flags, c"");
-            Ok(made.or_else(|_| mount_bind_recursive(stage.host(Path::new("/proc")), target))?)
-        }
-        What::Scratch(mode) => mount_tmpfs(target, &format!("mode={mode:o}")),
-        What::Devices(more) => devices::provide(stage, target, more),
+        What::Processes => kernel::processes(stage, target),
+        What::System => kernel::system(stage, target),
+        What::Scratch(mode) => mount_tmpfs(target, &format!("mode={mode:o}{}", stage.owner.of_tmpfs())),
+        What::Devices(devices) => devices::provide(stage, target, *devices),
         What::File(content) => {
             let made = Path::new(WORK).join(format!("file-{number}"));
             // Only memory: nothing here has to survive anything.
             io::Write::write_all(&mut fs::File::create(&made)?, content)?;
+            stage.owner.take(&made)?;
             fs::set_permissions(&made, fs::Permissions::from_mode(0o644))?;
             mount_bind(&made, target)?;
             read_only(target)
@@ -327,7 +355,8 @@ fn close_scratch(done: &[(PathBuf, &What)]) -> io::Result<()> {
         .try_for_each(|(target, _)| read_only(target))
 }
 
-fn read_only(target: &Path) -> io::Result<()> {
+/// Makes a mount read-only.
+pub(super) fn read_only(target: &Path) -> io::Result<()> {
     let flags = MountFlags::BIND | MountFlags::RDONLY | kept_flags(target)?;
     Ok(mount_remount(target, flags, c"")?)
 }

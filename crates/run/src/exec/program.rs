@@ -104,7 +104,8 @@ impl Program {
         (&file).take(HEAD as u64).read_to_end(&mut head).ok()?;
         if let Some(line) = head.strip_prefix(b"#!") {
             let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-            let words = line.split(|byte| matches!(byte, b' ' | b'\t'));
+            // The kernel ends the name at a zero byte, too.
+            let words = line.split(|byte| matches!(byte, b' ' | b'\t' | 0));
             let Some(interpreter) = words.into_iter().find(|word| !word.is_empty()) else {
                 return Some(Self::Text);
             };
