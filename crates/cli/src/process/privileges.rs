@@ -191,12 +191,28 @@ pub(crate) fn mend_umask() {
     use rustix::fs::Mode;
     use rustix::process::umask;
     let before = umask(Mode::from_raw_mode(0o077));
-    umask(before | Mode::WOTH);
+    // A mask that allows every user to write was not chosen for a group either.
+    let group = if before.contains(Mode::WOTH) { Mode::empty() } else { Mode::WGRP };
+    umask(before | Mode::WOTH | group);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_umask_lets_every_user_write() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (mask, expected) in [(0o000, 0o644), (0o002, 0o664), (0o020, 0o644), (0o077, 0o600)] {
+            let path = folder.path().join(format!("{mask:o}"));
+            esker_testkit::sys::with_umask(mask, || {
+                mend_umask();
+                fs::write(&path, "").expect("a file");
+            });
+            let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(&path).expect("it")) & 0o777;
+            assert_eq!(mode, expected, "umask {mask:03o}");
+        }
+    }
 
     const USERS: &str =
         "root:x:0:0:root:/root:/bin/sh\nesker:x:990:980::/:/bin/false\nbroken:x\nother:x:991:981::/:/x\n";
