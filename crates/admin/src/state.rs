@@ -6,7 +6,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use esker_store::{Disk, FileLock, Locking, persist, read_file, remove_unfinished};
+use esker_store::{Disk, FileLock, Locking, persist, read_file, refuse_link_of_others, remove_unfinished};
 
 use crate::condemned;
 use crate::content_index;
@@ -42,6 +42,7 @@ pub(crate) fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
     let Locking::Taken(_lock) = locking else { return Ok(state) };
     let below = [file_index::FOLDER, content_index::FOLDER, profiles::FOLDER, condemned::FOLDER, OPEN];
     for folder in [state.clone()].into_iter().chain(below.map(|folder| state.join(folder))) {
+        refuse_link_of_others(&folder).map_err(AdminError::file("using folder", &folder))?;
         match remove_unfinished(disk, &folder, |_| true) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(AdminError::file("removing leftovers in", &folder)(error));

@@ -3,7 +3,7 @@
 //! A thread writes the lines, so a slow disk delays no response. Lines that it can't keep up with are counted and left
 //! out.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -13,6 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use esker_format::time::UnixTime;
+use esker_store::open_log;
 use hyper::header::{HeaderName, REFERER, USER_AGENT};
 use hyper::http::request::Parts;
 use hyper::{Method, Uri, Version};
@@ -111,7 +112,7 @@ impl AccessLog {
 fn open(target: &LogTarget) -> io::Result<Option<File>> {
     match target {
         LogTarget::Stdout => Ok(None),
-        LogTarget::File(path) => OpenOptions::new().append(true).create(true).open(path).map(Some),
+        LogTarget::File(path) => open_log(path).map(Some),
     }
 }
 

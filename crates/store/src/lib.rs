@@ -42,8 +42,8 @@ pub use beneath::{Beneath, Links};
 pub use cache::admin::{CachedObject, CheckProgress, DamagedObject, Goal};
 pub use cache::block_cache::{BlockCache, FileBlocks};
 pub use cache::disk::{
-    Disk, FileFacts, RealDisk, WritePiece, make_dirs, persist, persist_with, read_file, remove_unfinished,
-    replace,
+    Disk, FileFacts, RealDisk, WritePiece, make_dirs, persist, persist_with, read_file,
+    refuse_link_of_others, remove_unfinished, replace,
 };
 pub use cache::evict::Freed;
 pub use cache::lower::{Lower, LowerForm, make_alien};
@@ -71,7 +71,7 @@ pub use objects::handle::{Handle, Mapped, OpenObject};
 pub use objects::object_store::{Holder, ObjectStore, Warmed};
 pub use objects::request::{CacheKey, External, ObjectRequest, UNSTATED_SIZE_LIMIT};
 pub use objects::status::{StoreStatus, TrafficStatus};
-pub use own_file::{changeable_part, changeable_way, open_own_file};
+pub use own_file::{changeable_part, changeable_record, changeable_way, open_log, open_own_file};
 pub use pool::WorkStatus;
 pub use priority::{Priority, Urgency};
 pub use progress::{ObjectOrigin, Progress, Requester};

@@ -77,6 +77,43 @@ fn open_or_make(path: &Path, options: &mut OpenOptions) -> io::Result<(File, boo
     }
 }
 
+/// Opens a log to append to, made if it is missing. Where other users can change the way to it, links are refused, and
+/// what isn't a regular file with one name and of this process's user, root or the owner of the folder.
+pub fn open_log(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    // The way to a folder that is missing fails as the log itself does.
+    if changeable_way(path)?.is_none() {
+        return options.open(path);
+    }
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
+    let file = options.open(path)?;
+    let facts = file.metadata()?;
+    if !facts.is_file() || facts.nlink() > 1 {
+        return Err(refused(
+            "it is not a regular file with one name, in a folder that other users can change",
+        ));
+    }
+    let owner = facts.uid();
+    if owner != geteuid().as_raw() && owner != 0 && owner != std::fs::metadata(folder_of(path))?.uid() {
+        return Err(refused("it belongs to another user than its folder"));
+    }
+    Ok(file)
+}
+
+/// Returns the part of the path of a record of this process's own that other users can change, so that it says what they want: the
+/// file, or a folder or link on the way to it. In a user namespace without the owner of the root directory, where the owners
+/// on the way have no numbers, only the file counts.
+pub fn changeable_record(path: &Path) -> io::Result<Option<PathBuf>> {
+    if std::fs::metadata("/")?.uid() == 0 {
+        return changeable_part(path);
+    }
+    let mut file = Way::default();
+    file.look(path)?;
+    let is_link = std::fs::symlink_metadata(path)?.is_symlink();
+    Ok(file.changeable.or_else(|| is_link.then(|| path.to_owned())))
+}
+
 /// Returns the part of a program's path that users other than this one and root can change: the file, or a folder or link on the
 /// way to it. Such a program runs what they want. A file may not be writable to its group either.
 pub fn changeable_part(path: &Path) -> io::Result<Option<PathBuf>> {
@@ -183,6 +220,29 @@ mod tests {
         fs::set_permissions(at("wide"), fs::Permissions::from_mode(0o666)).unwrap();
         open(&at("wide")).unwrap();
         assert_eq!(fs::metadata(at("wide")).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_log_is_not_opened_through_what_others_planted() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mode = |mode| fs::set_permissions(folder.path(), fs::Permissions::from_mode(mode)).unwrap();
+        fs::write(at("victim"), "kept").unwrap();
+        std::os::unix::fs::symlink("victim", at("link")).unwrap();
+        std::os::unix::fs::symlink("absent", at("dangling")).unwrap();
+        fs::hard_link(at("victim"), at("second")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0)
+            .unwrap();
+        // The administrator's own links are followed.
+        open_log(&at("link")).unwrap();
+        mode(0o777);
+        open_log(&at("new")).unwrap();
+        open_log(&at("new")).unwrap();
+        for name in ["link", "dangling", "second", "pipe"] {
+            open_log(&at(name)).expect_err(name);
+        }
+        assert!(!at("absent").exists(), "made through a link");
+        open_log(&at("none/log")).unwrap_err();
     }
 
     #[test]

@@ -10,12 +10,13 @@
 //! Names are written durably before their objects are deleted, so none is missing; after a crash the next collect repeats
 //! the names of the batch that was interrupted.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
+use esker_store::open_log;
 use parking_lot::Mutex;
 
 use super::CollectPlan;
@@ -34,8 +35,7 @@ pub(super) struct DeletionLog {
 impl DeletionLog {
     /// Opens a log to append to, and creates a missing one.
     pub(super) fn open(path: &Path, now: UnixTime) -> Result<Self, AdminError> {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        let file = file.map_err(AdminError::file("opening the deletion log", path))?;
+        let file = open_log(path).map_err(AdminError::file("opening the deletion log", path))?;
         Ok(Self { path: path.to_owned(), file, now, begun: Mutex::new(false) })
     }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_store::{
-    Environment, Sink, StorageSettings, StorageUrl, make_dirs, open_storage, persist, public_url, read_file,
+    Environment, Sink, StorageSettings, StorageUrl, changeable_record, make_dirs, open_storage, persist,
+    public_url, read_file,
 };
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,18 @@ impl RememberedStorage {
         let text = read_file(&*disks.private, &path, FILE_MAX).map_err(AdminError::file("reading", &path))?;
         let Some(text) = text else { return Ok(None) };
         let refused = |reason: String| AdminError::Settings { path: path.clone(), reason };
+        // It names the servers that get credentials of this process.
+        match changeable_record(&path) {
+            Ok(None) => {}
+            Ok(Some(part)) => {
+                return Err(refused(format!(
+                    "it says where credentials are sent, and users other than this one and root can change {}; run the \
+                     command as the owner, or give it to root (chown) and take away the permissions of others (chmod go-w)",
+                    part.display()
+                )));
+            }
+            Err(source) => return Err(AdminError::file("looking at", &path)(source)),
+        }
         let stored: Stored = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
         let url = StorageUrl::parse(&stored.url).map_err(|error| refused(error.to_string()))?;
         Ok(Some(Self { url, settings: stored.settings }))
@@ -126,4 +139,45 @@ fn path(place: &Path) -> PathBuf {
 /// Returns the folder of the publisher's state.
 fn folder(place: &Path) -> PathBuf {
     place.join(FOLDER)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_storage_that_other_users_can_name_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("a.test");
+        let url = StorageUrl::parse("s3://bucket/a.test").unwrap();
+        let known = RememberedStorage { url, settings: StorageSettings::default() };
+        known.write(&place).unwrap();
+        let record = path(&place);
+        assert_eq!(RememberedStorage::read(&place).unwrap(), Some(known));
+        let refused = |part: &Path| {
+            let told = RememberedStorage::read(&place).unwrap_err().to_string();
+            assert!(told.contains("credentials") && told.contains(&part.display().to_string()), "{told}");
+        };
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        mode(&record, 0o660);
+        refused(&record);
+        mode(&record, 0o600);
+        mode(&place, 0o777);
+        refused(&place);
+        mode(&place, 0o755);
+        if rustix::process::geteuid().is_root() {
+            for part in [&record, &self::folder(&place), &place] {
+                chown(part, Some(61_001), None).unwrap();
+                refused(part);
+                chown(part, Some(0), None).unwrap();
+            }
+        }
+        assert!(RememberedStorage::read(&place).is_ok());
+        fs::rename(&record, place.join("elsewhere")).unwrap();
+        symlink("../elsewhere", &record).unwrap();
+        RememberedStorage::read(&place).unwrap_err();
+    }
 }

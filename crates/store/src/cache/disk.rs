@@ -114,7 +114,7 @@ const _: () = assert!((RealDisk::PRIVATE.file_mode | RealDisk::PRIVATE.folder_mo
 impl Disk for RealDisk {
     fn make_dir(&self, path: &Path) -> io::Result<()> {
         match fs::DirBuilder::new().mode(self.folder_mode).create(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => refuse_link_of_others(path),
             Err(error) => Err(error),
             // Another process may have removed an empty folder meanwhile; its user notices that, as ever.
             Ok(()) => match make_folder_readable(path, self.folder_mode) {
@@ -206,6 +206,21 @@ impl Disk for RealDisk {
 
     fn sync_all(&self, path: &Path) -> io::Result<()> {
         Ok(rustix::fs::syncfs(File::open(path)?)?)
+    }
+}
+
+/// Refuses a link in place of a folder that belongs to another user than this one and root: files would be made where that
+/// user wants.
+pub fn refuse_link_of_others(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(facts)
+            if facts.is_symlink() && ![0, rustix::process::geteuid().as_raw()].contains(&facts.uid()) =>
+        {
+            let text = "it is a link of another user, who may lead to files elsewhere";
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+        }
+        // A folder that is gone by now fails at its first use.
+        _ => Ok(()),
     }
 }
 
@@ -392,6 +407,23 @@ mod tests {
         assert_eq!(of("a/file"), Some(Path::new("a")));
         assert_eq!(of("/file"), Some(Path::new("/")));
         assert_eq!(of("/"), None);
+    }
+
+    #[test]
+    fn a_link_of_another_user_is_no_folder() {
+        let root = tempfile::tempdir().unwrap();
+        let link = root.path().join("link");
+        fs::create_dir(root.path().join("folder")).unwrap();
+        std::os::unix::fs::symlink("folder", &link).unwrap();
+        // The administrator's own one may lead to another disk.
+        RealDisk::PRIVATE.make_dir(&link).unwrap();
+        if !rustix::process::geteuid().is_root() {
+            esker_testkit::skip!("only root can make links of other users");
+        }
+        std::os::unix::fs::lchown(&link, Some(61_001), None).unwrap();
+        for disk in [RealDisk::PRIVATE, RealDisk::SERVED] {
+            assert_eq!(disk.make_dir(&link).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        }
     }
 
     /// > U1: A server that runs as another user can read all that a publisher writes into a folder, whatever the umask of the publisher.
