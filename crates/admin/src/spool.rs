@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use esker_format::hash::ContentHash;
-use esker_store::{Disk, FileLock, persist};
+use esker_store::{Disk, FileLock, RealDisk, persist, read_file};
 
 use crate::error::AdminError;
 
@@ -89,7 +89,8 @@ impl Spool {
 /// Records the hash of a reflog in a spool folder, unless it is recorded already or there is no such folder.
 pub(crate) fn remember_reflog(disk: &dyn Disk, folder: &Path, hash: &ContentHash) -> Result<(), AdminError> {
     let (path, text) = (folder.join(REFLOG_CHECKSUM), hash.to_string());
-    if !folder.is_dir() || fs::read(&path).is_ok_and(|known| known == text.as_bytes()) {
+    let known = || read_file(disk, &path, 1 << 10).ok().flatten();
+    if !folder.is_dir() || known().is_some_and(|known| known == text.as_bytes()) {
         return Ok(());
     }
     persist(disk, &path, text.as_bytes()).map_err(AdminError::file("writing", &path))
@@ -109,7 +110,9 @@ impl Drop for Spool {
 
 /// Returns true if Esker wrote a transaction marker.
 fn is_ours(marker: &Path) -> bool {
-    fs::read(marker).is_ok_and(|text| text == OURS)
+    // Neither a pipe nor a link of another user is waited for or followed.
+    read_file(&RealDisk::PRIVATE, marker, OURS.len() as u64)
+        .is_ok_and(|text| text.is_some_and(|text| text == OURS))
 }
 
 #[cfg(test)]

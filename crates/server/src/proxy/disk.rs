@@ -25,9 +25,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use esker_format::hash::Hasher;
 use esker_format::object::ObjectName;
-use esker_store::{CacheKind, FileLock, Locking, RealDisk, is_full, make_dirs, persist};
+use esker_store::{CacheKind, FileLock, Locking, RealDisk, is_full, make_dirs, persist, read_file};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 
 use super::evict;
@@ -40,6 +40,8 @@ const LISTERS: usize = 8;
 const PIECE: usize = 256 << 10;
 /// Name of the file with the bytes of each folder.
 const CLEAN: &str = "clean";
+/// Longest such file, in bytes: a number of up to 20 digits for each folder.
+const CLEAN_MAX: u64 = 21 * FOLDERS as u64 + 1;
 /// Name of an empty file that tells the time of the file system.
 const CLOCK: &str = "clock";
 /// Maximum number of bytes of bodies in memory that the disk has no room for.
@@ -473,7 +475,11 @@ fn now_at(folder: &Path) -> io::Result<SystemTime> {
 /// length does that, and needs a file that this process may write to. Servers may not set times, which Landlock doesn't
 /// limit to a cache.
 pub(super) fn record_use(path: &Path) -> io::Result<bool> {
-    match File::options().write(true).open(path) {
+    match File::options()
+        .write(true)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
+        .open(path)
+    {
         Ok(file) => file.set_len(file.metadata()?.len()).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
@@ -482,7 +488,8 @@ pub(super) fn record_use(path: &Path) -> io::Result<bool> {
 
 /// Reads the bytes of each folder; `None` after an unclean stop.
 fn read_clean(root: &Path) -> Option<Vec<u64>> {
-    let text = fs::read_to_string(root.join(CLEAN)).ok()?;
+    let text = read_file(&RealDisk::PRIVATE, &root.join(CLEAN), CLEAN_MAX).ok()??;
+    let text = String::from_utf8(text).ok()?;
     let bytes: Vec<u64> = text.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
     (bytes.len() == FOLDERS).then_some(bytes)
 }
