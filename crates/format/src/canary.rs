@@ -19,6 +19,7 @@ pub fn skipped(check: &str) -> bool {
 /// Verification steps of this crate and of `store` that can be disabled.
 pub const CHECKS: &[&str] = &[
     "object-hash",
+    "relayed-hash",
     "manifest-name",
     "root-path",
     "older-timestamp",

@@ -81,6 +81,7 @@ pub use servers::{
 };
 pub use sink::{Listed, LocalSink, ObjectSink, Put, Sink, Swap, open_storage};
 pub use transport::range_file::RangeFile;
+pub use transport::relay::{Relay, RelayPart};
 pub use transport::source::{
     Check, Fetch, FileVersion, MEMORY_MAX, Source, Spool, SpoolAccount, Stored, Validator,
 };

@@ -415,6 +415,7 @@ impl FetchJob {
             replaceable: false,
             watch: None,
             spool: Some(self.store.cache.clone()),
+            relay: None,
         };
         self.enter(WaitCause::Network);
         source.fetch(

@@ -32,6 +32,7 @@ mod post;
 mod range;
 pub(crate) mod range_file;
 mod receive;
+pub(crate) mod relay;
 mod response;
 mod site;
 pub(crate) mod source;

@@ -78,7 +78,8 @@ impl Reader {
         if announced > fetch.limit {
             return Err(Cause::TooLarge { limit: fetch.limit });
         }
-        let mut receiver = Receiver::new(fetch.limit, Some(announced), share, fetch.spool.clone());
+        let receiver = Receiver::new(fetch.limit, Some(announced), share, fetch.spool.clone());
+        let mut receiver = receiver.relayed(fetch.relay.clone(), Some(announced));
         while let Some(piece) = pieces.next().await {
             receiver.take(&piece.map_err(failed)?).await?;
             fetch.progress.mark();

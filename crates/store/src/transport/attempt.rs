@@ -149,7 +149,9 @@ async fn exchange(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Resu
                     None => Part::begin(fetch, in_flight, announced)?,
                 };
                 match receive(response, connection, site, fetch, in_flight, (begun, skipped)).await? {
-                    Came::Whole(stored) if complete.is_some_and(|len| len != stored.len()) => {
+                    Came::Whole(stored)
+                        if fetch.relay.is_none() && complete.is_some_and(|len| len != stored.len()) =>
+                    {
                         let text =
                             format!("it sent {} bytes of a file of which it announced all", stored.len());
                         return Err(Cause::Broken(text));
@@ -195,6 +197,7 @@ impl Part {
         let limit = options.attempt_limit(bytes);
         let share = in_flight.host.context.budget.share();
         let receiver = Receiver::new(fetch.limit, announced, share, fetch.spool.clone());
+        let receiver = receiver.relayed(fetch.relay.clone(), announced);
         let now = Instant::now();
         Ok(Self {
             receiver,
@@ -460,9 +463,15 @@ async fn receive(
                     let old = skipped.min(data.len() as u64);
                     skipped -= old;
                     data.advance(old as usize);
+                    let before = Instant::now();
                     part.receiver.take(&data).await?;
+                    if part.receiver.has_waited() {
+                        // The reader was slow, and not the server.
+                        part.deadline += before.elapsed();
+                        meter.restart(in_flight.host.totals());
+                    }
                 }
-                if part.given_up < GIVEN_UP_MAX && in_flight.is_stuck() {
+                if part.given_up < GIVEN_UP_MAX && fetch.relay.is_none() && in_flight.is_stuck() {
                     part.given_up += 1;
                     return Ok(Came::Slowly(part));
                 }

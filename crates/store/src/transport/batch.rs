@@ -160,5 +160,6 @@ fn fetch_all(jobs: &[Job]) -> Fetch {
         replaceable: false,
         watch: None,
         spool: None,
+        relay: None,
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Cause;
 use crate::memory_budget::Share;
+use crate::transport::relay::Relay;
 use crate::transport::source::{MEMORY_MAX, Spool, SpoolFile, Stored, spooling_failed};
 
 /// Step in bytes by which a buffer grows if the server announces no length, or a larger one.
@@ -21,6 +22,16 @@ pub(crate) struct Receiver {
     share: Share,
     spool: Option<Arc<dyn Spool>>,
     file: Option<SpoolFile>,
+    relay: Option<Relaying>,
+}
+
+/// Reader of the bytes, in place of memory and spool.
+struct Relaying {
+    relay: Arc<Relay>,
+    announced: Option<u64>,
+    is_begun: bool,
+    /// True if the reader was waited for since this was last asked.
+    has_waited: bool,
 }
 
 impl Receiver {
@@ -32,7 +43,18 @@ impl Receiver {
         spool: Option<Arc<dyn Spool>>,
     ) -> Self {
         let step = announced.and_then(|len| usize::try_from(len).ok()).map_or(STEP, |len| len.min(STEP));
-        Self { limit, step, len: 0, bytes: Vec::new(), share, spool, file: None }
+        Self { limit, step, len: 0, bytes: Vec::new(), share, spool, file: None, relay: None }
+    }
+
+    /// Passes the bytes of this body on to a reader and keeps none.
+    pub(crate) fn relayed(mut self, relay: Option<Arc<Relay>>, announced: Option<u64>) -> Self {
+        self.relay = relay.map(|relay| Relaying { relay, announced, is_begun: false, has_waited: false });
+        self
+    }
+
+    /// Returns true if the reader of a relayed body was waited for since the last call.
+    pub(crate) fn has_waited(&mut self) -> bool {
+        self.relay.as_mut().is_some_and(|relay| std::mem::take(&mut relay.has_waited))
     }
 
     /// Returns the number of received bytes.
@@ -45,6 +67,9 @@ impl Receiver {
         self.len += bytes.len() as u64;
         if self.len > self.limit {
             return Err(Cause::TooLarge { limit: self.limit });
+        }
+        if let Some(relay) = &mut self.relay {
+            return relay.take(bytes).await;
         }
         if self.file.is_none() {
             self.make_room(bytes.len())?;
@@ -86,11 +111,30 @@ impl Receiver {
 
     /// Ends the body.
     pub(crate) async fn finish(mut self) -> Result<Stored, Cause> {
+        if let Some(mut relay) = self.relay.take() {
+            relay.begin().await?;
+            relay.relay.finish().await?;
+        }
         self.flush().await?;
         match self.file.take() {
             Some(file) => Ok(Stored::spooled(file, self.len)),
             None => Ok(Stored::in_shared_memory(self.bytes, Some(self.share))),
         }
+    }
+}
+
+impl Relaying {
+    async fn begin(&mut self) -> Result<(), Cause> {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            self.relay.begin(self.announced).await?;
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, bytes: &[u8]) -> Result<(), Cause> {
+        self.begin().await?;
+        self.has_waited |= self.relay.take(bytes).await?;
+        Ok(())
     }
 }
 

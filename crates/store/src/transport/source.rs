@@ -24,6 +24,7 @@ use crate::memory_budget::Share;
 use crate::priority::{Priority, Urgency};
 use crate::progress::Progress;
 use crate::transport::attempt_watch::AttemptWatch;
+use crate::transport::relay::Relay;
 use crate::transport::status::NetworkStatus;
 
 /// A source of stored objects.
@@ -110,6 +111,9 @@ pub struct Fetch {
     pub watch: Option<Arc<AttemptWatch>>,
     /// Spool for bytes that exceed memory. Without it everything up to `limit` is kept in memory.
     pub spool: Option<Arc<dyn Spool>>,
+    /// Reader of the bytes while they arrive. The response is empty then, and the reader has verified bytes only if it got the
+    /// last ones.
+    pub relay: Option<Arc<Relay>>,
 }
 
 impl Fetch {
@@ -136,6 +140,7 @@ impl Fetch {
             replaceable: false,
             watch: None,
             spool: None,
+            relay: None,
         }
     }
 
