@@ -106,10 +106,13 @@ impl FromStr for DestinationRule {
             text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
         match (address.parse::<IpAddr>(), bits) {
             (Ok(address), bits) => {
-                let address = address.to_canonical();
-                let most: u8 = if address.is_ipv4() { 32 } else { 128 };
-                let bits = bits.map_or(Ok(most), str::parse).map_err(|_| bad())?;
-                if bits > most { Err(bad()) } else { Ok(Self::Network(address, bits)) }
+                let canonical = address.to_canonical();
+                let most: u8 = if canonical.is_ipv4() { 32 } else { 128 };
+                // The prefix of an address of IPv4 within IPv6 has that of all such addresses in front.
+                let front = if canonical == address { 0 } else { 96 };
+                let bits = bits.map_or(Ok(most + front), str::parse::<u8>).map_err(|_| bad())?;
+                let bits = bits.checked_sub(front).filter(|bits| *bits <= most).ok_or_else(bad)?;
+                Ok(Self::Network(canonical, bits))
             }
             (Err(_), None) if text == "any" => Ok(Self::Any),
             (Err(_), None) if !text.is_empty() && text.bytes().all(plain) => Ok(Self::Host(text.to_owned())),
@@ -183,12 +186,18 @@ mod tests {
 
     #[test]
     fn rules_survive_their_text_form() {
-        for (text, shown) in
-            [("any", "any"), ("10.0.0.0/8", "10.0.0.0/8"), ("::1", "::1/128"), ("a.b", "a.b")]
-        {
+        for (text, shown) in [
+            ("any", "any"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("::1", "::1/128"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::ffff:10.0.0.1", "10.0.0.1/32"),
+            ("a.b", "a.b"),
+        ] {
             assert_eq!(text.parse::<DestinationRule>().unwrap().to_string(), shown);
         }
-        for bad in ["", "10.0.0.0/33", "::/129", "a b", "a/8", "10.0.0.0/", "http://a"] {
+        for bad in ["", "10.0.0.0/33", "::ffff:10.0.0.0/95", "::/129", "a b", "a/8", "10.0.0.0/", "http://a"]
+        {
             assert!(bad.parse::<DestinationRule>().is_err(), "{bad:?}");
         }
     }
