@@ -345,7 +345,7 @@ pub fn check_offered_manifest(
     check_manifest_hash(manifest).map(drop)
 }
 
-/// Checks a whitelist as [`check_offered_manifest`] checks a manifest.
+/// Checks a whitelist as [`check_offered_manifest`] checks a manifest, but for its name.
 pub fn check_offered_whitelist(whitelist: &[u8]) -> Result<(), TrustError> {
     Whitelist::parse(whitelist)?;
     check_whitelist_hash(whitelist).map(drop)
@@ -377,28 +377,64 @@ fn check_manifest_signature(manifest: &[u8], certificate: &Certificate) -> Resul
     Ok(())
 }
 
+/// Checks a whitelist as [`check_offered_whitelist`] does, and that it is for this repository. One that passes is not yet trusted.
+pub fn check_whitelist_of(bytes: &[u8], name: &RepositoryName) -> Result<Whitelist, TrustError> {
+    let whitelist = Whitelist::parse(bytes)?;
+    check_whitelist_name(&whitelist, name)?;
+    check_whitelist_hash(bytes)?;
+    Ok(whitelist)
+}
+
+fn check_whitelist_name(whitelist: &Whitelist, name: &RepositoryName) -> Result<(), TrustError> {
+    if whitelist.name != name.as_str() && !skipped("whitelist-name") {
+        let (expected, found) = (name.clone(), printable(&whitelist.name));
+        return Err(TrustError::WhitelistName { expected, found });
+    }
+    Ok(())
+}
+
+/// Verifies a whitelist without a manifest: its name, its signature, and that it is not older than the last accepted one, which
+/// was signed at `seen`. An expired one passes; [`Whitelist::is_expired`] tells.
+pub fn verify_whitelist(
+    bytes: &[u8],
+    name: &RepositoryName,
+    keys: &MasterKeys,
+    seen: Option<UnixTime>,
+) -> Result<Whitelist, TrustError> {
+    let whitelist = Whitelist::parse(bytes)?;
+    check_signed_whitelist(&whitelist, bytes, (name, keys), seen)?;
+    Ok(whitelist)
+}
+
 fn check_whitelist(whitelist: &Whitelist, evidence: &Evidence<'_>) -> Result<(), TrustError> {
-    let (now, keys) = (evidence.now, evidence.keys);
+    let now = evidence.now;
     if whitelist.is_expired(now) && !skipped("whitelist-expiry") {
         return Err(TrustError::WhitelistExpired { expired: whitelist.expires, now });
     }
-    if whitelist.name != evidence.name.as_str() && !skipped("whitelist-name") {
-        let (expected, found) = (evidence.name.clone(), printable(&whitelist.name));
-        return Err(TrustError::WhitelistName { expected, found });
-    }
+    let seen = evidence.seen.and_then(|seen| seen.whitelist);
+    check_signed_whitelist(whitelist, evidence.whitelist, (evidence.name, evidence.keys), seen)
+}
+
+fn check_signed_whitelist(
+    whitelist: &Whitelist,
+    bytes: &[u8],
+    (name, keys): (&RepositoryName, &MasterKeys),
+    seen: Option<UnixTime>,
+) -> Result<(), TrustError> {
+    check_whitelist_name(whitelist, name)?;
     if whitelist.pkcs7 {
         return Err(TrustError::WhitelistPkcs7);
     }
     if whitelist.ca_chain {
         return Err(TrustError::WhitelistCaChain);
     }
-    if let (Some(offered), Some(seen)) = (whitelist.created, evidence.seen.and_then(|seen| seen.whitelist))
+    if let (Some(offered), Some(seen)) = (whitelist.created, seen)
         && offered < seen
         && !skipped("older-whitelist")
     {
         return Err(TrustError::OlderWhitelist { offered, seen });
     }
-    let letter = check_whitelist_hash(evidence.whitelist)?;
+    let letter = check_whitelist_hash(bytes)?;
     if keys.is_empty() {
         return Err(TrustError::NoMasterKey);
     }
