@@ -57,10 +57,13 @@ pub(crate) enum Limit {
     Streams,
     /// Batches in progress.
     Batches,
+    /// Networks of clients.
+    Networks,
 }
 
 impl Limit {
-    const ALL: [Self; 5] = [Self::Rate, Self::Connections, Self::Slots, Self::Streams, Self::Batches];
+    const ALL: [Self; 6] =
+        [Self::Rate, Self::Connections, Self::Slots, Self::Streams, Self::Batches, Self::Networks];
 
     fn label(self) -> &'static str {
         match self {
@@ -69,6 +72,7 @@ impl Limit {
             Self::Slots => "connections",
             Self::Streams => "event_streams",
             Self::Batches => "batches",
+            Self::Networks => "client_networks",
         }
     }
 }

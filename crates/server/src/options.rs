@@ -8,6 +8,7 @@ use esker_store::StoreError;
 
 use crate::access_log::AccessLog;
 use crate::geo::GeoDatabase;
+use crate::networks::ClientNetworks;
 use crate::proxy::{CacheError, StorageOptions};
 use crate::repositories::RootError;
 use crate::tls::TlsFiles;
@@ -43,6 +44,8 @@ pub enum ServeError {
 pub struct Options {
     /// Limits for clients.
     pub limits: Limits,
+    /// Networks of clients that are answered; `None` for all.
+    pub clients: Option<ClientNetworks>,
     /// Certificate and key; without them the server speaks no TLS.
     pub tls: Option<Arc<TlsFiles>>,
     /// Log of requests.

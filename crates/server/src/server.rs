@@ -121,7 +121,7 @@ impl Server {
             listener.set_nonblocking(true).map_err(failed)?;
             address = listener.local_addr().map_err(failed)?;
         }
-        let transport = Transport::new(limits, handler, counters);
+        let transport = Transport::admitting(options.clients, limits, handler, counters);
         let monitor = options.metrics.map(|listener| {
             let limits = Limits { connections: MONITORS_MAX, ..Limits::default() };
             (listener, Transport::new(limits, monitor, Arc::default()))

@@ -17,6 +17,7 @@ pub(crate) mod pending_clients;
 mod plain;
 pub(crate) mod request;
 pub(crate) mod shares;
+mod strangers;
 pub(crate) mod wire;
 
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +39,7 @@ use crate::answer::Answer;
 use crate::client_rate::ClientRate;
 use crate::counters::{Counters, Limit};
 use crate::metrics::Kind;
+use crate::networks::ClientNetworks;
 
 pub(crate) use self::limits::State;
 pub use self::limits::{Limits, PENDING_MIN};
@@ -82,13 +84,26 @@ pub(crate) struct Transport {
     pub(crate) pending_clients: Arc<PendingClients>,
     pub(crate) connections: Arc<Shares>,
     pub(crate) handler: Arc<dyn Handler>,
+    /// Networks of clients that are answered; none for all.
+    pub(crate) clients: Option<ClientNetworks>,
     client_rate: Option<ClientRate>,
     pub(crate) state: tokio::sync::watch::Sender<State>,
 }
 
 impl Transport {
     pub(crate) fn new(limits: Limits, handler: Arc<dyn Handler>, counters: Arc<Counters>) -> Arc<Self> {
+        Self::admitting(None, limits, handler, counters)
+    }
+
+    /// Creates the state of a server for clients in these networks.
+    pub(crate) fn admitting(
+        clients: Option<ClientNetworks>,
+        limits: Limits,
+        handler: Arc<dyn Handler>,
+        counters: Arc<Counters>,
+    ) -> Arc<Self> {
         Arc::new(Self {
+            clients,
             limits,
             counters,
             admission: AdmissionQueue::default(),

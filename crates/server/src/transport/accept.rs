@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use super::Transport;
 use super::admission::AdmissionQueue;
 use super::connection::Connection;
+use super::strangers::Strangers;
 use crate::counters::Limit;
 use crate::tls::TlsFiles;
 
@@ -31,6 +32,7 @@ pub(crate) async fn accept(
     slots: &Arc<Semaphore>,
 ) {
     let ended = Arc::new(Notify::new());
+    let strangers = Strangers::new(transport);
     let serving = async {
         loop {
             let make_room = || {
@@ -41,6 +43,9 @@ pub(crate) async fn accept(
             let taken =
                 next(async || listener.accept().await, &ended, &transport.admission, make_room, pauses());
             let (stream, client) = taken.await;
+            let Some(stream) = strangers.admit(stream, client.ip(), tls.is_some()) else {
+                continue;
+            };
             let open = transport.counters.connected();
             let acceptor = tls.map(TlsFiles::acceptor);
             let connection = Connection::new(stream, client, acceptor, transport.clone());
