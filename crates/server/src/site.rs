@@ -13,7 +13,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Mutex, Semaphore};
 
 use crate::answer::{Answer, BROKEN, BUSY, NOT_FOUND};
-use crate::batch;
+use crate::batch::{self, Batches};
 use crate::counters::{Counters, Limit};
 use crate::dashboard::Dashboard;
 use crate::date;
@@ -30,7 +30,6 @@ use crate::transport::Limits;
 use crate::transport::body::{Body, Step};
 use crate::transport::exchange::Exchange;
 use crate::transport::request::{Method, Request};
-use crate::transport::shares::Shares;
 use crate::transport::{Answering, Call, Handler};
 
 /// Number of pages that are made at once.
@@ -45,8 +44,7 @@ pub(crate) struct Site {
     pub(crate) names: Arc<Mutex<Listing>>,
     pub(crate) dashboard: Arc<Dashboard>,
     pub(crate) page_permits: Semaphore,
-    pub(crate) batches: Arc<Semaphore>,
-    pub(crate) batch_shares: Arc<Shares>,
+    pub(crate) batches: Batches,
     pub(crate) events: Events,
     pub(crate) geo: Option<Arc<GeoDatabase>>,
     /// Held while the state of all repositories is read for monitoring.
@@ -70,8 +68,7 @@ impl Site {
             storages,
             counters,
             names: Arc::default(),
-            batches: Arc::new(Semaphore::new(batch::AT_ONCE)),
-            batch_shares: Arc::default(),
+            batches: Batches::new(),
             geo,
             monitoring: Mutex::default(),
         })
@@ -90,12 +87,9 @@ impl Site {
     }
 
     pub(crate) fn batch(&self, repository: &RepositoryName, names: &[ObjectName], client: IpAddr) -> Answer {
-        let share = self.batch_shares.take_below(client, batch::FOR_ONE_ADDRESS);
-        match (share, self.batches.clone().try_acquire_owned()) {
-            (Some(share), Ok(permit)) => {
-                batch::make(&self.repositories, repository, names).holding((permit, share))
-            }
-            _ => {
+        match self.batches.take(client) {
+            Some(permit) => batch::make(&self.repositories, repository, names).holding(permit),
+            None => {
                 self.counters.limited(Limit::Batches);
                 batch::nothing(names)
             }
@@ -115,13 +109,12 @@ impl Site {
         repository: &RepositoryName,
         names: Vec<ObjectName>,
     ) -> Response<Body> {
-        let share = self.batch_shares.take_below(call.client().ip(), batch::FOR_ONE_ADDRESS);
-        match (share, self.batches.clone().try_acquire_owned()) {
-            (Some(share), Ok(permit)) => {
+        match self.batches.take(call.client().ip()) {
+            Some(permit) => {
                 let answer = storages.batch(call, repository, names).await;
-                answer.map(|body| body.holding((permit, share)))
+                answer.map(|body| body.holding(permit))
             }
-            _ => {
+            None => {
                 self.counters.limited(Limit::Batches);
                 batch::nothing(&names).into_response()
             }
@@ -293,10 +286,11 @@ mod tests {
         let name = RepositoryName::parse("full.test").expect("a name");
         let client = |number: u8| IpAddr::from([192, 0, 2, number]);
         // An object that isn't there, so that a batch of it never stays.
-        let is_full = |client: IpAddr| site.batch_shares.take_below(client, batch::FOR_ONE_ADDRESS).is_none();
+        let is_full =
+            |client: IpAddr| site.batches.shares.take_below(client, batch::FOR_ONE_ADDRESS).is_none();
         let under_way: Vec<_> = (0..batch::AT_ONCE).map(|_| site.batch(&name, &[], client(1))).collect();
         assert!(is_full(client(1)) && !is_full(client(2)));
-        assert_eq!(site.batches.available_permits(), batch::AT_ONCE - batch::FOR_ONE_ADDRESS);
+        assert_eq!(site.batches.permits.available_permits(), batch::AT_ONCE - batch::FOR_ONE_ADDRESS);
         drop(under_way);
         assert!(!is_full(client(1)));
     }
