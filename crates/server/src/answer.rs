@@ -118,6 +118,11 @@ impl Answer {
         Self::failure(429).with(RETRY_AFTER, seconds.to_string())
     }
 
+    /// Returns the refusal of a request for which there is no memory now.
+    pub(crate) fn busy() -> Self {
+        Self::failure(BUSY).with(RETRY_AFTER, "1")
+    }
+
     pub(crate) fn refusal(refusal: Refusal) -> Self {
         Self::failure(match refusal {
             Refusal::Malformed => 400,

@@ -11,6 +11,7 @@
 //! Nothing is handed on before it is verified: an object by the hash in its name, a manifest by its own hash and, if the
 //! repository's key is known, by its signature (docs/decisions/0124-site-proxy.md).
 
+mod agreement;
 mod catalogs;
 mod destinations;
 mod disk;
@@ -22,6 +23,7 @@ mod heads;
 mod listener;
 mod monitor;
 mod objects;
+mod passing;
 mod peers;
 mod place;
 mod respond;
@@ -58,12 +60,15 @@ use self::disk::DiskCache;
 use self::files::Files;
 use self::heads::{HeadCounters, HeadOptions, Heads};
 use self::objects::{ObjectCounters, Objects};
+use self::passing::Passing;
 use self::peers::Peers;
 use self::place::{Place, Places};
 use self::target::Folder;
 use self::upstream::UpstreamOptions;
+use crate::batch::Batches;
 use crate::counters::Counters;
 use crate::options::{Options, ServeError};
+use crate::transport::shares::Shares;
 
 /// Age of an object's recorded last use at which a further use is recorded.
 const RECORD_USE: Duration = Duration::from_secs(600);
@@ -149,11 +154,14 @@ pub(crate) struct ProxyState {
     pub(crate) objects: Arc<Objects>,
     pub(crate) heads: Arc<Heads>,
     pub(crate) counters: RequestCounters,
+    pub(crate) passing: Passing,
+    pub(crate) batches: Batches,
     pub(crate) listeners: Arc<Semaphore>,
+    /// Listeners by client address, and the largest number of one address.
+    pub(crate) listener_shares: Arc<Shares>,
+    pub(crate) listeners_of_one: usize,
     /// Counters of the server side.
     pub(crate) served: Arc<Counters>,
-    /// True if metrics are at the sockets of clients.
-    pub(crate) has_metrics: bool,
     places: Places,
 }
 
@@ -229,9 +237,13 @@ impl ProxyState {
             objects,
             heads: Arc::new(heads),
             counters: RequestCounters::default(),
+            passing: Passing::new(),
+            batches: Batches::new(),
             listeners: Arc::new(Semaphore::new(serving.limits.listeners)),
+            listener_shares: Arc::default(),
+            // All nodes of a site may have one address; a few are left to others.
+            listeners_of_one: (serving.limits.listeners - serving.limits.listeners / 8).max(1),
             served,
-            has_metrics: serving.metrics.is_none(),
             places: Places::default(),
         })
     }
@@ -240,7 +252,8 @@ impl ProxyState {
     pub(crate) fn place(&self, folder: &Folder) -> Result<Arc<Place>, StoreError> {
         self.places.get(folder, || {
             let (urls, source) = self.objects.upstream.open(folder)?;
-            let files = Files::open(&self.objects.cache, folder);
+            let has_keys = folder.repository().is_some_and(|name| (self.heads.options.keys)(&name).is_some());
+            let files = Files::open(&self.objects.cache, folder, has_keys);
             Ok(Place::new(folder.clone(), urls, source, files))
         })
     }
@@ -277,6 +290,7 @@ impl ProxyState {
                 "fetched": read(&objects.fetched),
                 "fetched_bytes": read(&objects.fetched_bytes),
                 "failed": read(&objects.failed),
+                "passed_on": read(&objects.passed_on),
                 "catalogs_ahead": read(&self.heads.catalogs.fetched),
             },
             "files": {

@@ -97,7 +97,7 @@ impl Storages {
                     ObjectQuery { urgency: Urgency::Demand, ..ObjectQuery::ahead(object, path.to_owned()) };
                 Ok(self.state.objects.get(&place, query).await?.0)
             }
-            None => Ok(Object::Bytes(self.state.heads.get(&place, path, false).await?.content)),
+            None => Ok(self.state.heads.get(&place, path, false).await?.content),
         }
     }
 

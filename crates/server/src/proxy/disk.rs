@@ -37,14 +37,14 @@ pub(crate) const FOLDERS: usize = 256;
 /// Number of threads that list the folders after an unclean stop.
 const LISTERS: usize = 8;
 /// Number of bytes in one read of a verification.
-const PIECE: usize = 256 << 10;
+pub(super) const PIECE: usize = 256 << 10;
 /// Name of the file with the bytes of each folder.
 const CLEAN: &str = "clean";
 /// Longest such file, in bytes: a number of up to 20 digits for each folder.
 const CLEAN_MAX: u64 = 21 * FOLDERS as u64 + 1;
 /// Name of an empty file that tells the time of the file system.
 const CLOCK: &str = "clock";
-/// Maximum number of bytes of bodies in memory that the disk has no room for.
+/// Maximum number of bytes that are sent and not stored, and of bodies in memory that the disk has no room for.
 const MEMORY_MAX: u64 = 256 << 20;
 /// Time for which no room is made again after that was of no use.
 const NO_ROOM: Duration = Duration::from_secs(2);
@@ -446,7 +446,7 @@ impl DiskCache {
 }
 
 /// Reserves the blocks of a file, where the file system can.
-fn allocate(file: &File, len: u64) -> io::Result<()> {
+pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
     match if len == 0 { Ok(()) } else { fallocate(file, FallocateFlags::empty(), 0, len) } {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
         other => Ok(other?),

@@ -29,6 +29,9 @@ pub(crate) enum Failure {
     /// The proxy's own disk failed.
     #[error("the proxy can't read what it received: {0}")]
     Disk(Arc<std::io::Error>),
+    /// Too much is being sent that the cache has no room for.
+    #[error("the proxy has no room for further bytes that it can't store")]
+    Busy,
     /// The task of the request ended without a result.
     #[error("the request was cancelled")]
     Ended,
@@ -46,7 +49,43 @@ impl Failure {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Upstream(_) | Self::Untrusted(_) | Self::Incomplete { .. } => StatusCode::BAD_GATEWAY,
-            Self::Disk(_) | Self::Ended => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Disk(_) | Self::Busy | Self::Ended => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Returns true if the object is larger than the part of the cache that one may take.
+    pub(crate) fn is_too_large(&self) -> bool {
+        matches!(self, Self::Upstream(error) if matches!(error.cause(), Cause::TooLarge { .. }))
+    }
+
+    /// Returns true if the object may be passed on without being stored.
+    pub(crate) fn is_passed_on(&self) -> bool {
+        self.is_too_large() || matches!(self, Self::Busy)
+    }
+
+    /// Returns the text for the client. The log has the whole reason: addresses of the upstream servers, and paths of this
+    /// machine, are nothing for strangers.
+    pub(crate) fn told(&self) -> String {
+        match self {
+            Self::Missing | Self::Untrusted(_) | Self::Busy | Self::Ended => self.to_string(),
+            Self::Upstream(error) => {
+                let reason = match error.cause() {
+                    Cause::TimedOut { .. } => "they don't answer in time",
+                    Cause::Unresolved { .. } | Cause::Unreachable(_) => "they can't be reached",
+                    Cause::Corrupt { .. } | Cause::Undecodable(_) => "they sent damaged bytes",
+                    Cause::Untrusted(error) => {
+                        return format!("no upstream server has a valid file: {error}");
+                    }
+                    Cause::TooLarge { .. } => "the file is too large",
+                    Cause::Overloaded { .. } => "they have too many requests",
+                    _ => "the log of this proxy has the reason",
+                };
+                format!("no upstream server gave a valid answer: {reason}")
+            }
+            Self::Incomplete { revision, reason } => {
+                format!("the new revision {revision} is not complete upstream: {}", reason.told())
+            }
+            Self::Disk(_) => "the proxy can't use the disk of its cache".to_owned(),
         }
     }
 
@@ -61,7 +100,7 @@ impl Failure {
 
     /// Returns true if the proxy is at fault and not the upstream servers: another proxy would do better.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self, Self::Disk(_) | Self::Ended)
+        matches!(self, Self::Disk(_) | Self::Busy | Self::Ended)
     }
 }
 

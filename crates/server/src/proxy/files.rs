@@ -1,28 +1,40 @@
 //! Keeps the files of a repository that change, in memory, and its signed ones on disk, too.
+//!
+//! ```text
+//! DIR/heads/GROUP/NAME/verified/   signed files that were verified with the repository's keys
+//! DIR/heads/GROUP/NAME/            those that no key was known for
+//! ```
+//!
+//! A verified manifest is the oldest one that is accepted from then on, also after a restart. One that wasn't verified is so only
+//! for a short time after a server confirmed it: whoever forged it must not shut the repository out (docs/decisions/0169-heads-without-keys.md).
 
 use std::collections::HashMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
+use esker_format::hash::ContentHash;
 use esker_format::manifest::{self, Manifest};
+use esker_format::time::UnixTime;
 use esker_format::trust::AcceptedHead;
-use esker_format::whitelist;
+use esker_format::whitelist::{self, Whitelist};
 use parking_lot::Mutex;
 
 use super::destinations::Group;
 use super::disk::{DiskCache, record_use};
 use super::flights::Flights;
-use super::objects::is_due;
+use super::objects::{Object, is_due};
 use super::place::Revision;
 use super::target::Folder;
 
 /// Largest file that is kept.
-const KEPT_MAX: usize = 256 << 10;
+pub(crate) const KEPT_MAX: u64 = 256 << 10;
+/// Name of the folder of verified files.
+const VERIFIED: &str = "verified";
 /// Largest number of files that are kept for one repository.
 const FILES_MAX: usize = 64;
 /// Interval at which the confirmation of a saved file is recorded on disk.
@@ -37,7 +49,9 @@ pub(crate) fn is_signed(path: &str) -> bool {
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     /// The bytes; `None` if the upstream servers have no such file.
-    pub(crate) content: Option<Bytes>,
+    pub(crate) content: Option<Object>,
+    /// True if it was verified with the repository's keys.
+    pub(crate) is_verified: bool,
     /// Time of the last confirmation by an upstream server.
     pub(crate) confirmed: SystemTime,
     /// The same since the start of this process.
@@ -51,10 +65,18 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    pub(crate) fn new(content: Option<Bytes>) -> Self {
+    pub(crate) fn new(content: Option<Object>, is_verified: bool) -> Self {
         let checked = Some(Instant::now());
         let confirmed = SystemTime::now();
-        Self { content, confirmed, checked, retry_at: None, recorded: None, is_saved: false }
+        Self { content, is_verified, confirmed, checked, retry_at: None, recorded: None, is_saved: false }
+    }
+
+    /// Returns the bytes, if they are in memory, as those of kept files are.
+    pub(crate) fn bytes(&self) -> Option<&Bytes> {
+        match self.content.as_ref()? {
+            Object::Bytes(bytes) => Some(bytes),
+            Object::File(..) => None,
+        }
     }
 
     /// Returns true if an upstream server confirmed it less than `age` ago.
@@ -85,14 +107,16 @@ pub(crate) struct Files {
     /// Folder of the saved files.
     saved: PathBuf,
     all: Mutex<HashMap<String, Kept>>,
+    /// Files that are too large to be kept, while they are sent, by their paths.
+    large: Mutex<HashMap<String, (ContentHash, Weak<File>)>>,
     pub(crate) flights: Arc<Flights<(String, bool), Kept>>,
     /// True while the upstream servers fail, so that this is logged once.
     away: AtomicBool,
 }
 
 impl Files {
-    /// Opens the files of a folder and reads the saved ones.
-    pub(crate) fn open(cache: &Arc<DiskCache>, folder: &Folder) -> Self {
+    /// Opens the files of a folder and reads the saved ones; only verified ones if keys are known.
+    pub(crate) fn open(cache: &Arc<DiskCache>, folder: &Folder, has_keys: bool) -> Self {
         let group = match &folder.group {
             Group::Upstreams => "upstreams".to_owned(),
             Group::Storage => "storage".to_owned(),
@@ -104,12 +128,14 @@ impl Files {
         let saved = cache.heads().join(group).join(&folder.path);
         let mut all = HashMap::new();
         for path in [manifest::PATH, whitelist::PATH] {
-            if let Some(kept) = read(&saved.join(path)) {
+            let unverified = if has_keys { None } else { read(&saved.join(path), false) };
+            let verified = read(&saved.join(VERIFIED).join(path), true);
+            if let Some(kept) = unverified.into_iter().chain(verified).max_by_key(|kept| kept.confirmed) {
                 all.insert(path.to_owned(), kept);
             }
         }
-        let (all, away) = (Mutex::new(all), AtomicBool::new(false));
-        Self { cache: cache.clone(), saved, all, flights: Arc::default(), away }
+        let (all, large, away) = (Mutex::new(all), Mutex::default(), AtomicBool::new(false));
+        Self { cache: cache.clone(), saved, all, large, flights: Arc::default(), away }
     }
 
     /// Returns a file.
@@ -119,35 +145,59 @@ impl Files {
 
     /// Returns the last head that was handed out.
     pub(crate) fn head(&self) -> Option<AcceptedHead> {
-        head_of(&self.get(manifest::PATH)?.content?)
+        head_of(self.get(manifest::PATH)?.bytes()?)
+    }
+
+    /// Returns the head that no accepted one is older than: the last one, if it was verified and keys are known. Without keys it
+    /// is so for `lasting` after a server confirmed it.
+    pub(crate) fn floor(&self, has_keys: bool, lasting: Duration) -> Option<AcceptedHead> {
+        let kept = self.get(manifest::PATH)?;
+        let is_floor = if has_keys { kept.is_verified } else { kept.is_fresh(lasting) };
+        head_of(kept.bytes().filter(|_| is_floor)?)
+    }
+
+    /// Returns the time of the last verified whitelist.
+    pub(crate) fn whitelist_time(&self) -> Option<UnixTime> {
+        let kept = self.get(whitelist::PATH).filter(|kept| kept.is_verified)?;
+        Whitelist::parse(kept.bytes()?).ok()?.created
+    }
+
+    /// Returns the file in place of another one with the same content that is being sent, or that one.
+    pub(crate) fn share(&self, path: &str, hash: ContentHash, file: Arc<File>) -> Arc<File> {
+        let mut large = self.large.lock();
+        large.retain(|_, (_, file)| file.strong_count() > 0);
+        let known = large.get(path).filter(|(known, _)| *known == hash).and_then(|(_, file)| file.upgrade());
+        let file = known.unwrap_or(file);
+        large.insert(path.to_owned(), (hash, Arc::downgrade(&file)));
+        file
     }
 
     /// Returns the last revision that was handed out.
     pub(crate) fn revision(&self) -> Option<Revision> {
-        let manifest = self.get(manifest::PATH)?.content?;
-        Some(Manifest::parse(&manifest).ok()?.into())
+        Some(Manifest::parse(self.get(manifest::PATH)?.bytes()?).ok()?.into())
     }
 
     /// Keeps a file that an upstream server sent, and saves a signed one. Where that fails, it is handed out all the same, and
     /// saved at its next confirmation: should an older one be handed out after a restart, clients refuse it.
-    pub(crate) fn keep(&self, path: &str, content: Option<Bytes>) -> Kept {
-        let mut kept = Kept::new(content);
+    pub(crate) fn keep(&self, path: &str, content: Option<Object>, is_verified: bool) -> Kept {
+        let mut kept = Kept::new(content, is_verified);
         let before = self.get(path);
-        if let (true, Some(bytes)) = (is_signed(path), &kept.content) {
+        if let (true, Some(bytes)) = (is_signed(path), kept.bytes().cloned()) {
             let recorded = before.as_ref().and_then(|before| before.recorded);
-            let is_same =
-                before.as_ref().is_some_and(|before| before.is_saved && before.content == kept.content);
+            let is_same = before.as_ref().is_some_and(|before| {
+                before.is_saved && before.is_verified == is_verified && before.bytes() == Some(&bytes)
+            });
             let recorded = if is_same { recorded } else { None };
-            kept.recorded = self.save(path, bytes, recorded, is_same).unwrap_or_else(|error| {
+            let file = if is_verified { self.saved.join(VERIFIED) } else { self.saved.clone() }.join(path);
+            kept.recorded = self.save(&file, &bytes, recorded, is_same).unwrap_or_else(|error| {
                 if is_due() {
-                    let file = self.saved.join(path);
                     tracing::warn!("can't save {}, which is served all the same: {error}", file.display());
                 }
                 None
             });
             kept.is_saved = kept.recorded.is_some();
         }
-        let len = kept.content.as_ref().map_or(0, Bytes::len);
+        let len = kept.content.as_ref().map_or(0, Object::len);
         let mut all = self.all.lock();
         if len > KEPT_MAX {
             all.remove(path);
@@ -164,7 +214,7 @@ impl Files {
 
     fn save(
         &self,
-        path: &str,
+        file: &Path,
         bytes: &[u8],
         recorded: Option<Instant>,
         is_same: bool,
@@ -172,10 +222,9 @@ impl Files {
         if recorded.is_some_and(|at| at.elapsed() < RECORD) {
             return Ok(recorded);
         }
-        let file = self.saved.join(path);
-        let is_recorded = is_same && record_use(&file).unwrap_or(false);
+        let is_recorded = is_same && record_use(file).unwrap_or(false);
         if !is_recorded {
-            self.cache.save(&file, bytes)?;
+            self.cache.save(file, bytes)?;
         }
         Ok(Some(Instant::now()))
     }
@@ -198,12 +247,13 @@ impl Files {
     }
 }
 
-fn read(path: &Path) -> Option<Kept> {
-    let facts = fs::metadata(path).ok().filter(|facts| facts.len() <= KEPT_MAX as u64)?;
+fn read(path: &Path, is_verified: bool) -> Option<Kept> {
+    let facts = fs::metadata(path).ok().filter(|facts| facts.len() <= KEPT_MAX)?;
     let content = Bytes::from(fs::read(path).ok()?);
     let confirmed = facts.modified().ok()?;
     Some(Kept {
-        content: Some(content),
+        content: Some(Object::Bytes(content)),
+        is_verified,
         confirmed,
         checked: None,
         retry_at: None,

@@ -1,39 +1,53 @@
 //! Serves the files that change: fresh for a short time, then confirmed upstream, and stale while upstream is away.
 //!
-//! A manifest is handed out after these checks: its hash and name are right, it is not older than the last one, its
-//! signature is right if the repository's key is known, and its root catalog is in the cache (unless it is the first).
+//! A manifest is handed out after these checks: its hash and name are right, its root catalog is in the cache (unless it is the
+//! first), and if the repository's keys are known, its signature is right and it is not older than the last verified one. If no
+//! key is known it is the one that the servers agree on now (docs/decisions/0169-heads-without-keys.md). A whitelist is of the
+//! repository, and signed with its key if that is known.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use esker_format::blacklist::Blacklist;
 use esker_format::compress::{Compression, decompress};
+use esker_format::hash::{HashAlgorithm, Hasher};
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
-use esker_format::trust::{self, AcceptedHead, ClaimedHead, Evidence};
+use esker_format::trust::{self, AcceptedHead, ClaimedHead, Evidence, TrustError};
 use esker_format::{manifest, whitelist};
-use esker_store::{Cause, Check, Fetch, Urgency};
+use esker_store::{Cause, Check, Fetch, StoreError, Urgency};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use super::agreement::agreed_manifest;
 use super::catalogs::Catalogs;
 use super::failure::Failure;
-use super::files::{Kept, head_of, is_signed};
+use super::files::{KEPT_MAX, Kept, head_of, is_signed};
 use super::flights::Announcer;
-use super::objects::Objects;
+use super::objects::{Object, Objects};
 use super::place::Place;
+use super::spool::hand_out;
 use super::upstream::ObjectQuery;
 
 /// Largest file that changes; reflogs of large repositories have some megabytes.
 const FILE_MAX: u64 = 32 << 20;
 /// Largest manifest, and largest whitelist.
-const SIGNED_MAX: u64 = 256 << 10;
+pub(crate) const SIGNED_MAX: u64 = 256 << 10;
+/// Largest answer of the Geo-API.
+const GEO_MAX: u64 = 16 << 10;
 /// Largest certificate in PEM form.
 const CERTIFICATE_MAX: u64 = 256 << 10;
+/// Largest number of servers that are asked for a manifest that verifies.
+const DETOURS_MAX: usize = 8;
+/// Time that the confirmation of a manifest may take once it is due.
+const CONFIRMATION_MAX: Duration = Duration::from_secs(5);
+/// Time after which all servers are asked again, although the first one still has the manifest that they agreed on.
+const AGREED_AGE: Duration = Duration::from_secs(60);
 /// Longest wait for upstream if there is a stale file. Clients give up after 5 s.
 const STALE_WAIT: Duration = Duration::from_secs(2);
 /// Time after a failure for which stale files are served without asking.
@@ -66,7 +80,7 @@ pub(crate) struct HeadCounters {
 /// A file for a client.
 #[derive(Clone, Debug)]
 pub(crate) struct Served {
-    pub(crate) content: Bytes,
+    pub(crate) content: Object,
     pub(crate) age: Duration,
     /// True if upstream failed to confirm it.
     pub(crate) is_stale: bool,
@@ -96,7 +110,11 @@ impl Heads {
             self.counters.hits.fetch_add(1, Ordering::Relaxed);
             return serve(kept, false, true);
         }
-        let usable = kept.filter(|kept| kept.content.is_some() && kept.age() <= self.options.stale_age);
+        let usable = kept.filter(|kept| {
+            kept.content.is_some()
+                && kept.age() <= self.options.stale_age
+                && self.may_serve(place, path, kept)
+        });
         let Some(stale) = usable else {
             return serve(&self.refresh(place, path, fresh).await?, false, false);
         };
@@ -113,6 +131,12 @@ impl Heads {
                 self.stale(&stale)
             }
         }
+    }
+
+    /// Returns true unless the file could be verified, and wasn't: it is from a time when no key was known.
+    fn may_serve(&self, place: &Place, path: &str, kept: &Kept) -> bool {
+        let has_keys = || place.name.as_ref().is_some_and(|name| (self.options.keys)(name).is_some());
+        kept.is_verified || !is_signed(path) || !has_keys()
     }
 
     fn stale(&self, kept: &Kept) -> Result<Served, Failure> {
@@ -164,77 +188,184 @@ impl Heads {
     }
 
     async fn ask(self: &Arc<Self>, place: &Arc<Place>, path: &str, fresh: bool) -> Result<Kept, Failure> {
-        let seen = place.files.head();
-        let limit = if is_signed(path) { SIGNED_MAX } else { FILE_MAX };
-        let mut fetch = Fetch::new(path, format!("{}/{path}", place.title()), limit);
-        fetch.fresh = fresh;
-        fetch.check = check_of(path, place.name.clone(), seen);
-        let bytes = match self.objects.upstream.file(place, fetch).await {
-            Ok(stored) => Bytes::from(stored.into_bytes()?),
-            Err(error) => {
-                if matches!(error.cause(), Cause::Untrusted(_)) {
-                    self.counters.refused.fetch_add(1, Ordering::Relaxed);
-                }
-                let failure = Failure::from(error);
-                if matches!(failure, Failure::Missing) && !is_signed(path) {
-                    place.files.keep(path, None);
-                }
-                return Err(failure);
-            }
-        };
-        let is_new = place.files.get(path).is_none_or(|kept| kept.content.as_ref() != Some(&bytes));
-        if path != manifest::PATH || !is_new {
-            return Ok(place.files.keep(path, Some(bytes)));
+        match (path, &place.name) {
+            (manifest::PATH, Some(name)) => match (self.options.keys)(name) {
+                Some(keys) => self.verified_head(place, (name, &keys), fresh).await,
+                None => self.agreed_head(place, fresh).await,
+            },
+            (whitelist::PATH, Some(name)) => self.checked_whitelist(place, name, fresh).await,
+            _ => self.other_file(place, path, fresh).await,
         }
-        self.accept(place, bytes).await
     }
 
-    /// Checks a new manifest, keeps it, and announces it.
-    async fn accept(self: &Arc<Self>, place: &Arc<Place>, bytes: Bytes) -> Result<Kept, Failure> {
-        let refused = |error| {
-            self.counters.refused.fetch_add(1, Ordering::Relaxed);
-            Failure::Untrusted(error)
-        };
-        let _turn = place.accepting.lock().await;
-        // Another request may have brought a newer one meanwhile.
-        let seen = place.files.head();
-        if let Some(name) = &place.name {
-            trust::check_offered_manifest(&bytes, name, seen).map_err(refused)?;
+    /// Fetches a manifest or whitelist: from the first server whose file passes the check.
+    async fn offered(&self, place: &Arc<Place>, fetch: Fetch) -> Result<Bytes, Failure> {
+        let stored = self.objects.upstream.file(place, fetch).await.map_err(|error| {
+            if matches!(error.cause(), Cause::Untrusted(_)) {
+                self.refuse();
+            }
+            Failure::from(error)
+        })?;
+        Ok(stored.into_bytes()?.into())
+    }
+
+    fn refuse(&self) {
+        self.counters.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Fetches a manifest that the repository's keys verify; one server after the other is asked for it.
+    async fn verified_head(
+        self: &Arc<Self>,
+        place: &Arc<Place>,
+        signed: (&RepositoryName, &MasterKeys),
+        fresh: bool,
+    ) -> Result<Kept, Failure> {
+        let mut first_failure = None;
+        for detour in 0..place.source.routes().clamp(1, DETOURS_MAX) {
+            let seen = place.files.floor(true, Duration::ZERO);
+            let mut fetch = request(place, manifest::PATH, fresh || detour > 0);
+            fetch.check = Some(manifest_check(signed.0.clone(), seen));
+            fetch.detour = detour;
+            let bytes = match self.offered(place, fetch).await {
+                Ok(bytes) => bytes,
+                Err(failure) => return Err(first_failure.unwrap_or(failure)),
+            };
+            match self.accept(place, bytes, Some(signed)).await {
+                Ok(kept) => return Ok(kept),
+                Err(failure @ (Failure::Incomplete { .. } | Failure::Disk(_))) => return Err(failure),
+                // The certificate, too, may be one that only this server's manifest names.
+                Err(failure) => {
+                    self.refuse();
+                    first_failure.get_or_insert(failure);
+                }
+            }
         }
-        let claimed = ClaimedHead::parse(&bytes).map_err(refused)?;
-        if let Some(name) = &place.name
-            && let Some(keys) = (self.options.keys)(name)
+        Err(first_failure.unwrap_or(Failure::Ended))
+    }
+
+    /// Fetches a manifest that no key verifies: the one that the servers agree on.
+    async fn agreed_head(self: &Arc<Self>, place: &Arc<Place>, fresh: bool) -> Result<Kept, Failure> {
+        let mut fetch = request(place, manifest::PATH, fresh);
+        let seen = place.files.floor(false, self.lasting());
+        fetch.check = place.name.clone().map(|name| manifest_check(name, seen));
+        let mut bytes = self.offered(place, fetch).await?;
+        let is_new = place.files.get(manifest::PATH).is_none_or(|kept| kept.bytes() != Some(&bytes));
+        if place.urls.len() > 1 && (is_new || place.agreed.lock().is_none_or(|at| at.elapsed() > AGREED_AGE))
         {
-            let verify = |fresh| self.verify(place, (name, &keys), (&bytes, &claimed), seen, fresh);
+            bytes = agreed_manifest(&self.objects.upstream, place).await.unwrap_or(bytes);
+            *place.agreed.lock() = Some(Instant::now());
+        }
+        self.accept(place, bytes, None).await
+    }
+
+    /// Returns the time for which no head older than an unverified one is handed on: until its next confirmation is due.
+    fn lasting(&self) -> Duration {
+        self.options.age.saturating_add(CONFIRMATION_MAX)
+    }
+
+    /// Fetches a whitelist: of this repository, signed with its key if that is known, and not expired if a server has such
+    /// a one. Clients refuse an expired one, and say so.
+    async fn checked_whitelist(
+        self: &Arc<Self>,
+        place: &Arc<Place>,
+        name: &RepositoryName,
+        fresh: bool,
+    ) -> Result<Kept, Failure> {
+        let keys = (self.options.keys)(name).map(Arc::new);
+        let seen = keys.as_ref().and_then(|_| place.files.whitelist_time());
+        let ask = async |may_be_expired| {
+            let mut fetch = request(place, whitelist::PATH, fresh);
+            fetch.check = Some(whitelist_check(name.clone(), keys.clone(), seen, may_be_expired));
+            self.offered(place, fetch).await
+        };
+        let bytes = match ask(false).await {
+            Err(Failure::Upstream(error)) if is_expired(&error) => ask(true).await,
+            other => other,
+        }?;
+        Ok(place.files.keep(whitelist::PATH, Some(Object::Bytes(bytes)), keys.is_some()))
+    }
+
+    /// Fetches a file that is not signed.
+    async fn other_file(&self, place: &Arc<Place>, path: &str, fresh: bool) -> Result<Kept, Failure> {
+        let mut fetch = request(place, path, fresh);
+        fetch.check = Some(Arc::new(|bytes: &[u8]| {
+            if bytes.trim_ascii_start().starts_with(b"<") {
+                return Err(Cause::Broken("a web page came in place of the file".to_owned()));
+            }
+            Ok(())
+        }));
+        let stored = self.objects.upstream.file(place, fetch).await.map_err(|error| {
+            let failure = Failure::from(error);
+            if matches!(failure, Failure::Missing) {
+                place.files.keep(path, None, false);
+            }
+            failure
+        })?;
+        if stored.len() <= KEPT_MAX {
+            let bytes = Bytes::from(stored.into_bytes()?);
+            return Ok(place.files.keep(path, Some(Object::Bytes(bytes)), false));
+        }
+        // A slow client needs it for long, so that it is not held in memory.
+        let cache = self.objects.cache.clone();
+        let writing = spawn_blocking(move || {
+            let mut hasher = Hasher::new(HashAlgorithm::Sha1);
+            let handed_out = hand_out(&cache, stored, |piece| hasher.update(piece));
+            handed_out.map(|(file, len)| (file, len, hasher.finish()))
+        });
+        let (file, len, hash) = writing.await.map_err(|_| Failure::Ended)??;
+        let file = place.files.share(path, hash, file);
+        Ok(place.files.keep(path, Some(Object::File(file, len)), false))
+    }
+
+    /// Checks a manifest, keeps it, and announces it if it is new.
+    async fn accept(
+        self: &Arc<Self>,
+        place: &Arc<Place>,
+        bytes: Bytes,
+        signed: Option<(&RepositoryName, &MasterKeys)>,
+    ) -> Result<Kept, Failure> {
+        let _turn = place.accepting.lock().await;
+        let kept = place.files.get(manifest::PATH).filter(|kept| signed.is_none() || kept.is_verified);
+        if kept.as_ref().is_some_and(|kept| kept.bytes() == Some(&bytes)) {
+            return Ok(place.files.keep(manifest::PATH, Some(Object::Bytes(bytes)), signed.is_some()));
+        }
+        // Another request may have brought a newer one meanwhile.
+        let seen = place.files.floor(signed.is_some(), self.lasting());
+        if let Some(name) = &place.name {
+            trust::check_offered_manifest(&bytes, name, seen).map_err(Failure::Untrusted)?;
+        }
+        let claimed = ClaimedHead::parse(&bytes).map_err(Failure::Untrusted)?;
+        if let Some(signed) = signed {
+            let verify = |fresh| self.verify(place, signed, (&bytes, &claimed), seen, fresh);
             // The whitelist may be the old one, because only the manifest is new here.
-            let verified = match verify(false).await {
+            match verify(false).await {
                 Err(Failure::Untrusted(_)) => verify(true).await,
                 other => other,
-            };
-            verified.inspect_err(|failure| {
-                if matches!(failure, Failure::Untrusted(_)) {
-                    self.counters.refused.fetch_add(1, Ordering::Relaxed);
-                }
-            })?;
+            }?;
         }
+        let before = kept.as_ref().and_then(|kept| head_of(kept.bytes()?)).map(|head| head.root);
         let head = claimed.manifest();
         let root = ObjectName::new(head.root_catalog, ObjectKind::Catalog);
         let path = if head.alternative_paths { root.alternative_path() } else { root.path() };
         let mut query = ObjectQuery::ahead(root, path);
         query.urgency = Urgency::Demand;
-        if seen.is_some_and(|seen| seen.root != root.hash) {
+        if before.is_some_and(|before| before != root.hash) {
             // Servers were seen to publish a head before its root catalog.
             let outcome = self.objects.get(place, query.clone()).await;
             let revision = head.revision;
-            outcome.map_err(|reason| Failure::Incomplete { revision, reason: Arc::new(reason) })?;
+            match outcome {
+                // A root catalog that the cache has no room for is there all the same.
+                Err(reason) if !reason.is_passed_on() => {
+                    return Err(Failure::Incomplete { revision, reason: Arc::new(reason) });
+                }
+                _ => {}
+            }
         }
-        let kept = place.files.keep(manifest::PATH, Some(bytes));
+        let kept = place.files.keep(manifest::PATH, Some(Object::Bytes(bytes)), signed.is_some());
         place.forget_missing();
         place.revision.send_replace(place.files.revision());
         let (catalogs, objects, place) = (self.catalogs.clone(), self.objects.clone(), place.clone());
-        tokio::spawn(
-            async move { catalogs.follow(&objects, &place, seen.map(|seen| seen.root), query).await },
-        );
+        tokio::spawn(async move { catalogs.follow(&objects, &place, before, query).await });
         Ok(kept)
     }
 
@@ -260,8 +391,7 @@ impl Heads {
         let stored = certificate.read(CERTIFICATE_MAX)?;
         let certificate = decompress(&stored, Compression::Zlib, None, CERTIFICATE_MAX)
             .map_err(|error| std::io::Error::other(format!("the certificate: {error}")))?;
-        let whitelist = self.whitelist(place, fresh).await?.content;
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let whitelist = self.whitelist(place, fresh).await?.content.read(SIGNED_MAX)?;
         let evidence = Evidence {
             manifest,
             whitelist: &whitelist,
@@ -269,11 +399,15 @@ impl Heads {
             keys,
             blacklist: &Blacklist::default(),
             name,
-            now: unix(seconds),
+            now: now(),
             seen,
         };
         trust::verify(&evidence).map(drop).map_err(Failure::Untrusted)
     }
+}
+
+fn now() -> UnixTime {
+    unix(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs())
 }
 
 fn unix(seconds: u64) -> UnixTime {
@@ -285,22 +419,46 @@ fn serve(kept: &Kept, is_stale: bool, is_hit: bool) -> Result<Served, Failure> {
     Ok(Served { content, age: kept.age(), is_stale, is_hit })
 }
 
-/// Returns the check of a file as it arrives, so that fail-over tries another server if it is wrong.
-fn check_of(path: &str, name: Option<RepositoryName>, seen: Option<AcceptedHead>) -> Option<Check> {
-    match (path, name) {
-        (manifest::PATH, Some(name)) => Some(Arc::new(move |bytes: &[u8]| {
-            trust::check_offered_manifest(bytes, &name, seen).map_err(Cause::Untrusted)?;
-            // A field that only the proxy's own bookkeeping needs.
-            head_of(bytes).map(drop).ok_or_else(|| Cause::Broken("the manifest is malformed".to_owned()))
-        })),
-        (whitelist::PATH, _) => {
-            Some(Arc::new(|bytes: &[u8]| trust::check_offered_whitelist(bytes).map_err(Cause::Untrusted)))
+/// Returns the request for a file; its check, if it has one, is made as the file arrives, so that fail-over tries another server.
+fn request(place: &Place, path: &str, fresh: bool) -> Fetch {
+    let limit = match path {
+        manifest::PATH | whitelist::PATH => SIGNED_MAX,
+        _ if path.starts_with("api/") => GEO_MAX,
+        _ => FILE_MAX,
+    };
+    let mut fetch = Fetch::new(path, format!("{}/{path}", place.title()), limit);
+    fetch.fresh = fresh;
+    fetch
+}
+
+fn manifest_check(name: RepositoryName, seen: Option<AcceptedHead>) -> Check {
+    Arc::new(move |bytes: &[u8]| {
+        trust::check_offered_manifest(bytes, &name, seen).map_err(Cause::Untrusted)?;
+        // A field that only the proxy's own bookkeeping needs.
+        head_of(bytes).map(drop).ok_or_else(|| Cause::Broken("the manifest is malformed".to_owned()))
+    })
+}
+
+fn whitelist_check(
+    name: RepositoryName,
+    keys: Option<Arc<MasterKeys>>,
+    seen: Option<UnixTime>,
+    may_be_expired: bool,
+) -> Check {
+    Arc::new(move |bytes: &[u8]| {
+        let checked = match &keys {
+            Some(keys) => trust::verify_whitelist(bytes, &name, keys, seen),
+            None => trust::check_whitelist_of(bytes, &name),
+        };
+        let whitelist = checked.map_err(Cause::Untrusted)?;
+        if !may_be_expired && whitelist.is_expired(now()) {
+            let expired = whitelist.expires;
+            return Err(Cause::Untrusted(TrustError::WhitelistExpired { expired, now: now() }));
         }
-        _ => Some(Arc::new(|bytes: &[u8]| {
-            if bytes.trim_ascii_start().starts_with(b"<") {
-                return Err(Cause::Broken("a web page came in place of the file".to_owned()));
-            }
-            Ok(())
-        })),
-    }
+        Ok(())
+    })
+}
+
+fn is_expired(error: &StoreError) -> bool {
+    matches!(error.cause(), Cause::Untrusted(TrustError::WhitelistExpired { .. }))
 }

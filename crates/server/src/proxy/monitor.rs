@@ -11,8 +11,12 @@ use crate::transport::{Answering, Call, Handler};
 
 /// Path of the state as JSON.
 const STATE: &str = "/.esker/proxy";
+/// Path of the metrics.
+const METRICS: &str = "/metrics";
+/// Path at which service managers ask.
+pub(crate) const HEALTHY: &str = "/healthz";
 
-/// Handler of the socket for metrics.
+/// Handler of the address for status and metrics.
 pub(crate) struct Monitor(pub(crate) Arc<ProxyState>);
 
 impl Handler for Monitor {
@@ -21,12 +25,17 @@ impl Handler for Monitor {
     }
 }
 
+/// Returns true for the paths of the state and of the metrics.
+pub(crate) fn is_about_state(path: &str) -> bool {
+    matches!(path, STATE | METRICS)
+}
+
 /// Returns the type and the text of an answer about the proxy; `None` for other paths.
-pub(crate) fn answer(state: &ProxyState, path: &str, has_metrics: bool) -> Option<(&'static str, String)> {
+pub(crate) fn answer(state: &ProxyState, path: &str) -> Option<(&'static str, String)> {
     match path {
         STATE => Some(("application/json", format!("{:#}\n", state.status()))),
-        "/metrics" if has_metrics => Some((metrics::CONTENT_TYPE, text(state, &state.served))),
-        "/healthz" => Some(("text/plain", "ok\n".to_owned())),
+        METRICS => Some((metrics::CONTENT_TYPE, text(state, &state.served))),
+        HEALTHY => Some(("text/plain", "ok\n".to_owned())),
         _ => None,
     }
 }
@@ -60,6 +69,12 @@ impl ProxyState {
             ("{result=\"failed\"}", read(&objects.failed)),
         ];
         family("objects", "counter", "Requests for objects", &results);
+        family(
+            "passed_on_objects",
+            "counter",
+            "Objects passed on and not stored",
+            &[("", read(&objects.passed_on))],
+        );
         family("fetched_objects", "counter", "Objects fetched", &[("", read(&objects.fetched))]);
         family("fetched_bytes", "counter", "Bytes of objects fetched", &[("", read(&objects.fetched_bytes))]);
         let results = [

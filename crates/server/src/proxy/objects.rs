@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use esker_format::object::ObjectName;
-use esker_store::{MEMORY_MAX, Stored};
+use esker_store::Stored;
 use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 
@@ -16,7 +16,9 @@ use super::disk::{DiskCache, Found, Incoming};
 use super::failure::Failure;
 use super::flights::Announcer;
 use super::place::Place;
+use super::spool::hand_out;
 use super::upstream::{ObjectQuery, Upstream};
+use crate::transport::chunk;
 
 /// Verified bytes of an object.
 #[derive(Clone, Debug)]
@@ -68,6 +70,8 @@ pub(crate) struct ObjectCounters {
     pub(crate) fetched_bytes: AtomicU64,
     /// Failed requests for objects, those for missing ones excluded.
     pub(crate) failed: AtomicU64,
+    /// Objects that were passed on and not stored, because they are too large.
+    pub(crate) passed_on: AtomicU64,
 }
 
 /// The cache, and the client that fills it.
@@ -125,7 +129,7 @@ impl Objects {
                 let failure = Failure::from(error);
                 if matches!(failure, Failure::Missing) {
                     place.miss(query.name);
-                } else {
+                } else if !failure.is_too_large() {
                     self.counters.failed.fetch_add(1, Ordering::Relaxed);
                     tracing::warn!("{}: {failure}", place.title());
                 }
@@ -151,12 +155,13 @@ impl Objects {
     }
 }
 
-/// Hands out verified bytes and stores them. A large object is stored first, because it does not fit into memory.
-fn keep(cache: &DiskCache, name: ObjectName, stored: Stored, announcer: &Announcer<ObjectName, Object>) {
-    let (is_small, len) = (stored.len() <= MEMORY_MAX, stored.len());
-    if is_small {
+/// Hands out verified bytes and stores them. All but small ones are stored first and sent from the file, because the slowest
+/// client determines how long they are needed.
+fn keep(cache: &Arc<DiskCache>, name: ObjectName, stored: Stored, announcer: &Announcer<ObjectName, Object>) {
+    let len = stored.len();
+    if len <= chunk::CHUNK_MAX && !chunk::is_scarce() {
         let bytes = match stored.into_bytes() {
-            Ok(bytes) => Bytes::from(bytes),
+            Ok(bytes) => chunk::hold(bytes),
             Err(error) => return announcer.give(Err(error.into())),
         };
         announcer.give(Ok(Object::Bytes(bytes.clone())));
@@ -166,7 +171,8 @@ fn keep(cache: &DiskCache, name: ObjectName, stored: Stored, announcer: &Announc
         Ok(Some(draft)) => draft,
         other => {
             note(name, other.map(|_| false));
-            return announcer.give(handed_on(cache, stored));
+            let handed_on = hand_out(cache, stored, |_| ());
+            return announcer.give(handed_on.map(|(file, len)| Object::File(file, len)));
         }
     };
     let put = cache.finish(draft, name, Incoming::Reader(stored.into_reader(), len));
@@ -180,19 +186,6 @@ fn keep(cache: &DiskCache, name: ObjectName, stored: Stored, announcer: &Announc
         Ok(None) => Err(std::io::Error::from(std::io::ErrorKind::NotFound).into()),
         Err(error) => Err(error.into()),
     });
-}
-
-/// Returns a large object that finds no room in the cache.
-fn handed_on(cache: &DiskCache, stored: Stored) -> Result<Object, Failure> {
-    let len = stored.len();
-    match stored.into_file() {
-        Ok(file) => {
-            let file = Arc::new(file);
-            cache.lend(&file, len);
-            Ok(Object::File(file, len))
-        }
-        Err(stored) => Ok(Object::Bytes(stored.into_bytes()?.into())),
-    }
 }
 
 fn note(name: ObjectName, put: std::io::Result<bool>) {

@@ -67,7 +67,7 @@ impl Peer {
 
     /// Records the failure of a request; a peer that can't be reached is not asked for a while.
     pub(crate) fn failed(&self, error: &StoreError) {
-        if matches!(error.cause(), Cause::Missing { .. }) {
+        if matches!(error.cause(), Cause::Missing { .. } | Cause::TooLarge { .. }) {
             return;
         }
         let was_up = self.is_up();

@@ -1,8 +1,8 @@
 //! State of one folder of the upstream servers: usually a repository.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use esker_format::name::RepositoryName;
@@ -19,7 +19,9 @@ use super::target::Folder;
 /// Largest number of folders with state; more make those forgotten that were not used for longest.
 const PLACES_MAX: usize = 1024;
 /// Largest number of missing objects that a place remembers.
-const MISSING_MAX: usize = 10_000;
+const MISSING_MAX: usize = 1000;
+/// Largest number of objects for which servers are left out.
+const DOUBTFUL_MAX: usize = 100;
 /// Time for which a missing object is not asked for again.
 const MISSING_AGE: Duration = Duration::from_secs(10);
 
@@ -33,6 +35,8 @@ pub(crate) struct Place {
     pub(crate) source: Arc<dyn Source>,
     pub(crate) objects: Arc<Flights<ObjectName, Object>>,
     pub(crate) files: Files,
+    /// Time at which all servers were asked which manifest is right, because no key tells.
+    pub(crate) agreed: Mutex<Option<Instant>>,
     /// Held while a new manifest is accepted.
     pub(crate) accepting: tokio::sync::Mutex<()>,
     /// True while a task looks for new revisions for the listeners.
@@ -41,6 +45,10 @@ pub(crate) struct Place {
     pub(crate) revision: watch::Sender<Option<Revision>>,
     /// Sources of objects at peers, by the number of the peer.
     peers: Mutex<HashMap<usize, Arc<dyn Source>>>,
+    /// Sources at each of the servers alone, opened once they are needed.
+    pub(crate) each: OnceLock<Vec<Arc<dyn Source>>>,
+    /// Objects that came damaged while they were passed on, and how many servers to leave out for them.
+    doubtful: Mutex<HashMap<ObjectName, usize>>,
     missing: Mutex<HashMap<ObjectName, Instant>>,
     last_use: AtomicU64,
 }
@@ -63,9 +71,12 @@ impl Place {
             objects: Arc::default(),
             revision: watch::channel(files.revision()).0,
             files,
+            agreed: Mutex::default(),
             accepting: tokio::sync::Mutex::default(),
             is_watched: AtomicBool::new(false),
             peers: Mutex::default(),
+            each: OnceLock::new(),
+            doubtful: Mutex::default(),
             missing: Mutex::default(),
             last_use: AtomicU64::new(0),
         }
@@ -89,6 +100,21 @@ impl Place {
         let source = open(&self.folder.path)?;
         peers.insert(number, source.clone());
         Ok(source)
+    }
+
+    /// Returns the number of servers to leave out for an object that is passed on.
+    pub(crate) fn detour(&self, name: ObjectName) -> usize {
+        self.doubtful.lock().get(&name).copied().unwrap_or_default()
+    }
+
+    /// Records that an object came damaged while it was passed on: the next request leaves its server out.
+    pub(crate) fn doubt(&self, name: ObjectName) {
+        let mut doubtful = self.doubtful.lock();
+        if doubtful.len() >= DOUBTFUL_MAX && !doubtful.contains_key(&name) {
+            doubtful.clear();
+        }
+        let detour = doubtful.entry(name).or_default();
+        *detour = (*detour + 1) % self.urls.len().max(1);
     }
 
     /// Returns true if the object was missing a short time ago.

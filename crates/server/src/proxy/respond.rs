@@ -23,6 +23,7 @@ use super::place::Place;
 use super::target::{self, Refusal, Wanted};
 use super::upstream::ObjectQuery;
 use super::{ProxyState, monitor, revisions};
+use crate::counters::Limit;
 use crate::metrics::Kind;
 use crate::range::{RequestedRange, wanted};
 use crate::transport::Call;
@@ -39,6 +40,11 @@ const RETRY_AFTER: u16 = 3;
 const BATCH_AT_ONCE: usize = 16;
 /// Path at which load balancers ask.
 const READY: &str = "/readyz";
+/// Refusal of a client that asks for the state of the proxy.
+const MONITORED_ELSEWHERE: Refusal = (
+    StatusCode::FORBIDDEN,
+    "the state and the metrics of this proxy are at the address of --metrics, which it prints at its start",
+);
 /// Says where the answer came from, as squid does.
 const X_CACHE: HeaderName = HeaderName::from_static("x-cache");
 const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -55,14 +61,17 @@ impl ProxyState {
         answer
     }
 
-    /// Answers a request at the socket for metrics.
+    /// Answers a request at the address for status and metrics.
     pub(crate) async fn respond_about_itself(&self, call: &Call) -> Answer {
         if call.parts.uri.path() == READY {
             return self.ready().await;
         }
-        match monitor::answer(self, call.parts.uri.path(), true) {
+        match monitor::answer(self, call.parts.uri.path()) {
             Some((kind, text)) => about_itself(kind, text),
-            None => refused((StatusCode::NOT_FOUND, "there is nothing but /metrics and /healthz")),
+            None => refused((
+                StatusCode::NOT_FOUND,
+                "there is nothing but /.esker/proxy, /metrics, /healthz and /readyz",
+            )),
         }
     }
 
@@ -86,10 +95,11 @@ impl ProxyState {
         if uri.scheme().is_none() && uri.path() == READY {
             return self.ready().await;
         }
-        if uri.scheme().is_none()
-            && let Some((kind, text)) = monitor::answer(self, uri.path(), self.has_metrics)
-        {
-            return about_itself(kind, text);
+        if uri.scheme().is_none() && uri.path() == monitor::HEALTHY {
+            return about_itself("text/plain", "ok\n".to_owned());
+        }
+        if uri.scheme().is_none() && monitor::is_about_state(uri.path()) {
+            return refused(MONITORED_ELSEWHERE);
         }
         let own = &self.objects.upstream.via;
         let mut via = headers.get_all(header::VIA).iter();
@@ -107,7 +117,19 @@ impl ProxyState {
             Ok(place) => place,
             Err(error) => return failed(&error.into()),
         };
-        self.answer(call, &place, &target.wanted, target.is_peer).await
+        let Wanted::Batch(names) = &target.wanted else {
+            return self.answer(call, &place, &target.wanted, target.is_peer).await;
+        };
+        match self.batches.take(call.client().ip()) {
+            Some(permit) => {
+                let answer = self.answer(call, &place, &target.wanted, target.is_peer).await;
+                answer.map(|body| body.holding(permit))
+            }
+            None => {
+                self.served.limited(Limit::Batches);
+                crate::batch::nothing(names).into_response()
+            }
+        }
     }
 
     /// Answers a request for something in a folder.
@@ -127,9 +149,12 @@ impl ProxyState {
                     is_peer,
                     urgency: Urgency::Demand,
                 };
-                let found = self.objects.get(place, query).await;
-                let answer = found.map(|found| object(*name, found, &call.request));
-                (Kind::Object, answer.unwrap_or_else(|failure| failed(&failure)))
+                let answer = match self.objects.get(place, query.clone()).await {
+                    Ok(found) => object(*name, found, &call.request),
+                    Err(failure) if failure.is_passed_on() => self.passed_on(place, query, call).await,
+                    Err(failure) => failed(&failure),
+                };
+                (Kind::Object, answer)
             }
             Wanted::File(path) => {
                 let served = self.heads.get(place, path, call.request.no_cache).await;
@@ -137,13 +162,32 @@ impl ProxyState {
                 (Kind::Metadata, answer.unwrap_or_else(|failure| failed(&failure)))
             }
             Wanted::Batch(names) => {
-                let fetched = self.batch(place, (is_peer, call.request.no_cache), names).await;
-                (Kind::Batch, fetched)
+                (Kind::Batch, self.batch(place, (is_peer, call.request.no_cache), names).await)
             }
-            Wanted::Revisions => (Kind::Events, self.revisions(place, &call.exchange).await),
+            Wanted::Revisions => (Kind::Events, self.revisions(place, call).await),
         };
         answer.extensions_mut().insert(kind);
         answer
+    }
+
+    /// Answers with an object that the cache has no room for, while it arrives. All of it is sent, also if a part is wanted:
+    /// nothing but the whole can be verified.
+    async fn passed_on(self: &Arc<Self>, place: &Arc<Place>, query: ObjectQuery, call: &Call) -> Answer {
+        let name = query.name;
+        match self.passing.begin(&self.objects, place, query, call.client().ip()).await {
+            Ok(relayed) => {
+                let mut answer = Response::new(Body::relayed(relayed));
+                let headers = answer.headers_mut();
+                headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(OBJECT_AGE));
+                headers.insert(header::CONTENT_TYPE, OCTETS);
+                headers.insert(X_CACHE, HeaderValue::from_static("MISS"));
+                if let Ok(tag) = HeaderValue::from_str(&format!("\"{name}\"")) {
+                    headers.insert(header::ETAG, tag);
+                }
+                answer
+            }
+            Err(failure) => failed(&failure),
+        }
     }
 
     /// Puts those objects into one answer that fit; the missing ones are fetched at the same time.
@@ -188,16 +232,18 @@ impl ProxyState {
     }
 
     /// Opens a stream of new revisions.
-    async fn revisions(self: &Arc<Self>, place: &Arc<Place>, exchange: &Arc<Exchange>) -> Answer {
+    async fn revisions(self: &Arc<Self>, place: &Arc<Place>, call: &Call) -> Answer {
         if let Err(failure) = self.heads.get(place, manifest::PATH, false).await {
             return failed(&failure);
         }
-        let Ok(permit) = self.listeners.clone().try_acquire_owned() else {
+        let share = self.listener_shares.take_below(call.client().ip(), self.listeners_of_one);
+        let (Some(share), Ok(permit)) = (share, self.listeners.clone().try_acquire_owned()) else {
+            self.served.limited(Limit::Streams);
             return refused((StatusCode::SERVICE_UNAVAILABLE, "too many clients listen for revisions"));
         };
-        exchange.begin_stream();
-        let events = revisions::listen(&self.heads, place, permit);
-        let mut answer = Response::new(Body::stream(told(events, exchange.clone())));
+        call.exchange.begin_stream();
+        let events = revisions::listen(&self.heads, place, (permit, share));
+        let mut answer = Response::new(Body::stream(told(events, call.exchange.clone())));
         let headers = answer.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -287,7 +333,8 @@ fn object(name: ObjectName, (object, is_hit): (Object, bool), request: &Request)
 
 fn file(path: &str, served: Served, options: &HeadOptions) -> Answer {
     let Served { content, age: old, is_stale, is_hit } = served;
-    let mut answer = Response::new(bytes(content));
+    let len = content.len();
+    let mut answer = Response::new(part(content, 0, len));
     let headers = answer.headers_mut();
     let lifetime = match options.lifetime {
         Some(lifetime) => lifetime,
@@ -341,8 +388,10 @@ pub(crate) fn failed(failure: &Failure) -> Answer {
         answer.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.into());
         return answer;
     }
-    let text = failure.to_string();
-    let mut answer = text_answer(failure.status(), &text);
+    let mut answer = text_answer(failure.status(), &failure.told());
+    if matches!(failure, Failure::Busy) {
+        answer.headers_mut().insert(header::RETRY_AFTER, RETRY_AFTER.into());
+    }
     if failure.is_own() {
         let own = HeaderValue::from_static("esker; error=proxy_internal_error");
         answer.headers_mut().insert(HeaderName::from_static("proxy-status"), own);

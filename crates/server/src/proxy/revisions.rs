@@ -12,20 +12,23 @@ use esker_format::manifest;
 use esker_store::{SseListener, SseOptions};
 use serde_json::json;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::heads::Heads;
 use super::place::{Place, Revision};
 use crate::events::HEARTBEAT;
+use crate::transport::shares::Share;
 
 /// Longest silence of the stream from upstream: three heartbeats.
 const SILENCE: Duration = Duration::from_secs(45);
+/// Shortest time between two looks for a new revision.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Starts to send events to a client, which are received from the returned channel.
 pub(crate) fn listen(
     heads: &Arc<Heads>,
     place: &Arc<Place>,
-    permit: OwnedSemaphorePermit,
+    permit: (OwnedSemaphorePermit, Share),
 ) -> mpsc::Receiver<Bytes> {
     let known = place.revision.subscribe();
     if !place.is_watched.swap(true, Ordering::AcqRel) {
@@ -90,6 +93,8 @@ async fn watch(heads: Arc<Heads>, place: Arc<Place>) {
             let hinted = timeout(interval, hint.notified()).await.is_ok();
             // A failure is logged where it happens.
             let _ = heads.get(&place, manifest::PATH, hinted).await;
+            // Hints are not trusted: more of them are no reason for more requests.
+            sleep(PAUSE).await;
         }
         place.is_watched.store(false, Ordering::Release);
         // A client may have come just before; it left the task to this one.

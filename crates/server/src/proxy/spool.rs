@@ -1,19 +1,51 @@
 //! Keeps large bodies on disk while they are received and verified, within the limit of the cache.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use esker_store::{Cause, Spool, SpoolAccount};
+use esker_store::{Cause, Spool, SpoolAccount, Stored};
 use rustix::fs::MemfdFlags;
 
-use super::disk::DiskCache;
+use super::disk::{DiskCache, PIECE, allocate};
 use super::evict;
+use super::failure::Failure;
 
 /// Spool in the folder of the cache.
 pub(crate) struct CacheSpool(pub(crate) Arc<DiskCache>);
+
+/// Returns a file of bytes that are sent and not stored, which are bounded over all clients: on disk, or in memory if the disk is
+/// full. `take` gets a copy of the bytes.
+pub(crate) fn hand_out(
+    cache: &Arc<DiskCache>,
+    stored: Stored,
+    mut take: impl FnMut(&[u8]),
+) -> Result<(Arc<File>, u64), Failure> {
+    let len = stored.len();
+    let mut account = InMemory { cache: cache.clone(), bytes: 0 };
+    account.grow(len).map_err(|_| Failure::Busy)?;
+    let spool = CacheSpool(cache.clone());
+    let (on_disk, mut reader) = (spool.file().ok(), stored.into_reader());
+    let mut file = match on_disk.filter(|file| allocate(file, len).is_ok()) {
+        Some(file) => file,
+        None => spool.memory()?.0,
+    };
+    let mut piece = vec![0; PIECE];
+    loop {
+        let count = reader.read(&mut piece)?;
+        if count == 0 {
+            break;
+        }
+        let bytes = piece.get(..count).unwrap_or_default();
+        take(bytes);
+        file.write_all(bytes)?;
+    }
+    let file = Arc::new(file);
+    cache.lend(&file, len);
+    Ok((file, len))
+}
 
 /// Reserved bytes of one spooled body.
 struct Reserved {

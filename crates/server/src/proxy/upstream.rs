@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use esker_format::object::ObjectName;
 use esker_store::{
-    Authorities, Callback, Cause, Engine, EngineOptions, Fetch, HttpOptions, Priority, RetryPolicy, Servers,
-    Source, Spool, StoreError, Stored, Urgency, connect, connect_bucket, connect_straight,
+    Authorities, Callback, Cause, Engine, EngineOptions, Fetch, HttpOptions, Priority, Relay, RetryPolicy,
+    Servers, Source, Spool, StoreError, Stored, Urgency, connect, connect_bucket, connect_straight,
 };
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::timeout;
 
 use super::destinations::{Destinations, Group};
@@ -23,6 +23,10 @@ use super::target::{Folder, PEER};
 
 /// Part of the cache that one object may take: a large one is there twice while it is received.
 const OBJECT_PART: u64 = 4;
+/// Largest object that is passed on.
+const RELAYED_MAX: u64 = 1 << 40;
+/// Memory of objects that are received at the same time; more are received in files.
+const RECEIVED_MAX: u64 = 64 << 20;
 /// Largest number of requests to upstream servers in progress.
 const AT_ONCE: usize = 512;
 /// Time after which the upstream servers are asked, too, while a peer is silent.
@@ -41,6 +45,8 @@ pub(crate) struct Upstream {
     /// Repositories in object storage, by their names: their addresses and sources.
     storages: HashMap<String, (String, Arc<dyn Source>)>,
     permits: Semaphore,
+    /// Permits of hosts that clients name: a slow one leaves the other half to the configured servers.
+    host_permits: Semaphore,
     spool: Arc<dyn Spool>,
     /// Largest object.
     object_max: u64,
@@ -75,6 +81,9 @@ impl UpstreamOptions {
         }
     }
 }
+
+/// Permits of one request.
+type Permits<'p> = (Option<SemaphorePermit<'p>>, Option<SemaphorePermit<'p>>);
 
 /// A request for an object.
 #[derive(Clone, Debug)]
@@ -112,15 +121,26 @@ impl Upstream {
             longest_pause: Duration::from_secs(1),
             ..RetryPolicy::default()
         };
-        let engine = Engine::start(EngineOptions { http, retry, ..EngineOptions::default() })?;
+        let engine = Engine::start(EngineOptions { http, retry, memory: RECEIVED_MAX })?;
         let UpstreamOptions { destinations, authorities, peers, storages, spool, object_max, via } = options;
-        let permits = Semaphore::new(AT_ONCE);
+        let (permits, host_permits) = (Semaphore::new(AT_ONCE), Semaphore::new(AT_ONCE / 2));
         let connect = |storage: RepositoryStorage| {
             let source = connect_bucket(&engine, &storage.bucket, &storage.settings)?;
             Ok((storage.name.as_str().to_owned(), (storage.bucket.to_string(), source)))
         };
         let storages = storages.into_iter().map(connect).collect::<Result<_, StoreError>>()?;
-        Ok(Self { engine, destinations, authorities, peers, storages, permits, spool, object_max, via })
+        Ok(Self {
+            engine,
+            destinations,
+            authorities,
+            peers,
+            storages,
+            permits,
+            host_permits,
+            spool,
+            object_max,
+            via,
+        })
     }
 
     /// Returns the servers and hosts that clients may reach.
@@ -149,17 +169,65 @@ impl Upstream {
         Ok((urls, connect(&self.engine, servers)?))
     }
 
+    /// Returns a source at each server of a folder alone.
+    pub(crate) fn each(&self, place: &Place) -> Result<Vec<Arc<dyn Source>>, StoreError> {
+        if let Some(each) = place.each.get() {
+            return Ok(each.clone());
+        }
+        let open = |url: &String| {
+            let authorities = self.authorities.clone();
+            connect(&self.engine, Servers { authorities, ..Servers::direct(url.clone()) })
+        };
+        let each = place.urls.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        Ok(place.each.get_or_init(|| each).clone())
+    }
+
+    /// Fetches a file that may change from one source.
+    pub(crate) async fn file_at(
+        &self,
+        source: &Arc<dyn Source>,
+        mut fetch: Fetch,
+    ) -> Result<Stored, StoreError> {
+        fetch.fields = Some(self.fields(false));
+        fetch.spool = Some(self.spool.clone());
+        ask(source, fetch).await
+    }
+
+    /// Fetches an object of any size for a reader that gets the bytes while they arrive.
+    pub(crate) async fn relay(
+        &self,
+        place: &Place,
+        query: &ObjectQuery,
+        relay: Arc<Relay>,
+    ) -> Result<(), StoreError> {
+        let mut fetch = self.fetch(query, false);
+        // The relay compares the hash.
+        (fetch.expect, fetch.spool, fetch.limit) = (None, None, RELAYED_MAX);
+        (fetch.relay, fetch.detour) = (Some(relay), place.detour(query.name));
+        ask(&place.source, fetch).await.map(drop)
+    }
+
     /// Fetches a file that may change.
     pub(crate) async fn file(&self, place: &Place, mut fetch: Fetch) -> Result<Stored, StoreError> {
         fetch.fields = Some(self.fields(false));
         fetch.spool = Some(self.spool.clone());
-        let _permit = self.permits.acquire().await;
+        let _permit = self.permit(place).await;
         ask(&place.source, fetch).await
+    }
+
+    /// Waits until a request for this folder may be sent.
+    async fn permit(&self, place: &Place) -> Permits<'_> {
+        // Neither is ever closed.
+        let host = match place.folder.group {
+            Group::Host(_) => self.host_permits.acquire().await.ok(),
+            Group::Upstreams | Group::Storage => None,
+        };
+        (host, self.permits.acquire().await.ok())
     }
 
     /// Fetches and verifies an object: from the peer that owns it, or from upstream.
     pub(crate) async fn object(&self, place: &Place, query: &ObjectQuery) -> Result<Stored, StoreError> {
-        let _permit = self.permits.acquire().await;
+        let _permit = self.permit(place).await;
         let owner = self.peers.owner(query.name).filter(|_| {
             // Peers have the same configured servers, and not the same allowed hosts.
             !query.is_peer && !query.fresh && place.folder.group == Group::Upstreams

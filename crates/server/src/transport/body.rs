@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use esker_store::RelayPart;
 use hyper::body::{Frame, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -35,7 +36,18 @@ enum Content {
     Empty,
     Pieces(Pieces),
     Stream(Option<Step>),
+    Relayed(Relayed),
     Page(axum::body::Body),
+}
+
+/// Bytes that arrive while they are sent, the last ones only after they are verified.
+pub(crate) struct Relayed {
+    pub(crate) parts: mpsc::Receiver<RelayPart>,
+    /// Number of bytes that are not sent yet, if the length is known.
+    pub(crate) left: Option<u64>,
+    pub(crate) is_whole: bool,
+    /// Permit for the response, held until it is sent.
+    pub(crate) _permit: (OwnedSemaphorePermit, Share),
 }
 
 /// The next part of a stream, and the step after it; `None` at the end.
@@ -157,6 +169,10 @@ impl Body {
         Content::Stream(Some(first)).into()
     }
 
+    pub(crate) fn relayed(relayed: Relayed) -> Self {
+        Content::Relayed(relayed).into()
+    }
+
     pub(crate) fn page(body: axum::body::Body) -> Self {
         Content::Page(body).into()
     }
@@ -186,6 +202,27 @@ impl Body {
 impl From<Content> for Body {
     fn from(content: Content) -> Self {
         Self { content, report: None }
+    }
+}
+
+impl Relayed {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyError>>> {
+        loop {
+            return Poll::Ready(match ready!(self.parts.poll_recv(cx)) {
+                Some(RelayPart::Begin(_)) => continue,
+                Some(RelayPart::Bytes(bytes)) => {
+                    self.left = self.left.map(|left| left.saturating_sub(bytes.len() as u64));
+                    Some(Ok(bytes))
+                }
+                Some(RelayPart::End) => {
+                    self.is_whole = true;
+                    None
+                }
+                None if self.is_whole => None,
+                // The client sees that the connection ends before the last bytes.
+                None => Some(Err("the servers did not deliver the rest".into())),
+            });
+        }
     }
 }
 
@@ -283,6 +320,7 @@ impl hyper::body::Body for Body {
                     }
                 },
             },
+            Content::Relayed(relayed) => ready!(relayed.poll(cx)).map(|bytes| bytes.map(Frame::data)),
             Content::Page(page) => {
                 ready!(Pin::new(page).poll_frame(cx)).map(|frame| frame.map_err(Into::into))
             }
@@ -307,6 +345,7 @@ impl hyper::body::Body for Body {
             Content::Empty | Content::Stream(None) => true,
             Content::Pieces(pieces) => pieces.left == 0,
             Content::Stream(Some(_)) => false,
+            Content::Relayed(relayed) => relayed.is_whole || relayed.left == Some(0),
             Content::Page(page) => page.is_end_stream(),
         }
     }
@@ -316,6 +355,7 @@ impl hyper::body::Body for Body {
             Content::Empty => SizeHint::with_exact(0),
             Content::Pieces(pieces) => SizeHint::with_exact(pieces.left),
             Content::Stream(_) => SizeHint::default(),
+            Content::Relayed(relayed) => relayed.left.map_or_else(SizeHint::default, SizeHint::with_exact),
             Content::Page(page) => page.size_hint(),
         }
     }

@@ -15,22 +15,37 @@ use rustix::io::{Errno, ReadWriteFlags};
 pub(crate) const CHUNK_MAX: u64 = 256 * 1024;
 /// Maximum number of bytes read at once while much memory is in use.
 const CHUNK_SCARCE: u64 = 16 * 1024;
+/// Number of responses in progress of a connection of HTTP/2 from which on further requests are refused while much memory is in
+/// use.
+pub(crate) const SCARCE_STREAMS: usize = 4;
 /// Number of bytes in chunks from which on memory is scarce.
 const PLENTY: usize = 64 << 20;
 
 /// Number of bytes in chunks of this process that are not sent yet.
 ///
-/// It is at most [`PLENTY`] plus [`CHUNK_MAX`] for each worker, plus [`CHUNK_SCARCE`] for each connection.
+/// It is at most [`PLENTY`] plus [`CHUNK_MAX`] for each worker, plus [`CHUNK_SCARCE`] for each response in progress: one of a
+/// connection, or [`SCARCE_STREAMS`] of one of HTTP/2.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the largest size of the next chunk.
 pub(crate) fn len_max() -> u64 {
-    if held() < PLENTY { CHUNK_MAX } else { CHUNK_SCARCE }
+    if is_scarce() { CHUNK_SCARCE } else { CHUNK_MAX }
 }
 
 /// Returns the number of bytes in chunks that are not sent yet.
 pub(crate) fn held() -> usize {
     HELD.load(Ordering::Relaxed)
+}
+
+/// Returns true while much memory is in use.
+pub(crate) fn is_scarce() -> bool {
+    held() >= PLENTY
+}
+
+/// Returns bytes that count as a chunk until the last response with them is sent.
+pub(crate) fn hold(bytes: Vec<u8>) -> Bytes {
+    HELD.fetch_add(bytes.len(), Ordering::Relaxed);
+    Bytes::from_owner(Chunk(bytes))
 }
 
 /// A chunk, which counts until it is sent.

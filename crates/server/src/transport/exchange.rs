@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Transport;
+use super::{Transport, chunk};
 
 /// State of a connection.
 pub(crate) struct Exchange {
@@ -77,6 +77,11 @@ impl Exchange {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.open.send_modify(|open| open.push((number, None)));
         OpenStream { exchange: self.clone(), number }
+    }
+
+    /// Returns true if the connection has so many responses in progress that memory doesn't suffice for another one.
+    pub(crate) fn is_crowded(&self) -> bool {
+        chunk::is_scarce() && self.open.borrow().len() > chunk::SCARCE_STREAMS
     }
 
     /// Returns the responses in progress, for waiting until they change.

@@ -2,6 +2,7 @@
 
 mod full_disk;
 mod heads;
+mod hostile;
 mod objects;
 mod peers;
 mod requests;

@@ -342,14 +342,6 @@ impl Stored {
         }
     }
 
-    /// Returns the file of bytes that are not in memory.
-    pub fn into_file(self) -> Result<File, Self> {
-        match self.body {
-            Body::Spooled { file, .. } => Ok(file.file),
-            Body::Memory { .. } => Err(self),
-        }
-    }
-
     /// Returns the bytes as a stream.
     pub fn into_reader(self) -> Box<dyn io::Read + Send> {
         Box::new(Reading { stored: self, at: 0 })

@@ -83,14 +83,14 @@ fn an_older_manifest_is_refused() {
     let (origin, cache) = (Origin::start(), tempfile::tempdir().expect("a folder"));
     let old = origin.repository.read(".cvmfspublished");
     publish(&origin, "new");
-    let proxy = Proxy::start(options(cache.path(), &[&origin]));
+    let proxy = Proxy::start(with_keys(options(cache.path(), &[&origin])));
     let new = proxy.get(MANIFEST);
     assert_eq!(revision(&new.body), 1 + revision(&old));
     let rule = origin.mirror.fault(|path| path == MANIFEST, Fault::Content(old.clone()));
     assert_eq!(proxy.get(MANIFEST).body, new.body);
     rule.assert_hit();
     proxy.stop();
-    let proxy = Proxy::start(options(cache.path(), &[&origin]));
+    let proxy = Proxy::start(with_keys(options(cache.path(), &[&origin])));
     assert_eq!(proxy.get(MANIFEST).body, new.body, "after a restart, too");
     assert!(proxy.status()["files"]["refused"].as_u64() > Some(0));
 }

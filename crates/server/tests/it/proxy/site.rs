@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use esker_format::master_keys::MasterKeys;
 use esker_server::proxy::{CacheError, ProxyError, ProxyOptions, ProxyServer, Upstream};
-use esker_server::{Options, Stopper};
+use esker_server::{ClientNetworks, Options, Stopper};
 use esker_testkit::fixture::{FULL, Repository};
 use esker_testkit::mirror::Mirror;
 use esker_testkit::object;
@@ -62,6 +62,8 @@ impl Origin {
 /// A running proxy, stopped when it is dropped.
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
+    /// Address of its state.
+    pub(super) monitor: SocketAddr,
     stopper: Stopper,
     thread: Option<JoinHandle<Value>>,
 }
@@ -89,10 +91,21 @@ impl Proxy {
     }
 
     pub(super) fn on(listener: TcpListener, options: ProxyOptions) -> Self {
+        Self::for_clients(listener, options, None)
+    }
+
+    pub(super) fn for_clients(
+        listener: TcpListener,
+        options: ProxyOptions,
+        clients: Option<ClientNetworks>,
+    ) -> Self {
+        let monitor = socket();
         // A proxy that was stopped in this process may still end the last of its tasks, which hold the cache.
         let server = until_some(PATIENCE, || {
             let listener = listener.try_clone().expect("a descriptor");
-            match ProxyServer::new(vec![listener], options.clone(), Options::default()) {
+            let metrics = Some(monitor.try_clone().expect("a descriptor"));
+            let serving = Options { metrics, clients: clients.clone(), ..Options::default() };
+            match ProxyServer::new(vec![listener], options.clone(), serving) {
                 Err(ProxyError::Cache(CacheError::Busy { .. })) => None,
                 other => Some(other.expect("a proxy")),
             }
@@ -100,7 +113,8 @@ impl Proxy {
         let server = server.expect("the cache is free");
         let (address, stopper) = (server.address(), server.stopper());
         let thread = std::thread::spawn(move || server.run().expect("serving").1);
-        Self { address, stopper, thread: Some(thread) }
+        let monitor = monitor.local_addr().expect("an address");
+        Self { address, monitor, stopper, thread: Some(thread) }
     }
 
     pub(super) fn url(&self) -> String {
@@ -118,8 +132,13 @@ impl Proxy {
         self.client().ask("GET", target, "")
     }
 
+    pub(super) fn ask_monitor(&self, path: &str) -> Response {
+        let stream = TcpStream::connect(self.monitor).expect("connecting");
+        Client(BufReader::new(stream)).ask("GET", path, "")
+    }
+
     pub(super) fn status(&self) -> Value {
-        serde_json::from_slice(&self.get("/.esker/proxy").body).expect("JSON")
+        serde_json::from_slice(&self.ask_monitor("/.esker/proxy").body).expect("JSON")
     }
 
     /// Stops it and returns its last status.
