@@ -43,7 +43,8 @@ pub(crate) struct ServingArgs {
     #[arg(long, value_name = "FORM", default_value = "combined", requires = "access_log")]
     access_log_format: LogFormArg,
 
-    /// Address for Prometheus metrics, in place of /metrics on the address of clients
+    /// Address for Prometheus metrics, and for the state of a proxy [default: /metrics on the address of clients; for a proxy a
+    /// free port of 127.0.0.1]
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,
 

@@ -1,18 +1,18 @@
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use esker_confine::{Policy, Role};
 use esker_format::name::RepositoryName;
-use esker_server::Options;
 use esker_server::proxy::{
     AllowedHost, CacheError, FindKeys, ProxyError, ProxyOptions, ProxyServer, Upstream,
 };
+use esker_server::{ClientNetwork, ClientNetworks, Options};
 use esker_store::Authorities;
 use serde_json::json;
 
-use crate::error::{Failure, Kind, chain};
+use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, parse_duration, parse_size, size};
 use crate::process::confine;
 use crate::serving::{self, Controls, ServingArgs};
@@ -24,7 +24,8 @@ use crate::settings::public_keys::{master_keys, public_keys};
 ///
 /// Clients use it as their HTTP proxy (CVMFS_HTTP_PROXY=http://HOST:3128), or as a server of the repositories. It fetches
 /// each object once, verifies it before any client gets a byte, and keeps it on disk. While the servers are away it serves
-/// what it has. It forwards requests for repositories of the named servers only. Its state is at /.esker/proxy as JSON.
+/// what it has. It forwards requests for repositories of the named servers only, and answers clients in private networks
+/// unless others are named. At the address of --metrics its state is at /.esker/proxy as JSON.
 ///
 /// Example: esker proxy --upstream http://server --cache /var/cache/esker-proxy --listen 0.0.0.0:3128
 #[derive(clap::Args, Debug)]
@@ -33,9 +34,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "URL", value_parser = Upstream::parse)]
     upstream: Vec<Upstream>,
 
-    /// Further host that clients may name, as HOST, HOST:PORT or *.DOMAIN; without a port 80 and 8000 are allowed
-    #[arg(long, value_name = "HOST", value_parser = AllowedHost::parse)]
-    allow: Vec<AllowedHost>,
+    /// Network of clients, as ADDRESS/BITS [default: loopback, link-local, RFC 1918, RFC 6598, fc00::/7]; or a further host
+    /// that clients may name, as HOST, HOST:PORT or *.DOMAIN; without a port 80 and 8000 are allowed
+    #[arg(long, value_name = "NETWORK|HOST", value_parser = parse_allowed)]
+    allow: Vec<Allowed>,
 
     /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:3128")]
@@ -78,13 +80,52 @@ pub(crate) struct Args {
     pub(crate) serving: ServingArgs,
 }
 
+/// What `--allow` names.
+#[derive(Clone, Debug)]
+enum Allowed {
+    Clients(ClientNetwork),
+    Host(AllowedHost),
+}
+
+/// Parses a network of clients, which has a slash, or a host, which has none.
+fn parse_allowed(text: &str) -> Result<Allowed, String> {
+    match text.contains('/') && !text.contains("://") {
+        true => text.parse().map(Allowed::Clients),
+        false => AllowedHost::parse(text).map(Allowed::Host).map_err(|error| error.to_string()),
+    }
+}
+
+impl Args {
+    fn hosts(&self) -> Vec<AllowedHost> {
+        let hosts = self.allow.iter().filter_map(|allowed| match allowed {
+            Allowed::Host(host) => Some(host.clone()),
+            Allowed::Clients(_) => None,
+        });
+        hosts.collect()
+    }
+
+    fn clients(&self) -> ClientNetworks {
+        let networks = self.allow.iter().filter_map(|allowed| match allowed {
+            Allowed::Clients(network) => Some(network.clone()),
+            Allowed::Host(_) => None,
+        });
+        ClientNetworks::new(&networks.collect::<Vec<_>>(), "proxy")
+    }
+}
+
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    if args.upstream.is_empty() && args.allow.is_empty() {
+    let hosts = args.hosts();
+    if args.upstream.is_empty() && hosts.is_empty() {
         return Err(Failure::usage("no server is named that requests may go to")
             .hint("name the servers with --upstream URL, or hosts that clients name with --allow HOST"));
     }
     let keys = find_keys(&args.public_key, settings)?;
     let mut opened = args.serving.open(args.listen)?;
+    // State and metrics are nothing for clients.
+    let monitor = match opened.metrics.take() {
+        Some(listener) => listener,
+        None => serving::listen((Ipv4Addr::LOCALHOST, 0).into(), "--metrics")?,
+    };
     let cache = serving::cache_folder(&args.cache, opened.account.as_ref())?;
     let policy = policy(&args, &cache, settings);
     let signals = opened.drop_privileges(policy, &settings.environment)?;
@@ -100,21 +141,34 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             ..Authorities::default()
         },
         upstreams: args.upstream.clone(),
-        allowed: args.allow.clone(),
+        allowed: hosts,
         ..ProxyOptions::new(cache)
     };
     let access_log = args.serving.start_log(&mut opened)?;
     let limits = args.serving.limits();
-    let serving =
-        Options { limits, access_log: access_log.clone(), metrics: opened.metrics, ..Options::default() };
+    let state = monitor.local_addr().context(Kind::Network, "the address of --metrics")?;
+    let state = serving::url(state, false);
+    let serving = Options {
+        limits,
+        access_log: access_log.clone(),
+        metrics: Some(monitor),
+        clients: Some(args.clients()),
+        ..Options::default()
+    };
     let proxy = ProxyServer::new(opened.listeners, options, serving).map_err(|error| of_proxy(&error))?;
     let url = serving::url(proxy.address(), false);
     Controls { stopper: proxy.stopper(), tls: None, access_log }.start(signals)?;
     let mut out = Output::new();
     if args.serving.json {
-        out.json(&json!({ "event": "ready", "url": url, "pid": std::process::id() }))?;
+        out.json(&json!({
+            "event": "ready",
+            "url": url,
+            "status": format!("{state}/.esker/proxy"),
+            "metrics": format!("{state}/metrics"),
+            "pid": std::process::id(),
+        }))?;
     } else {
-        out.line(format!("proxy at {url}/, state at {url}/.esker/proxy"))?;
+        out.line(format!("proxy at {url}/, state at {state}/.esker/proxy"))?;
     }
     out.finish()?;
     serving::tell_ready("proxy");

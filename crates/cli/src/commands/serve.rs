@@ -5,7 +5,10 @@ use std::sync::Arc;
 use esker_confine::{Policy, Role};
 use esker_format::name::RepositoryName;
 use esker_server::proxy::StorageOptions;
-use esker_server::{GeoDatabase, Options, Repositories, RootError, ServeError, Server, TlsFiles};
+use esker_server::{
+    ClientNetwork, ClientNetworks, GeoDatabase, Options, Repositories, RootError, ServeError, Server,
+    TlsFiles,
+};
 use serde_json::json;
 
 use crate::error::{Context, Failure, Kind, chain};
@@ -36,6 +39,10 @@ pub(crate) struct Args {
     /// Address to listen on; 0.0.0.0 or [::] for all addresses of this machine, port 0 for a free one
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
+
+    /// Network of clients that are answered, as ADDRESS/BITS [default: all]
+    #[arg(long, value_name = "NETWORK")]
+    allow: Vec<ClientNetwork>,
 
     /// Folder outside of the repositories that their links may lead into, such as the disk behind a linked data/; other
     /// links that lead out are not followed
@@ -115,6 +122,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let access_log = args.serving.start_log(&mut opened)?;
     let options = Options {
         limits: args.serving.limits(),
+        clients: (!args.allow.is_empty()).then(|| ClientNetworks::new(&args.allow, "server")),
         tls: tls.clone(),
         access_log: access_log.clone(),
         metrics: opened.metrics,

@@ -1,17 +1,25 @@
 //! `esker proxy` between a mount and the servers: servers and proxy come and go, and the tree stays right.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use esker_testkit::fixture::{self, FULL};
 use esker_testkit::mirror::Mirror;
+use esker_testkit::object::{self, Algorithm};
 use esker_testkit::tree_scan::{differences, scan_tree};
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::net::{AddressFamily, SocketType, connect, socket};
 use serde_json::Value;
 
 use crate::test_env::{TestEnv, esker_binary, words};
 use crate::test_user::TestUser;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A proxy that does not outlive the test.
 struct Proxy(Child, String);
@@ -94,4 +102,81 @@ fn a_mount_through_the_proxy_reads_while_servers_and_proxy_come_and_go() {
         .output()
         .expect("running esker");
     assert!(!output.status.success() && words(&output).contains("403"), "{}", words(&output));
+}
+
+/// Number and length of the objects that slow clients read, and of the files that change.
+const OBJECTS: u32 = 32;
+const OBJECT_LEN: usize = 8 << 20;
+const FILES: u32 = 8;
+const FILE_LEN: usize = 16 << 20;
+/// Number of clients, each with one of these.
+const READERS: u32 = 300;
+/// Most memory of the proxy in KiB, less than half of what is sent.
+const MEMORY_MAX: u64 = 230 << 10;
+
+/// Bytes that differ from those of other numbers.
+fn content(number: u32, len: usize) -> Vec<u8> {
+    let mut bytes = vec![b'x'; len];
+    bytes[..4].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// Returns a connection that holds few bytes in the kernel.
+fn slow_client(address: SocketAddr) -> TcpStream {
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    set_socket_recv_buffer_size(&socket, 4096).expect("a buffer");
+    connect(&socket, &address).expect("connecting");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+    stream
+}
+
+/// Reads the status of a response and leaves the rest.
+fn status_of(stream: &mut TcpStream) -> u16 {
+    let mut line = [0; 12];
+    stream.read_exact(&mut line).expect("a status line");
+    let line = std::str::from_utf8(&line).expect("text");
+    line.rsplit(' ').next().and_then(|status| status.parse().ok()).expect("a status")
+}
+
+#[test]
+fn slow_readers_take_little_memory_of_the_proxy() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mirror = Mirror::serve(folder.path());
+    let paths: Vec<String> = (0..OBJECTS)
+        .map(|number| object::path(&Algorithm::Sha1.hash(&content(number, OBJECT_LEN)), ""))
+        .map(|path| format!("/cvmfs/full.test/{path}"))
+        .chain((0..FILES).map(|number| format!("/cvmfs/r{number}.test/.cvmfsreflog")))
+        .collect();
+    let known = paths.clone();
+    mirror.make(move |path| {
+        let number = u32::try_from(known.iter().position(|known| known == path)?).ok()?;
+        Some(content(number, if number < OBJECTS { OBJECT_LEN } else { FILE_LEN }))
+    });
+    let server = format!("http://{}", mirror.address());
+    let (cache, key) = (folder.path().join("cache"), FULL.public_key());
+    let proxy = start(&server, &cache, &key, "127.0.0.1:0");
+    let address = proxy.1.trim_start_matches("http://").parse().expect("an address");
+    let mut readers: Vec<_> = (0..READERS)
+        .map(|number| {
+            let mut reader = slow_client(address);
+            let path = &paths[number as usize % paths.len()];
+            write!(reader, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("sending");
+            reader
+        })
+        .collect();
+    for reader in &mut readers {
+        assert_eq!(status_of(reader), 200);
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", proxy.0.id())).expect("a status");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    let peak: u64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(peak < MEMORY_MAX, "{peak} KiB");
+    // Others don't wait for them.
+    let mut quick = TcpStream::connect(address).expect("connecting");
+    quick.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+    write!(quick, "GET {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", paths[0]).expect("sending");
+    let mut answer = Vec::new();
+    quick.read_to_end(&mut answer).expect("an answer");
+    assert!(answer.len() > OBJECT_LEN && answer.ends_with(&content(0, OBJECT_LEN)[4..]));
 }
