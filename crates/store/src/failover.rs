@@ -148,7 +148,8 @@ impl Routed {
 impl Source for Routed {
     fn fetch(&self, fetch: Fetch, done: Callback<Stored>) {
         let router = self.router.clone();
-        if router.routes.lock().is_single() {
+        // The reader of a relayed response gets the bytes of one attempt after the other.
+        if fetch.relay.is_some() || router.routes.lock().is_single() {
             let state = RequestState::new(fetch.fresh);
             return router.begin(fetch, state, done);
         }
