@@ -108,6 +108,11 @@ impl S3Server {
         self.state.buckets.options.lock().unwrap().page = keys;
     }
 
+    /// Makes each page of a listing the first one, with more to follow.
+    pub fn repeat_listings(&self) {
+        self.state.buckets.options.lock().unwrap().repeats = true;
+    }
+
     /// Applies a fault to each request that the predicate picks.
     pub fn fault(
         &self,

@@ -29,6 +29,8 @@ const PART: usize = 16 << 20;
 const PARTS_AT_ONCE: usize = 4;
 /// Repetitions of operations beyond those of single requests, for answers that break off.
 const ROUNDS: u32 = 4;
+/// Time limit of a listing of the root folder, which has some dozens of files.
+const ROOT_LISTED_WITHIN: Duration = Duration::from_secs(60);
 /// Pause before the first of these repetitions; it doubles.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Number of objects that one request deletes.
@@ -279,11 +281,12 @@ impl Requests {
     }
 
     /// Passes the paths, lengths and times of all files below a folder of the repository to `visit`, in the order of their
-    /// keys. A listing that breaks off goes on after the last key.
+    /// keys, until it returns false. A listing that breaks off goes on after the last key, and one that begins again is an
+    /// error: it would never end.
     pub(crate) async fn list(
         &self,
         folder: &str,
-        visit: &mut dyn FnMut(&str, u64, SystemTime),
+        visit: &mut dyn FnMut(&str, u64, SystemTime) -> bool,
     ) -> Result<(), StorageProblem> {
         let prefix = match self.bucket.key(folder).trim_end_matches('/') {
             "" => None,
@@ -292,6 +295,7 @@ impl Requests {
             }
         };
         let mut last: Option<Path> = None;
+        let mut repetition = Repetition::default();
         let mut round = 0;
         loop {
             pause(round).await;
@@ -305,8 +309,14 @@ impl Requests {
                     Some(Ok(found)) => {
                         // Progress: a long listing may break off more often.
                         round = 0;
-                        if let Some(file) = self.bucket.path_of(found.location.as_ref()) {
-                            visit(file, found.size, found.last_modified.into());
+                        if repetition.is_again(&found.location) {
+                            let text = format!("it lists {} again and again", found.location);
+                            return Err(StorageProblem::Damaged(text));
+                        }
+                        if let Some(file) = self.bucket.path_of(found.location.as_ref())
+                            && !visit(file, found.size, found.last_modified.into())
+                        {
+                            return Ok(());
                         }
                         last = Some(found.location);
                     }
@@ -324,7 +334,12 @@ impl Requests {
     pub(crate) async fn list_root(&self) -> Result<Vec<String>, StorageProblem> {
         let prefix = (!self.bucket.prefix.is_empty()).then(|| Path::parse(&self.bucket.prefix)).transpose();
         let prefix = prefix.map_err(|error| StorageProblem::BadSettings(error.to_string()))?;
-        let found = self.repeated(|| self.store.list_with_delimiter(prefix.as_ref())).await;
+        // The library collects all pages, so a listing without an end would fill the memory.
+        let listed = self.repeated(|| self.store.list_with_delimiter(prefix.as_ref()));
+        let found = tokio::time::timeout(ROOT_LISTED_WITHIN, listed).await.map_err(|_| {
+            let limit = ROOT_LISTED_WITHIN.as_secs();
+            StorageProblem::Unavailable(format!("the listing of the root folder has no end after {limit} s"))
+        })?;
         let found = found.map_err(Failure::problem)?;
         let names = found.objects.iter().filter_map(|object| self.bucket.path_of(object.location.as_ref()));
         Ok(names.map(str::to_owned).collect())
@@ -435,4 +450,26 @@ fn is_md5_tag(tag: &str) -> bool {
 /// Returns true if a version is the MD5 digest of some bytes.
 fn is_md5_of(tag: &str, bytes: &[u8]) -> bool {
     is_md5_tag(tag) && tag.trim_matches('"').eq_ignore_ascii_case(&format!("{:x}", Md5::digest(bytes)))
+}
+
+/// Finds out whether a sequence of keys repeats itself, with one key in memory (Brent's cycle detection, 1980): the key at
+/// each power of two is compared with those after it.
+#[derive(Default)]
+struct Repetition {
+    checkpoint: Option<Path>,
+    seen: u64,
+}
+
+impl Repetition {
+    /// Takes the next key; returns true if it was there before.
+    fn is_again(&mut self, key: &Path) -> bool {
+        if self.checkpoint.as_ref() == Some(key) {
+            return true;
+        }
+        self.seen += 1;
+        if self.seen.is_power_of_two() {
+            self.checkpoint = Some(key.clone());
+        }
+        false
+    }
 }

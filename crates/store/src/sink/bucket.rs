@@ -33,6 +33,8 @@ use uploads::Uploads;
 const ASK_FROM: usize = 1 << 20;
 /// Number of folders that are listed at once.
 const LISTED_AT_ONCE: usize = 8;
+/// Maximum number of names in memory while a repository is removed.
+const REMOVED_AT_ONCE: usize = 100_000;
 /// Size up to which a root file is read to be compared; a larger one is only equal to expected content of its size.
 const ROOT_FILE_MAX: u64 = 1 << 20;
 
@@ -275,6 +277,7 @@ impl Sink for ObjectSink {
                     if let Some(name) = hash.and_then(|hash| ObjectName::parse(&hash)) {
                         (visit.borrow_mut())(Listed { name, len, modified });
                     }
+                    true
                 };
                 self.requests.list(&folder, &mut found).await
             }
@@ -294,12 +297,25 @@ impl Sink for ObjectSink {
         self.delete_files(&heads)?;
         // One folder after the other, so that no list of a large repository is kept in memory.
         for folder in object_folders().chain([String::new()]) {
-            let mut files = Vec::new();
-            let listed = self
-                .thread
-                .wait_for(self.requests.list(&folder, &mut |file, _, _| files.push(file.to_owned())));
-            listed.map_err(self.failed("listing", &folder))?;
-            self.delete_files(&files)?;
+            let mut before = None;
+            loop {
+                let mut files = Vec::new();
+                let listed = self.thread.wait_for(self.requests.list(&folder, &mut |file, _, _| {
+                    files.push(file.to_owned());
+                    files.len() < REMOVED_AT_ONCE
+                }));
+                listed.map_err(self.failed("listing", &folder))?;
+                let Some(first) = files.first().cloned() else { break };
+                if before.as_ref() == Some(&first) {
+                    let text = format!("it lists {first} although that was removed");
+                    return Err(self.failed("removing", &first)(StorageProblem::Damaged(text)));
+                }
+                self.delete_files(&files)?;
+                if files.len() < REMOVED_AT_ONCE && !folder.is_empty() {
+                    break;
+                }
+                before = Some(first);
+            }
         }
         Ok(())
     }

@@ -65,3 +65,31 @@ fn a_head_that_a_server_accepts_and_does_not_show_is_a_failure() {
     rule.assert_hit();
     assert!(is_damage(&error), "{error:?}");
 }
+
+/// A listing that begins again ends with an error, however long the pages are.
+#[test]
+fn a_server_that_repeats_its_listings_is_found_out() {
+    for page in [1, 3, 1000] {
+        let server = S3Server::start();
+        assert_eq!(publish(&settings(&server)).unwrap(), Swap::Replaced);
+        server.set_page(page);
+        server.repeat_listings();
+        let sink = open("s3://bucket/cvmfs/a.test", &settings(&server));
+        let mut listed = 0;
+        let error = sink.list(&mut |_| listed += 1).unwrap_err();
+        assert!(is_damage(&error), "{page}: {error:?}");
+        assert!(listed < 100, "{page}: {listed}");
+    }
+}
+
+/// Objects are removed in parts, and a server that only says so is found out.
+#[test]
+fn a_server_that_removes_nothing_is_found_out() {
+    let server = S3Server::start();
+    assert_eq!(publish(&settings(&server)).unwrap(), Swap::Replaced);
+    server.refuse_batches();
+    let rule = server.fault(|request| request.method == "DELETE", S3Fault::LosePut);
+    let error = open("s3://bucket/cvmfs/a.test", &settings(&server)).remove_all().unwrap_err();
+    rule.assert_hit();
+    assert!(is_damage(&error), "{error:?}");
+}

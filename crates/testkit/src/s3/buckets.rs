@@ -48,16 +48,18 @@ struct Upload {
     parts: BTreeMap<u32, Vec<u8>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     pub(super) conditions: Conditions,
     pub(super) has_batches: bool,
     pub(super) page: usize,
+    /// True if each page of a listing is the first one, and says that more follow.
+    pub(super) repeats: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { conditions: Conditions::Atomic, has_batches: true, page: 1000 }
+        Self { conditions: Conditions::Atomic, has_batches: true, page: 1000, repeats: false }
     }
 }
 
@@ -237,8 +239,9 @@ impl Buckets {
     fn list(&self, request: &S3Request) -> Answer {
         let part = |name: &str| request.query.get(name).cloned().unwrap_or_default();
         let (prefix, delimiter) = (part("prefix"), part("delimiter"));
+        let Options { page, repeats, .. } = *self.options.lock().unwrap();
         let after = part("continuation-token").max(part("start-after"));
-        let page = self.options.lock().unwrap().page;
+        let after = if repeats { String::new() } else { after };
         let all = self.all.lock().unwrap();
         let objects = &all.buckets[&request.bucket];
         let from =
@@ -277,6 +280,7 @@ impl Buckets {
             write!(listed, "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", escaped(&folder))
                 .expect("writing to a string");
         }
+        is_truncated |= repeats;
         if is_truncated {
             write!(listed, "<NextContinuationToken>{}</NextContinuationToken>", escaped(&last))
                 .expect("writing to a string");
