@@ -24,11 +24,12 @@ pub fn file_content(
     };
     if entry.chunks.is_empty() {
         let hash = entry.hash.ok_or_else(|| missing("without a hash"))?;
-        return object(ObjectName::new(hash, ObjectKind::File), entry.size).map(Some);
+        return object(ObjectName::new(hash, ObjectKind::File), entry.size)
+            .map(|content| Some(content.into_vec()));
     }
     let mut content = Vec::new();
     for chunk in &entry.chunks {
-        content.extend(object(ObjectName::new(chunk.hash, ObjectKind::Chunk), chunk.size)?);
+        content.extend(object(ObjectName::new(chunk.hash, ObjectKind::Chunk), chunk.size)?.iter());
     }
     Ok(Some(content))
 }

@@ -140,8 +140,8 @@ impl Reader<'_> {
             Ok(None) => return self.problem(part, format!("object {object} is missing")),
             Err(error) => return self.problem(part, error),
         };
-        match decoded_object(&stored, &object, None, limit, part) {
-            Ok(plain) => Some(plain),
+        match decoded_object(&stored, &object, None, (limit, &std::env::temp_dir()), part) {
+            Ok(plain) => Some(plain.into_vec()),
             Err(error) => self.problem(part, causes(&error)),
         }
     }

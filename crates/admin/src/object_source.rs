@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use esker_format::compress::{Compression, decompress};
-use esker_format::hash::ContentHash;
+use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
-use esker_store::Sink;
+use esker_store::{LargeBytes, Sink};
 
 use crate::error::AdminError;
-use crate::signed::read_object;
+use crate::signed::read_wanted;
 
 /// Request for the plain bytes of an object.
 #[derive(Clone, Copy, Debug)]
@@ -29,23 +28,14 @@ pub struct WantedObject<'a> {
 pub trait ObjectSource: Send + Sync {
     /// Returns the plain bytes of an object, verified against its name; the error for a missing object is
     /// [`AdminError::Missing`].
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<Vec<u8>, AdminError>;
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError>;
 }
 
 /// Objects in the storage of a publisher.
 pub(crate) struct StoredObjects(pub(crate) Arc<dyn Sink>);
 
 impl ObjectSource for StoredObjects {
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<Vec<u8>, AdminError> {
-        let WantedObject { name, compression, size, limit, what } = *wanted;
-        let Some(compression) = compression else { return read_object(&*self.0, &name, size, limit, what) };
-        let object = || name.to_string();
-        let stored = self.0.read(&name.path(), limit)?;
-        let stored = stored.ok_or_else(|| AdminError::Missing { what: what.to_owned(), object: object() })?;
-        if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
-            return Err(AdminError::Corrupt { what: what.to_owned(), object: object() });
-        }
-        decompress(&stored, compression, size, limit)
-            .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
+        read_wanted(&*self.0, wanted)
     }
 }

@@ -11,7 +11,7 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::trust::VerifiedHead;
 use esker_format::write::catalog::Entry;
-use esker_store::Sink;
+use esker_store::{LargeBytes, Sink};
 use parking_lot::Mutex;
 
 use crate::error::AdminError;
@@ -33,7 +33,7 @@ type Catalogs = Mutex<HashMap<(Vec<u8>, ContentHash), Arc<OldCatalog>>>;
 pub(crate) struct OldCatalog {
     pub(crate) mountpoint: Vec<u8>,
     pub(crate) hash: ContentHash,
-    pub(crate) catalog: Catalog<Vec<u8>>,
+    pub(crate) catalog: Catalog<LargeBytes>,
     pub(crate) nested: BTreeMap<Vec<u8>, NestedCatalog>,
     /// Descriptions of rows outside of its tree, once they were looked for.
     strays: OnceLock<Vec<String>>,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::LargeBytes;
 use parking_lot::Mutex;
 
 use crate::error::AdminError;
@@ -17,7 +18,7 @@ const KEPT_BYTES_MAX: usize = 128 << 20;
 /// An object source that keeps the catalogs that were read last.
 pub(crate) struct RecentObjects {
     source: Arc<dyn ObjectSource>,
-    recent: Mutex<VecDeque<(ObjectName, Vec<u8>)>>,
+    recent: Mutex<VecDeque<(ObjectName, LargeBytes)>>,
 }
 
 impl RecentObjects {
@@ -27,7 +28,7 @@ impl RecentObjects {
 }
 
 impl ObjectSource for RecentObjects {
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<Vec<u8>, AdminError> {
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
         if wanted.name.kind != ObjectKind::Catalog {
             return self.source.object(wanted);
         }

@@ -14,7 +14,7 @@ use esker_store::Sink;
 
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
-use crate::repository::DATABASE_MAX;
+use crate::repository::{DATABASE_MAX, HISTORY_MAX};
 use crate::signed::read_object;
 
 /// Maximum number of root objects of a rebuilt reflog: two revisions a minute for 30 years.
@@ -63,7 +63,7 @@ pub(crate) fn rebuild(
     let mut roots = vec![head.root_catalog];
     let mut history = head.history.map(|hash| ObjectName::new(hash, ObjectKind::History));
     while let Some(object) = history.filter(|object| found.len() < ROOTS_MAX && !found.contains(object)) {
-        let parsed = read_object(sink, &object, None, DATABASE_MAX, "the history")
+        let parsed = read_object(sink, &object, None, HISTORY_MAX, "the history")
             .ok()
             .and_then(|bytes| History::parse(&bytes).ok());
         let Some(parsed) = parsed else { break };

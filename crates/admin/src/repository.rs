@@ -34,6 +34,8 @@ use crate::storage::Storage;
 
 /// Largest size of a database, in bytes, so that a damaged one can't exhaust memory.
 pub(crate) const DATABASE_MAX: u64 = 8 << 30;
+/// Maximum plain size in bytes of a history, whose size nothing states.
+pub(crate) const HISTORY_MAX: u64 = 1 << 30;
 
 /// A repository in a folder or in object storage, opened by its publisher.
 pub struct Repository {

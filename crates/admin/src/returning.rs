@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::LargeBytes;
 use parking_lot::Mutex;
 
 use crate::entry::objects_of;
@@ -19,7 +20,7 @@ struct NotedCatalogs<'r> {
 }
 
 impl ObjectSource for NotedCatalogs<'_> {
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<Vec<u8>, AdminError> {
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
         if wanted.name.kind == ObjectKind::Catalog {
             self.read.lock().insert(wanted.name);
         }

@@ -1,8 +1,10 @@
 //! Signed files of a repository, and reading of objects by hash.
 
+use std::path::Path;
+
 use esker_format::blacklist::Blacklist;
 use esker_format::certificate::Certificate;
-use esker_format::compress::{Compression, decompress};
+use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::manifest;
 use esker_format::master_keys::MasterKeys;
@@ -11,9 +13,10 @@ use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::trust::{self, ClaimedHead, Evidence, TrustError, VerifiedHead};
 use esker_format::whitelist::{self, Whitelist};
-use esker_store::Sink;
+use esker_store::{LargeBytes, LargeWriter, Sink, inflated};
 
 use crate::error::AdminError;
+use crate::object_source::WantedObject;
 
 /// Maximum size in bytes of a manifest, whitelist or certificate.
 pub(crate) const SMALL_FILE_MAX: u64 = 1 << 20;
@@ -40,7 +43,7 @@ impl SignedFiles {
         let whitelist = root_file(whitelist::PATH, "the whitelist")?;
         let certificate = ClaimedHead::parse(&manifest).map_err(untrusted(name))?.certificate();
         let what = "the publisher's certificate";
-        let certificate = read_object(sink, &certificate, None, SMALL_FILE_MAX, what)?;
+        let certificate = read_object(sink, &certificate, None, SMALL_FILE_MAX, what)?.into_vec();
         Ok(Self { manifest, whitelist, certificate })
     }
 
@@ -101,24 +104,42 @@ pub(crate) fn read_object(
     size: Option<u64>,
     limit: u64,
     what: &str,
-) -> Result<Vec<u8>, AdminError> {
-    let missing = || AdminError::Missing { what: what.to_owned(), object: name.to_string() };
-    let stored = sink.read(&name.path(), limit)?.ok_or_else(missing)?;
-    decoded_object(&stored, name, size, limit, what)
+) -> Result<LargeBytes, AdminError> {
+    read_wanted(sink, &WantedObject { name: *name, compression: None, size, limit, what })
 }
 
-/// Returns the plain bytes of such an object, checked against its name.
+/// Reads and verifies an object. No more than a few megabytes of it are in memory ([`LargeBytes`]).
+pub(crate) fn read_wanted(sink: &dyn Sink, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
+    let WantedObject { name, limit, what, .. } = wanted;
+    let missing = || AdminError::Missing { what: (*what).to_owned(), object: name.to_string() };
+    let (path, folder) = (name.path(), std::env::temp_dir());
+    let stored: LargeBytes = if *limit <= SMALL_FILE_MAX {
+        sink.read(&path, *limit)?.ok_or_else(missing)?.into()
+    } else {
+        let mut stored = LargeWriter::new(&folder, *limit);
+        sink.read_to(&path, &mut stored)?.ok_or_else(missing)?;
+        stored.finish().map_err(AdminError::file("reading", path.as_ref()))?
+    };
+    decoded(&stored, wanted, &folder)
+}
+
+/// Returns the plain bytes of an object that is always compressed, checked against its name; `folder` is for many of them.
 pub(crate) fn decoded_object(
     stored: &[u8],
     name: &ObjectName,
     size: Option<u64>,
-    limit: u64,
+    (limit, folder): (u64, &Path),
     what: &str,
-) -> Result<Vec<u8>, AdminError> {
+) -> Result<LargeBytes, AdminError> {
+    decoded(stored, &WantedObject { name: *name, compression: None, size, limit, what }, folder)
+}
+
+fn decoded(stored: &[u8], wanted: &WantedObject<'_>, folder: &Path) -> Result<LargeBytes, AdminError> {
+    let WantedObject { name, compression, size, limit, what } = *wanted;
     if ContentHash::of(name.hash.algorithm(), stored) != name.hash {
         return Err(AdminError::Corrupt { what: what.to_owned(), object: name.to_string() });
     }
-    let compression = Compression::recognise(stored).unwrap_or(Compression::Zlib);
-    decompress(stored, compression, size, limit)
+    let recognised = || Compression::recognise(stored).unwrap_or(Compression::Zlib);
+    inflated(stored, compression.unwrap_or_else(recognised), size, limit, folder)
         .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
 }

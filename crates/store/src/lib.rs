@@ -25,6 +25,7 @@ mod file_lock;
 mod folder_owner;
 mod head;
 mod interruption;
+mod large_bytes;
 mod memory_budget;
 mod object_storage;
 mod objects;
@@ -62,6 +63,7 @@ pub use file_lock::{FileLock, LockHolder, Locking};
 pub use folder_owner::{CacheKind, foreign_entry};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
 pub use interruption::interrupt;
+pub use large_bytes::{LargeBytes, LargeWriter, inflated};
 pub use object_storage::{
     Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, is_bucket, public_url,
     reading_url,

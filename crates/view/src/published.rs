@@ -80,9 +80,9 @@ pub(crate) fn history(
     wanted.alternative_path = head.alternative_path;
     let handle =
         Callback::wait(|done| store.get(wanted, done)).map_err(|error| failure::of_store(error, what()))?;
-    let bytes = handle.read_all().map_err(|error| TreeError::on(ErrorKind::Local, what()).because(error))?;
+    let bytes = handle.map().map_err(|error| TreeError::on(ErrorKind::Local, what()).because(error))?;
     let damaged = |reason| TreeError::on(ErrorKind::Damaged, what()).because(reason);
-    let history = History::parse(&bytes).map_err(|error| damaged(error.to_string()))?;
+    let history = History::parse(bytes.as_ref()).map_err(|error| damaged(error.to_string()))?;
     if history.name() != name {
         return Err(damaged(format!("it is that of {}", history.name())));
     }

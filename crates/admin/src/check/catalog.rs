@@ -7,6 +7,7 @@ use esker_format::catalog::{
     XattrList,
 };
 use esker_format::hash::ContentHash;
+use esker_store::LargeBytes;
 
 use super::finding::{Finding, FindingKind};
 use super::{counters, entries};
@@ -101,7 +102,7 @@ impl EntryFacts {
 
 /// Checks one catalog.
 pub(super) struct CatalogCheck<'c> {
-    catalog: &'c Catalog<Vec<u8>>,
+    catalog: &'c Catalog<LargeBytes>,
     hash: ContentHash,
     /// The directory that it is mounted at.
     mountpoint: &'c [u8],
@@ -117,7 +118,7 @@ pub(super) struct CatalogCheck<'c> {
 
 impl<'c> CatalogCheck<'c> {
     /// Starts the check of a catalog that is mounted at a directory.
-    pub(super) fn new(catalog: &'c Catalog<Vec<u8>>, hash: ContentHash, mountpoint: &'c [u8]) -> Self {
+    pub(super) fn new(catalog: &'c Catalog<LargeBytes>, hash: ContentHash, mountpoint: &'c [u8]) -> Self {
         Self {
             catalog,
             hash,

@@ -9,7 +9,7 @@ use esker_format::hash::ContentHash;
 use esker_format::history::Tag;
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{Disk, Sink};
+use esker_store::{Disk, LargeBytes, Sink};
 use parking_lot::Mutex;
 
 use super::catalog::{CatalogCheck, CatalogFacts, Edge};
@@ -401,7 +401,7 @@ fn readable_objects(check: &Check<'_>, sink: &dyn Sink, hash: &ContentHash) -> V
 }
 
 /// Returns the objects that an entry names.
-pub(super) fn objects_of(catalog: &Catalog<Vec<u8>>, row: &Row<'_>) -> Vec<ObjectName> {
+pub(super) fn objects_of(catalog: &Catalog<LargeBytes>, row: &Row<'_>) -> Vec<ObjectName> {
     if row.flags().has(Flags::EXTERNAL) {
         return Vec::new();
     }

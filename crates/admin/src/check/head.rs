@@ -64,7 +64,7 @@ fn certificate(sink: &dyn Sink, head: &Manifest, findings: &mut Findings) -> Opt
     let damaged = |detail: String| Finding::new(FindingKind::CertificateDamaged, detail).object(name);
     match read_object(sink, &name, None, SMALL_FILE_MAX, what) {
         Ok(bytes) => match Certificate::parse(&bytes) {
-            Ok(_) => return Some(bytes),
+            Ok(_) => return Some(bytes.into_vec()),
             Err(error) => findings.add(damaged(error.to_string())),
         },
         Err(AdminError::Missing { .. }) => {

@@ -10,7 +10,7 @@ use esker_store::Sink;
 use super::finding::{Finding, FindingKind, Findings};
 use super::options::CheckPlace;
 use crate::error::AdminError;
-use crate::repository::DATABASE_MAX;
+use crate::repository::HISTORY_MAX;
 use crate::signed::read_object;
 
 /// Checks the history, and returns its tags.
@@ -23,7 +23,7 @@ pub(super) fn check(
     let Some(hash) = head.history else { return Vec::new() };
     let name = ObjectName::new(hash, ObjectKind::History);
     let mut fault = |kind, detail: String| findings.add(Finding::new(kind, detail).object(name));
-    let bytes = match read_object(sink, &name, None, DATABASE_MAX, "the history") {
+    let bytes = match read_object(sink, &name, None, HISTORY_MAX, "the history") {
         Ok(bytes) => bytes,
         Err(error @ AdminError::Missing { .. }) => {
             fault(FindingKind::HistoryMissing, error.to_string());

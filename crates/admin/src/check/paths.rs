@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use esker_format::catalog::{Catalog, PathKey, Row};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::Sink;
+use esker_store::{LargeBytes, Sink};
 
 use super::catalogs::{Catalogs, objects_of};
 use super::finding::{Finding, FindingKind, Findings};
@@ -95,7 +95,7 @@ fn paths_in(
 }
 
 /// Returns the path of an entry, by going up to the root of its catalog; none if it can't be reached from there.
-pub(super) fn path_of(catalog: &Catalog<Vec<u8>>, row: &Row<'_>) -> Option<Vec<u8>> {
+pub(super) fn path_of(catalog: &Catalog<LargeBytes>, row: &Row<'_>) -> Option<Vec<u8>> {
     let prefix = &catalog.properties().root_prefix;
     let top = PathKey::of(prefix);
     if row.key() == top {

@@ -15,7 +15,7 @@ use esker_format::whitelist;
 use esker_format::write::head::sign_manifest;
 use esker_format::write::keys::Publisher;
 use esker_format::write::reflog::ReflogDraft;
-use esker_store::{RealDisk, Sink, Swap, persist};
+use esker_store::{LargeBytes, RealDisk, Sink, Swap, persist};
 use serde::Serialize;
 
 use super::finding::{Finding, FindingKind, Findings, Fix};
@@ -216,9 +216,9 @@ impl Repair<'_> {
             None => mirror.read(&name.path(), SMALL_FILE_MAX)?,
         };
         let Some(stored) = stored else { return Ok(()) };
-        let Ok(certificate) = decoded_object(&stored, &name, None, SMALL_FILE_MAX, "the certificate") else {
-            return Ok(());
-        };
+        let folder = std::env::temp_dir();
+        let decoded = decoded_object(&stored, &name, None, (SMALL_FILE_MAX, &folder), "the certificate");
+        let Ok(certificate) = decoded.map(LargeBytes::into_vec) else { return Ok(()) };
         let files = SignedFiles { manifest, whitelist, certificate };
         if files.verify(&place.name, keys, now).is_err() {
             return Ok(());

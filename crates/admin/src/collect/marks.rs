@@ -19,7 +19,7 @@ use crate::hash_lists::{
     Closure, HashLists, Incomplete, Owner, Record, SortedSet, Sorter, Tagged, minus, parallel,
 };
 use crate::open_work::OpenWork;
-use crate::repository::DATABASE_MAX;
+use crate::repository::HISTORY_MAX;
 use crate::signed::read_object;
 use crate::storage::Storage;
 
@@ -55,7 +55,7 @@ pub(crate) struct Kept {
 pub(crate) fn tags(sink: &dyn Sink, head: &Manifest) -> Result<Vec<Tag>, AdminError> {
     let Some(hash) = head.history else { return Ok(Vec::new()) };
     let object = ObjectName::new(hash, ObjectKind::History);
-    let bytes = read_object(sink, &object, None, DATABASE_MAX, "the history")?;
+    let bytes = read_object(sink, &object, None, HISTORY_MAX, "the history")?;
     Ok(History::parse(&bytes).map_err(AdminError::History)?.tags().to_vec())
 }
 

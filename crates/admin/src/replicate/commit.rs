@@ -8,7 +8,7 @@ use esker_format::reflog::{self, Reflog};
 use esker_format::time::UnixTime;
 use esker_format::write::reflog::ReflogDraft;
 use esker_format::{manifest, whitelist};
-use esker_store::Swap;
+use esker_store::{LargeBytes, Swap};
 
 use super::offer::Offer;
 use super::options::{Replicate, ReplicateProgress};
@@ -45,7 +45,7 @@ pub(super) struct Prepared {
     /// Catalogs that are staged, or here already; each list has those that lead only to catalogs of the lists before it.
     pub(super) catalogs: Vec<Vec<ContentHash>>,
     /// Certificate, history, description.
-    pub(super) small: Vec<(ObjectName, Vec<u8>)>,
+    pub(super) small: Vec<(ObjectName, LargeBytes)>,
     /// Condemned objects that the new head needs.
     pub(super) revived: BTreeSet<ObjectName>,
 }

@@ -6,12 +6,13 @@ use esker_format::hash::ContentHash;
 use esker_format::history::History;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::trust::VerifiedHead;
+use esker_store::LargeBytes;
 
 use super::options::{Replicate, RevisionLimit};
 use super::origin::Origin;
 use super::replica::Replica;
 use crate::error::AdminError;
-use crate::repository::DATABASE_MAX;
+use crate::repository::HISTORY_MAX;
 use crate::signed::decoded_object;
 
 /// A tagged revision.
@@ -27,7 +28,7 @@ pub(super) struct Tagged {
 #[derive(Default)]
 pub(super) struct CopiedHistory {
     /// The object with its stored bytes; none if the head names none.
-    pub(super) object: Option<(ObjectName, Vec<u8>)>,
+    pub(super) object: Option<(ObjectName, LargeBytes)>,
     /// Selected revisions besides the head, newest first.
     pub(super) revisions: Vec<Tagged>,
 }
@@ -41,16 +42,16 @@ impl CopiedHistory {
         head: &VerifiedHead,
     ) -> Result<Self, AdminError> {
         let Some(object) = head.history() else { return Ok(Self::default()) };
-        let stored = match replica.stored(&object, DATABASE_MAX)? {
+        let stored = match replica.stored(&object, HISTORY_MAX)? {
             Some(here) => Some(here),
-            None => origin.object(&object, head.path(object), DATABASE_MAX)?,
+            None => origin.object(&object, head.path(object), HISTORY_MAX)?,
         };
         let missing = || AdminError::Missing {
             what: format!("the history of the head on {}", origin.source.describe()),
             object: object.to_string(),
         };
         let stored = stored.ok_or_else(missing)?;
-        let plain = decoded_object(&stored, &object, None, DATABASE_MAX, "the history")?;
+        let plain = decoded_object(&stored, &object, None, (HISTORY_MAX, &origin.spool), "the history")?;
         let parsed = History::parse(&plain).map_err(AdminError::History)?;
         let revisions = select(&parsed, head, options.revisions);
         Ok(Self { object: Some((object, stored)), revisions })

@@ -10,7 +10,7 @@ use esker_format::object::ObjectName;
 use esker_format::time::UnixTime;
 use esker_format::trust::{self, AcceptedHead, ClaimedHead, Evidence, TrustError, VerifiedHead};
 use esker_format::whitelist::{self, Whitelist};
-use esker_store::{Cause, Check};
+use esker_store::{Cause, Check, LargeBytes};
 
 use super::origin::Origin;
 use super::replica::Replica;
@@ -23,7 +23,7 @@ pub(super) struct Offer {
     pub(super) manifest: Vec<u8>,
     pub(super) whitelist: Vec<u8>,
     /// The certificate with its stored bytes.
-    pub(super) certificate: (ObjectName, Vec<u8>),
+    pub(super) certificate: (ObjectName, LargeBytes),
 }
 
 impl Offer {
@@ -62,7 +62,7 @@ impl Offer {
                 .object(&object, claimed.certificate_path(), SMALL_FILE_MAX)?
                 .ok_or_else(|| missing(what, object.to_string()))?,
         };
-        let pem = decoded_object(&certificate, &object, None, SMALL_FILE_MAX, what)?;
+        let pem = decoded_object(&certificate, &object, None, (SMALL_FILE_MAX, &origin.spool), what)?;
         let evidence = Evidence {
             manifest: &manifest,
             whitelist: &whitelist,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_format::object::ObjectName;
-use esker_store::{Callback, Cause, Check, Fetch, Priority, Source, Spool, StoreError, Urgency};
+use esker_store::{Callback, Cause, Check, Fetch, LargeBytes, Priority, Source, Spool, StoreError, Urgency};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::error::AdminError;
@@ -34,7 +34,7 @@ impl Origin {
         check: Option<Check>,
     ) -> Result<Option<Vec<u8>>, AdminError> {
         let fetch = Fetch { fresh: true, check, ..Fetch::new(path, path, limit) };
-        self.read(&*self.source, fetch)
+        Ok(self.read(&*self.source, fetch)?.map(LargeBytes::into_vec))
     }
 
     /// Reads the stored bytes of an object at a path, verified by its name; none if no server has it.
@@ -43,18 +43,18 @@ impl Origin {
         name: &ObjectName,
         path: String,
         limit: u64,
-    ) -> Result<Option<Vec<u8>>, AdminError> {
+    ) -> Result<Option<LargeBytes>, AdminError> {
         self.read(&*self.objects, Fetch { path, limit, ..self.fetch(name, None, Urgency::Demand) })
     }
 
-    fn read(&self, source: &dyn Source, fetch: Fetch) -> Result<Option<Vec<u8>>, AdminError> {
+    fn read(&self, source: &dyn Source, fetch: Fetch) -> Result<Option<LargeBytes>, AdminError> {
         let path = fetch.path.clone();
         // A server may never answer.
         let is_stopped = || self.stop.load(Ordering::Relaxed);
         match Callback::wait_unless(|answered| source.fetch(fetch, answered), is_stopped) {
             Ok(stored) => {
                 let unread = AdminError::file("fetching", path.as_ref());
-                stored.into_bytes().map(Some).map_err(unread)
+                LargeBytes::of_stored(stored, &self.spool).map(Some).map_err(unread)
             }
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(error.into()),

@@ -7,6 +7,7 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
-use esker_store::{FileLock, Sink, make_dirs, persist, read_file, replace};
+use esker_store::{FileLock, LargeBytes, LargeWriter, Sink, make_dirs, persist, replace};
 
 use super::remembered::{FOLDER, ReplicaState, SHARED, STATE};
 use crate::condemned::CondemnedFolder;
@@ -110,9 +111,14 @@ impl Replica {
     }
 
     /// Returns the stored bytes of an object, verified; none if it is missing or damaged.
-    pub(super) fn stored(&self, name: &ObjectName, limit: u64) -> Result<Option<Vec<u8>>, AdminError> {
-        let bytes = self.sink.read(&name.path(), limit)?;
-        Ok(bytes.filter(|bytes| ContentHash::of(name.hash.algorithm(), bytes) == name.hash))
+    pub(super) fn stored(&self, name: &ObjectName, limit: u64) -> Result<Option<LargeBytes>, AdminError> {
+        let path = name.path();
+        let mut stored = LargeWriter::new(&self.scratch(), limit);
+        if self.sink.read_to(&path, &mut stored)?.is_none() {
+            return Ok(None);
+        }
+        let bytes = stored.finish().map_err(AdminError::file("reading", path.as_ref()))?;
+        Ok((ContentHash::of(name.hash.algorithm(), &bytes) == name.hash).then_some(bytes))
     }
 
     /// Returns the list of condemned objects of a collect.
@@ -166,12 +172,18 @@ impl Replica {
     }
 
     /// Returns the stored bytes of a staged catalog; none if it is not staged, or damaged.
-    pub(super) fn staged(&self, catalog: &ContentHash) -> Result<Option<Vec<u8>>, AdminError> {
+    pub(super) fn staged(&self, catalog: &ContentHash) -> Result<Option<LargeBytes>, AdminError> {
         let Some(folder) = self.staging() else { return Ok(None) };
         let path = folder.join(catalog.to_string());
-        let bytes = read_file(&*self.disks.private, &path, DATABASE_MAX)
-            .map_err(AdminError::file("reading", &path))?;
-        Ok(bytes.filter(|bytes| ContentHash::of(catalog.algorithm(), bytes) == *catalog))
+        let failed = AdminError::file("reading", &path);
+        let stored = match self.disks.private.open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed(error)),
+            Ok(file) => file,
+        };
+        let mut bytes = LargeWriter::new(&self.scratch(), DATABASE_MAX);
+        let copied = io::copy(&mut &stored, &mut bytes).and_then(|_| bytes.finish()).map_err(failed)?;
+        Ok((ContentHash::of(catalog.algorithm(), &copied) == *catalog).then_some(copied))
     }
 
     /// Removes all staged catalogs.

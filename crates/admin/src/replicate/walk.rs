@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use esker_format::catalog::Catalog;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::LargeBytes;
 use parking_lot::Mutex;
 
 use super::options::{Replicate, ReplicateProgress};
@@ -171,7 +172,7 @@ impl<'w> Walker<'w> {
     }
 
     /// Returns the stored bytes of a catalog; none if no server has it.
-    fn stored(&self, name: &ObjectName, visit: &Visit) -> Result<Option<Vec<u8>>, AdminError> {
+    fn stored(&self, name: &ObjectName, visit: &Visit) -> Result<Option<LargeBytes>, AdminError> {
         if let Some(staged) = self.replica.staged(&name.hash)? {
             return Ok(Some(staged));
         }
@@ -194,7 +195,7 @@ impl<'w> Walker<'w> {
         what: &str,
         sorter: &Mutex<&mut Sorter>,
     ) -> Result<Vec<Visit>, AdminError> {
-        let plain = decoded_object(stored, name, visit.size, DATABASE_MAX, what)?;
+        let plain = decoded_object(stored, name, visit.size, (DATABASE_MAX, &self.origin.spool), what)?;
         let unreadable = |source| AdminError::Catalog { what: what.to_owned(), source };
         let catalog = Catalog::open(plain).map_err(unreadable)?;
         let mut objects = Vec::new();
@@ -279,7 +280,7 @@ impl<'w> Walker<'w> {
         let what = format!("catalog {catalog}");
         let missing = || AdminError::Missing { what: what.clone(), object: name.to_string() };
         let stored = self.replica.staged(catalog)?.ok_or_else(missing)?;
-        let plain = decoded_object(&stored, &name, None, DATABASE_MAX, &what)?;
+        let plain = decoded_object(&stored, &name, None, (DATABASE_MAX, &self.origin.spool), &what)?;
         let list = Catalog::open(plain).and_then(|catalog| HashList::of(&catalog));
         list.map(|list| names(&list)).map_err(|source| AdminError::Catalog { what, source })
     }

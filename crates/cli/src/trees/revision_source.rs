@@ -6,7 +6,7 @@ use esker_admin::{AdminError, ObjectSource, Revisions, WantedObject};
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
 use esker_node::repository::Repository;
-use esker_store::{Callback, Cause, ObjectRequest, ObjectStore as _, StoreError};
+use esker_store::{Callback, Cause, LargeBytes, ObjectRequest, ObjectStore as _, StoreError};
 
 use crate::error::{Failure, of_store};
 use crate::publisher::{PublisherArgs, now, of_admin};
@@ -65,7 +65,7 @@ struct FetchedObjects {
 }
 
 impl ObjectSource for FetchedObjects {
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<Vec<u8>, AdminError> {
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
         let WantedObject { name, compression, size, limit, what } = *wanted;
         let request = ObjectRequest::new(name, compression.unwrap_or(Compression::Zlib), what).limit(limit);
         let mut request = size.into_iter().fold(request, ObjectRequest::size);
@@ -75,7 +75,7 @@ impl ObjectSource for FetchedObjects {
             Cause::Missing { .. } => AdminError::Missing { what: what.to_owned(), object: name.to_string() },
             _ => AdminError::Storage(error),
         })?;
-        handle.read_all().map_err(|source| {
+        handle.map().map(LargeBytes::from).map_err(|source| {
             let cause = Cause::Disk { doing: "reading", path: name.path().into(), source };
             AdminError::Storage(StoreError::new(what, cause))
         })

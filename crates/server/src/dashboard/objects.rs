@@ -9,6 +9,7 @@ use esker_format::catalog::Catalog;
 use esker_format::compress::{Compression, decompress};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_store::LargeBytes;
 use parking_lot::Mutex;
 
 use super::budget::Budget;
@@ -113,7 +114,7 @@ pub(crate) fn catalog_error(hash: ContentHash, source: esker_format::catalog::Ca
 }
 
 impl ObjectSource for Objects<'_> {
-    fn object(&self, wanted: &WantedObject<'_>) -> Result<Vec<u8>, AdminError> {
-        self.plain(&wanted.name, wanted.what)
+    fn object(&self, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
+        self.plain(&wanted.name, wanted.what).map(LargeBytes::from)
     }
 }

@@ -396,7 +396,10 @@ impl Sink for LocalSink {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             facts => facts.map_err(failed)?,
         };
-        let file = self.disk.open(&full).map_err(failed)?;
+        let file = match self.disk.open(&full) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(failed)?,
+        };
         let mut written = Ok(());
         let read = read_pieces(&*self.disk, &file, facts.len, |piece| {
             written = to.write_all(piece);

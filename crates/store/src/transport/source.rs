@@ -347,6 +347,14 @@ impl Stored {
         Box::new(Reading { stored: self, at: 0 })
     }
 
+    /// Returns the file of bytes that are not in memory.
+    pub(crate) fn into_file(self) -> Result<File, Self> {
+        match self.body {
+            Body::Spooled { file, .. } => Ok(file.file),
+            Body::Memory { .. } => Err(self),
+        }
+    }
+
     /// Passes all bytes to `take`, piece by piece.
     pub(crate) fn pieces<E: From<io::Error>>(
         &self,
