@@ -20,6 +20,7 @@ mod failure;
 mod files;
 mod flights;
 mod heads;
+mod in_use;
 mod listener;
 mod monitor;
 mod objects;

@@ -75,8 +75,9 @@ async fn changed(
 ) -> Option<Vec<(Option<ContentHash>, ObjectQuery)>> {
     let objects = objects.clone();
     let compare = move || {
-        let old = objects.cache.find(ObjectName::new(old, ObjectKind::Catalog)).ok()??;
-        let (before, now) = (nested(&Object::from(old)).ok()?, nested(&new).ok()?);
+        let name = ObjectName::new(old, ObjectKind::Catalog);
+        let old = Object::of(&objects.cache, name, objects.cache.find(name).ok()??);
+        let (before, now) = (nested(&old).ok()?, nested(&new).ok()?);
         let follow = |(path, hash): (Vec<u8>, ContentHash)| {
             let before = *before.get(&path)?;
             let (name, known) =

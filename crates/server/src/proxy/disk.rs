@@ -31,6 +31,7 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 
 use super::evict;
+use super::in_use::InUse;
 
 /// Number of folders of objects, one for each first byte of a hash.
 pub(crate) const FOLDERS: usize = 256;
@@ -120,6 +121,10 @@ pub(crate) struct DiskCache {
     /// Bytes of bodies in memory that are being received, and files in memory that were handed out.
     pub(super) in_memory: AtomicU64,
     lent: Mutex<Vec<(Weak<File>, u64)>>,
+    /// Bytes of bodies that are being received in files.
+    pub(super) receiving: AtomicU64,
+    /// Objects that are being sent.
+    pub(super) in_use: InUse,
     _lock: FileLock,
 }
 
@@ -202,6 +207,8 @@ impl DiskCache {
             no_room: Mutex::default(),
             in_memory: AtomicU64::new(0),
             lent: Mutex::default(),
+            receiving: AtomicU64::new(0),
+            in_use: InUse::default(),
             _lock: lock,
         };
         // The limit may be smaller than at the last start.

@@ -93,7 +93,7 @@ fn list(cache: &DiskCache, folder: usize, sample: &mut Vec<Candidate>) {
         // Only what the cache put there is its to remove.
         let name = entry.file_name();
         let object = name.to_str().and_then(|name| ObjectName::parse(&format!("{folder:02x}{name}")));
-        if object.is_some() {
+        if object.is_some_and(|object| !cache.in_use.has(object)) {
             sample.push(Candidate { last_use, folder, path: entry.path() });
         }
     }

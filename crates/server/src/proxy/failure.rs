@@ -53,9 +53,9 @@ impl Failure {
         }
     }
 
-    /// Returns true if the object is larger than the part of the cache that one may take.
+    /// Returns true if the cache has no room for the object, or it is larger than the part that one may take.
     pub(crate) fn is_too_large(&self) -> bool {
-        matches!(self, Self::Upstream(error) if matches!(error.cause(), Cause::TooLarge { .. }))
+        matches!(self, Self::Upstream(error) if matches!(error.cause(), Cause::TooLarge { .. } | Cause::Full { .. }))
     }
 
     /// Returns true if the object may be passed on without being stored.

@@ -54,9 +54,10 @@ impl Object {
     }
 }
 
-impl From<Found> for Object {
-    fn from(found: Found) -> Self {
-        Self::File(Arc::new(found.file), found.len)
+impl Object {
+    /// Returns an object of the cache, which is not evicted as long as this is open.
+    pub(crate) fn of(cache: &DiskCache, name: ObjectName, found: Found) -> Self {
+        Self::File(cache.in_use.open(name, found.file, found.len), found.len)
     }
 }
 
@@ -92,7 +93,7 @@ impl Objects {
             match self.cache.find(query.name) {
                 Ok(Some(found)) if found.is_trusted => {
                     self.counters.hits.fetch_add(1, Ordering::Relaxed);
-                    return Ok((found.into(), true));
+                    return Ok((Object::of(&self.cache, query.name, found), true));
                 }
                 Ok(_) => {}
                 Err(error) => tracing::warn!("can't read {} from the cache: {error}", query.name),
@@ -146,7 +147,7 @@ impl Objects {
             None => Ok(None),
         };
         match spawn_blocking(verify).await.ok()? {
-            Ok(found) => found.map(Object::from),
+            Ok(found) => found.map(|found| Object::of(&self.cache, name, found)),
             Err(error) => {
                 tracing::warn!("can't verify {name} in the cache: {error}");
                 None
@@ -182,7 +183,7 @@ fn keep(cache: &Arc<DiskCache>, name: ObjectName, stored: Stored, announcer: &An
     };
     note(name, put.map(|()| true));
     announcer.give(match found {
-        Ok(Some(found)) => Ok(found.into()),
+        Ok(Some(found)) => Ok(Object::of(cache, name, found)),
         Ok(None) => Err(std::io::Error::from(std::io::ErrorKind::NotFound).into()),
         Err(error) => Err(error.into()),
     });

@@ -13,6 +13,14 @@ use super::disk::{DiskCache, PIECE, allocate};
 use super::evict;
 use super::failure::Failure;
 
+/// Part of the cache that objects may take while they are received, one or all: a large one is there twice.
+const OBJECT_PART: u64 = 4;
+
+/// Returns the size of the largest object that is stored.
+pub(crate) fn object_max(cache: &DiskCache) -> u64 {
+    (cache.limit / OBJECT_PART).max(1)
+}
+
 /// Spool in the folder of the cache.
 pub(crate) struct CacheSpool(pub(crate) Arc<DiskCache>);
 
@@ -108,7 +116,15 @@ impl Drop for InMemory {
 
 impl SpoolAccount for Reserved {
     fn grow(&mut self, bytes: u64) -> Result<(), Cause> {
+        // Bodies without an end must not evict more than one object may take.
+        let limit = object_max(&self.cache);
+        let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        let receiving = &self.cache.receiving;
+        if receiving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+            return Err(Cause::TooLarge { limit });
+        }
         if !evict::make_room(&self.cache, bytes) {
+            receiving.fetch_sub(bytes, Ordering::Relaxed);
             let (used, limit) = (self.cache.used(), self.cache.limit);
             return Err(Cause::Full { needed: bytes, used, limit });
         }
@@ -119,12 +135,13 @@ impl SpoolAccount for Reserved {
     fn shrink(&mut self, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
+        self.cache.receiving.fetch_sub(bytes, Ordering::Relaxed);
         self.cache.release(bytes);
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        self.cache.release(self.bytes);
+        self.shrink(self.bytes);
     }
 }

@@ -17,12 +17,10 @@ use super::destinations::{Destinations, Group};
 use super::disk::DiskCache;
 use super::peers::{Peer, Peers};
 use super::place::Place;
-use super::spool::CacheSpool;
+use super::spool::{CacheSpool, object_max};
 use super::storage_options::RepositoryStorage;
 use super::target::{Folder, PEER};
 
-/// Part of the cache that one object may take: a large one is there twice while it is received.
-const OBJECT_PART: u64 = 4;
 /// Largest object that is passed on.
 const RELAYED_MAX: u64 = 1 << 40;
 /// Memory of objects that are received at the same time; more are received in files.
@@ -76,7 +74,7 @@ impl UpstreamOptions {
             peers: Peers::default(),
             storages: Vec::new(),
             spool: Arc::new(CacheSpool(cache.clone())),
-            object_max: (cache.limit / OBJECT_PART).max(1),
+            object_max: object_max(cache),
             via: format!("1.1 esker-{id:016x}"),
         }
     }

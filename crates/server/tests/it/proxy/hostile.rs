@@ -324,3 +324,50 @@ fn an_object_that_is_passed_on_continues_from_another_server() {
     assert!(answer.status == 200 && answer.body == good.stored(&path));
     rule.assert_hit();
 }
+
+/// Clients that hold what they don't read must not make the cache larger than its limit.
+#[test]
+fn objects_that_are_being_sent_are_not_evicted() {
+    const LEN: usize = 6 << 20;
+    const HELD: u8 = 6;
+    let content = |number: u8| vec![number; LEN];
+    let path = |number: u8| {
+        format!("/cvmfs/full.test/{}", object::path(&Algorithm::Sha1.hash(&content(number)), ""))
+    };
+    let paths: Vec<String> = (0..16).map(path).collect();
+    let (origin, cache) = (Origin::start(), tempfile::tempdir().expect("a folder"));
+    let known = paths.clone();
+    origin.mirror.make(move |path| {
+        known
+            .iter()
+            .position(|known| known == path)
+            .map(|number| vec![u8::try_from(number).unwrap_or(0); LEN])
+    });
+    let options = ProxyOptions { cache_size: 64 << 20, ..options(cache.path(), &[&origin]) };
+    let proxy = Proxy::start(options);
+    let mut holders: Vec<_> = (0..HELD)
+        .map(|number| {
+            let mut holder = client_at(proxy.address, "127.0.0.1");
+            holder.send(format!("GET {} HTTP/1.1\r\nHost: x\r\n\r\n", paths[usize::from(number)]).as_bytes());
+            assert_eq!(holder.head().status, 200);
+            holder
+        })
+        .collect();
+    for number in (HELD..16).chain(HELD..16) {
+        let answer = proxy.get(&paths[usize::from(number)]);
+        assert!(answer.status == 200 && answer.body == content(number), "{number}");
+    }
+    assert!(proxy.status()["cache"]["evicted"].as_u64() > Some(0), "{}", proxy.status());
+    let open = std::fs::read_dir("/proc/self/fd").expect("descriptors").filter_map(|entry| {
+        std::fs::read_link(entry.ok()?.path()).ok().map(|target| target.display().to_string())
+    });
+    let objects = cache.path().join("objects").display().to_string();
+    let removed: Vec<_> =
+        open.filter(|target| target.starts_with(&objects) && target.ends_with("(deleted)")).collect();
+    assert!(removed.is_empty(), "{removed:?}");
+    for (number, holder) in (0..).zip(&mut holders) {
+        let mut body = vec![0; LEN];
+        holder.0.read_exact(&mut body).expect("the rest");
+        assert!(body == content(number), "{number}");
+    }
+}
