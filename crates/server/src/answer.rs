@@ -26,6 +26,7 @@ use crate::pages::{POLICY, Page};
 use crate::range::{RequestedRange, wanted};
 use crate::route::Allowed;
 use crate::transport::body::{Body, Piece, Pieces};
+use crate::transport::chunk::Turns;
 use crate::transport::request::{Method, Refusal, Request, elements};
 use crate::transport::shares::Share;
 
@@ -118,11 +119,6 @@ impl Answer {
         Self::failure(429).with(RETRY_AFTER, seconds.to_string())
     }
 
-    /// Returns the refusal of a request for which there is no memory now.
-    pub(crate) fn busy() -> Self {
-        Self::failure(BUSY).with(RETRY_AFTER, "1")
-    }
-
     pub(crate) fn refusal(refusal: Refusal) -> Self {
         Self::failure(match refusal {
             Refusal::Malformed => 400,
@@ -180,7 +176,14 @@ impl Answer {
     pub(crate) fn into_pieces(self) -> Pieces {
         let left = self.len();
         let Self { file, body, permit, .. } = self;
-        Pieces { pieces: body.into(), file: file.map(Arc::new), permit, reading: None, left }
+        Pieces {
+            pieces: body.into(),
+            file: file.map(Arc::new),
+            permit,
+            reading: None,
+            turns: Turns::default(),
+            left,
+        }
     }
 
     /// Returns the length of the body.

@@ -29,6 +29,7 @@ use crate::range::{RequestedRange, wanted};
 use crate::transport::Call;
 use crate::transport::body::Piece;
 use crate::transport::body::{Body, Pieces, Step};
+use crate::transport::chunk::Turns;
 use crate::transport::exchange::Exchange;
 use crate::transport::request::{Method, Request};
 
@@ -267,7 +268,7 @@ fn bytes(bytes: impl Into<Bytes>) -> Body {
     let bytes = bytes.into();
     let left = bytes.len() as u64;
     let pieces = if left > 0 { VecDeque::from([Piece::Bytes(bytes)]) } else { VecDeque::new() };
-    Body::pieces(Pieces { pieces, file: None, permit: None, reading: None, left })
+    Body::pieces(Pieces { pieces, file: None, permit: None, reading: None, turns: Turns::default(), left })
 }
 
 /// Returns a body of the bytes from `start` to `end` of an object.
@@ -280,7 +281,14 @@ fn part(object: Object, start: u64, end: u64) -> Body {
         Object::File(_, _) if start >= end => bytes(Bytes::new()),
         Object::File(file, _) => {
             let pieces = VecDeque::from([Piece::Span(start..end)]);
-            Body::pieces(Pieces { pieces, file: Some(file), permit: None, reading: None, left: end - start })
+            Body::pieces(Pieces {
+                pieces,
+                file: Some(file),
+                permit: None,
+                reading: None,
+                turns: Turns::default(),
+                left: end - start,
+            })
         }
     }
 }

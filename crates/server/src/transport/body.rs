@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::chunk::{self, Reading};
+use super::chunk::{self, Reading, Turns};
 use super::exchange::{Exchange, OpenStream};
 use super::shares::Share;
 use crate::access_log::Line;
@@ -80,6 +80,8 @@ pub(crate) struct Pieces {
     pub(crate) permit: Option<(OwnedSemaphorePermit, Share)>,
     /// A read that waits for the disk.
     pub(crate) reading: Option<JoinHandle<io::Result<Bytes>>>,
+    /// Turns of this response among those of its connection.
+    pub(crate) turns: Turns,
     /// Number of bytes that are not sent yet.
     pub(crate) left: u64,
 }
@@ -191,6 +193,9 @@ impl Body {
         let is_endless = matches!(self.content, Content::Stream(_));
         // The duration of a stream says nothing about the server.
         report.path = report.path.filter(|_| !is_endless);
+        if let (Some(_), Content::Pieces(pieces)) = (&report.stream, &mut self.content) {
+            pieces.turns = Turns::of(&report.exchange.chunks);
+        }
         if let Some(stream) = &report.stream {
             stream.progress((!is_endless).then_some(chunk::CHUNK_MAX));
         }
@@ -259,6 +264,7 @@ impl Pieces {
             self.reading = None;
             return Poll::Ready(Some(read.map_err(Into::into).and_then(|read| read.map_err(Into::into))));
         }
+        let turn;
         let (offset, len) = match self.pieces.front_mut() {
             None => return Poll::Ready(None),
             Some(Piece::Bytes(bytes)) => {
@@ -267,6 +273,7 @@ impl Pieces {
                 return Poll::Ready(Some(Ok(bytes)));
             }
             Some(Piece::Span(span)) => {
+                turn = ready!(self.turns.poll(cx));
                 let limit = chunk::len_max();
                 let (offset, len) = (span.start, (span.end - span.start).min(limit));
                 span.start += len;
@@ -277,7 +284,7 @@ impl Pieces {
             }
         };
         let Some(file) = &self.file else { unreachable!("spans are made together with their file") };
-        match chunk::read(file, offset, len) {
+        match chunk::read(file, offset, len, turn) {
             Ok(Reading::Done(bytes)) => Poll::Ready(Some(Ok(bytes))),
             Ok(Reading::Blocking(blocked)) => {
                 let file = file.clone();

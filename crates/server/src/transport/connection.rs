@@ -180,7 +180,6 @@ async fn respond(exchange: Arc<Exchange>, request: Request<Incoming>) -> Respons
     let mut report = Report::new(exchange.clone(), open, line);
     let path = parts.uri.path().to_owned();
     let (response, keep_alive) = match request::Request::of(&parts) {
-        Ok(request) if exchange.is_crowded() => (Answer::busy().into_response(), request.keep_alive),
         Ok(_) if !body.is_end_stream() => (Answer::refusal(Refusal::Body).into_response(), false),
         Ok(request) => match exchange.transport.over_rate(exchange.client.ip()) {
             None => handled(&exchange, request, parts).await,

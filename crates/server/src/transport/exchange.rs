@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use super::{Transport, chunk};
@@ -24,6 +24,8 @@ pub(crate) struct Exchange {
     /// Responses in progress of an HTTP/2 connection, with the time of the next expected progress.
     open: watch::Sender<Vec<(u64, Option<Instant>)>>,
     next: AtomicU64,
+    /// Permits for chunks of these while memory is scarce.
+    pub(crate) chunks: Arc<Semaphore>,
 }
 
 impl Exchange {
@@ -36,6 +38,7 @@ impl Exchange {
             due: Mutex::new(None),
             open: watch::Sender::new(Vec::new()),
             next: AtomicU64::new(0),
+            chunks: Arc::new(Semaphore::new(chunk::SCARCE_CHUNKS)),
         })
     }
 
@@ -77,11 +80,6 @@ impl Exchange {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.open.send_modify(|open| open.push((number, None)));
         OpenStream { exchange: self.clone(), number }
-    }
-
-    /// Returns true if the connection has so many responses in progress that memory doesn't suffice for another one.
-    pub(crate) fn is_crowded(&self) -> bool {
-        chunk::is_scarce() && self.open.borrow().len() > chunk::SCARCE_STREAMS
     }
 
     /// Returns the responses in progress, for waiting until they change.
