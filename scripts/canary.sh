@@ -15,6 +15,7 @@ trap 'rm -f "$log"' EXIT
 suites=(
     "-p esker-format"
     "-p esker-store"
+    "-p esker-config"
     "-p esker-cli --test matrix -- damage revisions"
 )
 # The soaks have no tests of single checks.

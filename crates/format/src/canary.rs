@@ -16,9 +16,16 @@ pub fn skipped(check: &str) -> bool {
     std::env::var_os("ESKER_CANARY").is_some_and(|name| name == check)
 }
 
-/// Verification steps of this crate and of `store` that can be disabled.
+/// Verification steps of this crate, `store` and `config` that can be disabled.
 pub const CHECKS: &[&str] = &[
     "object-hash",
+    "inflated-length",
+    "late-route",
+    "own-file-links",
+    "own-file-names",
+    "own-file-owner",
+    "changeable-part",
+    "local-parameters",
     "relayed-hash",
     "manifest-name",
     "root-path",
