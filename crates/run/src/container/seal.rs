@@ -15,9 +15,10 @@
 
 use std::fs;
 use std::io::{self, PipeWriter, Read};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 
+use rustix::fs::{FileType, fstat};
 use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior, waitpid};
 use rustix::thread::{CapabilitySet, UnshareFlags, set_no_new_privs};
 
@@ -71,6 +72,7 @@ impl Contained {
     /// process must have a single thread.
     pub fn enter(&self, stage: &Stage) -> Result<(), ContainerError> {
         if !self.shares(Share::Descriptors) {
+            refuse_directories()?;
             sys::close_at_exec(&stage.host(Path::new("/proc/self/fd")))
                 .map_err(step("close inherited files"))?;
         }
@@ -98,6 +100,24 @@ impl Contained {
         let program = filter::program(self.shares(Share::Terminal), self.shares(Share::Keyring));
         sys::install_filter(&program)
             .map_err(step("filter system calls (--share terminal,keyring does without a filter)"))
+    }
+}
+
+/// Fails if input, output or errors are a directory, from which a program would get at the folders around it.
+fn refuse_directories() -> Result<(), ContainerError> {
+    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    let all = [("input", input.as_fd()), ("output", output.as_fd()), ("errors", errors.as_fd())];
+    let is_directory = |descriptor: BorrowedFd<'_>| {
+        fstat(descriptor).is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode) == FileType::Directory)
+    };
+    match all.into_iter().find(|(_, descriptor)| is_directory(*descriptor)) {
+        Some((name, _)) => Err(ContainerError::Impossible {
+            what: format!("standard {name} is a directory, which a contained command must not have"),
+            remedy:
+                "redirect it to a file, or show the directory with --bind; --share descriptors leaves it open"
+                    .into(),
+        }),
+        None => Ok(()),
     }
 }
 

@@ -134,6 +134,11 @@ fn an_image_names_nothing_of_the_process_that_starts_it() {
                 );
             }
         }
+        for mut call in hostile.calls(&["--contain"], &["ls", "/proc/self/fd/0/.."]) {
+            let output = call.stdin(fs::File::open(hostile.site.home()).expect("a folder")).output();
+            let said = words(&output.expect("running esker"));
+            assert!(said.contains("standard input is a directory"), "{said}");
+        }
         let open = fs::File::open(hostile.site.home()).expect("a folder");
         for share in [&["--contain"][..], &["--contain", "--share", "descriptors"]] {
             let at = format!("/proc/self/fd/{}", open.as_raw_fd());
