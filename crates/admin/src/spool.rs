@@ -31,6 +31,8 @@ const UNNAMED: &str = "esker.in_transaction";
 const PUBLISHING: &str = "is_publishing.lock";
 /// File with the checksum of the reflog.
 pub(crate) const REFLOG_CHECKSUM: &str = "reflog.chksum";
+/// Longest such file, in bytes.
+const CHECKSUM_MAX: u64 = 1 << 10;
 
 impl Spool {
     /// Claims a spool folder; none if there is none.
@@ -89,8 +91,7 @@ impl Spool {
 /// Records the hash of a reflog in a spool folder, unless it is recorded already or there is no such folder.
 pub(crate) fn remember_reflog(disk: &dyn Disk, folder: &Path, hash: &ContentHash) -> Result<(), AdminError> {
     let (path, text) = (folder.join(REFLOG_CHECKSUM), hash.to_string());
-    let known = || read_file(disk, &path, 1 << 10).ok().flatten();
-    if !folder.is_dir() || known().is_some_and(|known| known == text.as_bytes()) {
+    if !folder.is_dir() || recorded(&path).is_some_and(|known| known == text) {
         return Ok(());
     }
     persist(disk, &path, text.as_bytes()).map_err(AdminError::file("writing", &path))
@@ -106,6 +107,11 @@ impl Drop for Spool {
         // The reference removes the file before it gives up the lock. If we can't, the lock is free all the same.
         let _ = self.disk.remove(&self.folder.join(PUBLISHING));
     }
+}
+
+/// Returns the text of a recorded checksum; none if there is none, or something else in its place.
+pub(crate) fn recorded(path: &Path) -> Option<String> {
+    String::from_utf8(read_file(&RealDisk::PRIVATE, path, CHECKSUM_MAX).ok()??).ok()
 }
 
 /// Returns true if Esker wrote a transaction marker.
@@ -136,6 +142,24 @@ mod tests {
         std::fs::write(folder.path().join(TRANSACTION), b"").unwrap();
         assert!(matches!(claim(folder.path()), Err(AdminError::Transaction(_))));
         assert!(!folder.path().join(PUBLISHING).exists());
+    }
+
+    #[test]
+    fn pipes_and_links_in_a_spool_are_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let pipe = |name: &str| {
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, at(name), kind, 0o600.into(), 0).unwrap();
+        };
+        pipe(TRANSACTION);
+        let claimed = Spool::claim(Arc::new(RealDisk::SERVED), folder.path());
+        assert!(matches!(claimed, Err(AdminError::Transaction(_))));
+        pipe(REFLOG_CHECKSUM);
+        assert_eq!(recorded(&at(REFLOG_CHECKSUM)), None);
+        std::fs::write(at("elsewhere"), "text").unwrap();
+        std::os::unix::fs::symlink("elsewhere", at("link")).unwrap();
+        assert_eq!((recorded(&at("link")), recorded(&at("elsewhere"))), (None, Some("text".to_owned())));
     }
 
     #[test]

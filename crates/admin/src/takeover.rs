@@ -29,7 +29,7 @@ use crate::key_folder::KeyFolder;
 use crate::repository::DATABASE_MAX;
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
-use crate::spool::REFLOG_CHECKSUM;
+use crate::spool::{self, REFLOG_CHECKSUM};
 use crate::state;
 use crate::storage::Storage;
 
@@ -159,7 +159,7 @@ fn check_reflog(sink: &dyn Sink, head: &Manifest, spool: Option<&Path>) -> Vec<S
     }
     let hash = ContentHash::of(head.root_catalog.algorithm(), &bytes);
     let checksum = spool.map(|spool| spool.join(REFLOG_CHECKSUM));
-    match checksum.and_then(|path| fs::read_to_string(path).ok()) {
+    match checksum.and_then(|path| spool::recorded(&path)) {
         // A collect of CernVM-FS changes the reflog and signs no head.
         Some(text) if text.trim() == hash.to_string() => {}
         Some(_) => found

@@ -1,6 +1,5 @@
 //! The reflog and its checksums.
 
-use std::fs;
 use std::time::Duration;
 
 use esker_format::hash::ContentHash;
@@ -16,7 +15,7 @@ use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
 use crate::signed::SMALL_FILE_MAX;
-use crate::spool::REFLOG_CHECKSUM;
+use crate::spool::{self, REFLOG_CHECKSUM};
 use crate::state;
 
 /// Returns true if a publisher may be between the reflog and the head.
@@ -72,7 +71,7 @@ pub(super) fn check(
     // Without CernVM-FS on the machine there is no such folder.
     let spool = place.spool.as_ref().filter(|spool| spool.is_dir());
     let checksum = spool.map(|spool| spool.join(REFLOG_CHECKSUM));
-    let checksum = checksum.and_then(|path| fs::read_to_string(path).ok());
+    let checksum = checksum.and_then(|path| spool::recorded(&path));
     let Some(bytes) = sink.read(reflog::PATH, DATABASE_MAX)? else {
         // Storage that was never collectable may do without.
         if head.reflog.is_some() || checksum.is_some() || head.garbage_collectable {
