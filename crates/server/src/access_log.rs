@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use esker_format::time::UnixTime;
-use esker_store::open_log;
+use esker_store::{open_log, open_named_or};
 use hyper::header::{HeaderName, REFERER, USER_AGENT};
 use hyper::http::request::Parts;
 use hyper::{Method, Uri, Version};
@@ -112,7 +112,7 @@ impl AccessLog {
 fn open(target: &LogTarget) -> io::Result<Option<File>> {
     match target {
         LogTarget::Stdout => Ok(None),
-        LogTarget::File(path) => open_log(path).map(Some),
+        LogTarget::File(path) => open_named_or(path, || open_log(path)).map(Some),
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use esker_store::open_named;
 use parking_lot::{Mutex, RwLock};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject;
@@ -109,13 +110,14 @@ impl TlsFiles {
 }
 
 fn changed(certificate: &Path, key: &Path) -> Changed {
-    [certificate, key].map(|path| path.metadata().and_then(|facts| facts.modified()).ok())
+    // The folder around a key may be closed to the user of this server.
+    [certificate, key].map(|path| open_named(path).and_then(|file| file.metadata()?.modified()).ok())
 }
 
 fn contents(path: &Path) -> Result<Vec<u8>, TlsError> {
     use std::io::Read;
     let unreadable = |source| TlsError::Unreadable { path: path.into(), source };
-    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let file = open_named(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     file.take(FILE_MAX).read_to_end(&mut bytes).map_err(unreadable)?;
     Ok(bytes)

@@ -27,6 +27,7 @@ mod head;
 mod interruption;
 mod large_bytes;
 mod memory_budget;
+mod named_file;
 mod object_storage;
 mod objects;
 mod own_file;
@@ -64,6 +65,7 @@ pub use folder_owner::{CacheKind, foreign_entry};
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
 pub use interruption::interrupt;
 pub use large_bytes::{LargeBytes, LargeWriter, inflated};
+pub use named_file::{FileOpener, open_named, open_named_or, set_file_opener};
 pub use object_storage::{
     Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, is_bucket, public_url,
     reading_url,
@@ -90,6 +92,7 @@ pub use transport::source::{
 pub use transport::status::{NetworkStatus, Reach, RouteStatus};
 pub use transport::{
     ComposeDatagram, DatagramTarget, Datagrams, Download, EventHandler, HttpOptions, Poster, SseListener,
-    SseOptions, SseStatus, TlsProblem, addresses_of, downloads_in_flight, full_name, host_of,
+    SseOptions, SseStatus, TlsProblem, addresses_of, downloads_in_flight, files_of_machine, full_name,
+    host_of,
 };
 pub use wait_stats::WaitStatus;

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
+pub(crate) use authorities::BUNDLES;
 pub use authorities::{Authorities, KeptAuthorities};
 pub use login::{Login, without_passwords};
 pub use proxies::{Proxies, Proxy, ProxyError};

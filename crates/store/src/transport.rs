@@ -61,3 +61,11 @@ pub use tls::TlsProblem;
 pub(crate) use traffic_counts::TrafficCounts;
 pub use url::host_of;
 pub(crate) use url::{BaseUrl, escaped};
+
+use std::path::PathBuf;
+
+/// Returns the files of the machine that are read again when they change: its name servers, names and authorities.
+pub fn files_of_machine() -> Vec<PathBuf> {
+    let names = [dns::HOSTS, dns::RESOLV_CONF];
+    names.into_iter().chain(crate::servers::BUNDLES).map(PathBuf::from).collect()
+}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use esker_config::{Parameters, Root};
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
+use esker_store::open_named;
 
 use super::args::RepositoryArgs;
 use super::configuration::of_parameter;
@@ -48,7 +49,7 @@ fn read_key(path: &Path) -> Result<Vec<u8>, Failure> {
             .hint("name the repository's master key with --public-key FILE")
     };
     let mut text = Vec::new();
-    fs::File::open(path)
+    open_named(path)
         .and_then(|file| file.take(KEY_LEN_MAX + 1).read_to_end(&mut text))
         .map_err(|error| failed(error.to_string()))?;
     if text.len() as u64 > KEY_LEN_MAX {

@@ -341,7 +341,11 @@ pub fn make_dirs(disk: &dyn Disk, path: &Path) -> io::Result<()> {
         }
         other => other?,
     }
-    disk.sync_dir(parent)
+    match disk.sync_dir(parent) {
+        // A confined process may not open the folder around one that it made before, or that another user made.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => disk.sync_dir(path),
+        other => other,
+    }
 }
 
 /// Reads a whole file; none if there is none. One that is longer than `limit` is refused as too large.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 /// Bundles of certificate authorities, by system.
-const BUNDLES: [&str; 7] = [
+pub(crate) const BUNDLES: [&str; 7] = [
     // Debian, Ubuntu, Arch, Alpine, Gentoo.
     "/etc/ssl/certs/ca-certificates.crt",
     // RHEL and its kin, since 7.

@@ -4,9 +4,11 @@
 //! other.
 
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
+use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,12 +20,13 @@ use hickory_resolver::lookup_ip::LookupIp;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
-use hickory_resolver::system_conf::read_system_conf;
+use hickory_resolver::system_conf::parse_resolv_conf;
 use hickory_resolver::{Hosts, ResolverBuilder, TokioResolver};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
 use crate::error::Cause;
+use crate::named_file::open_named;
 use crate::servers::{Dns, Family};
 
 /// Addresses of a name.
@@ -36,9 +39,11 @@ pub(crate) struct Resolved {
 }
 
 /// Path of the file with names of machines.
-const HOSTS: &str = "/etc/hosts";
+pub(crate) const HOSTS: &str = "/etc/hosts";
 /// Path of the file with the default name servers.
-const RESOLV_CONF: &str = "/etc/resolv.conf";
+pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Maximum size in bytes of that file.
+const RESOLV_CONF_MAX: u64 = 1 << 20;
 
 /// Maximum wait for addresses of the other family once the preferred one has some (RFC 8305, section 3).
 const OTHER_KIND: Duration = Duration::from_millis(50);
@@ -184,7 +189,7 @@ impl Names {
             return known.made.clone();
         }
         let mut hosts = Hosts::default();
-        if let Ok(file) = File::open(HOSTS) {
+        if let Ok(file) = open_named(Path::new(HOSTS)) {
             // Lines before one that can't be read count.
             let _ = hosts.read_hosts_conf(file);
         }
@@ -211,7 +216,7 @@ impl Names {
 
     fn builder_of_machine(&self) -> Result<ResolverBuilder<TokioRuntimeProvider>, String> {
         let mut last = self.of_machine.lock();
-        match read_system_conf() {
+        match name_servers_of_machine() {
             Ok(read) => *last = Some(read),
             Err(error) if last.is_none() => return Err(format!("reading {RESOLV_CONF}: {error}")),
             Err(_) => {}
@@ -220,6 +225,13 @@ impl Names {
         let provider = TokioRuntimeProvider::default();
         Ok(TokioResolver::builder_with_config(config, provider).with_options(options))
     }
+}
+
+/// Reads the name servers of the machine.
+fn name_servers_of_machine() -> io::Result<(ResolverConfig, ResolverOpts)> {
+    let mut text = Vec::new();
+    open_named(Path::new(RESOLV_CONF))?.take(RESOLV_CONF_MAX).read_to_end(&mut text)?;
+    parse_resolv_conf(text).map_err(io::Error::other)
 }
 
 /// Addresses of one family, or the reason why there are none.

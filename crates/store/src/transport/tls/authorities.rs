@@ -1,7 +1,7 @@
 //! Reads certificates of authorities from files.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use crate::named_file::open_named;
 use crate::servers::{Authorities, KeptAuthorities};
 
 /// A system's bundle has 200 KiB; grids have some hundred files of 2 KiB.
@@ -74,7 +75,7 @@ fn texts(place: &Path) -> io::Result<Vec<Vec<u8>>> {
 
 fn text(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_MAX).read_to_end(&mut bytes)?;
+    open_named(path)?.take(FILE_MAX).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
