@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 use crate::file_error::FileError;
 use crate::opener::{open_writer, read_servers, room};
 use crate::peer::Peer;
-use crate::shared_cache::{Admission, Bounds, Broker, Host, Listener, OWN, Quota, Writer};
+use crate::shared_cache::{Admission, Bounds, Broker, Host, Listener, OWN, Quota, Unnamed, Writer};
 
 /// Limits for one user's clients. A mount is a connection; its waiting reads are requests.
 const BOUNDS: Bounds = Bounds { connections: 64, questions: 1024, answers: 256, warms: 4096 };
@@ -92,14 +92,40 @@ pub enum BrokerError {
     File(#[from] FileError),
 }
 
-/// The socket of a broker, at which clients wait until it serves.
-pub struct BrokerSocket(Listener);
+/// The sockets of a broker: that at which clients wait until it serves, and those in its caches. They are made before the
+/// process is confined, which creates no Unix sockets then.
+pub struct BrokerSocket {
+    clients: Listener,
+    caches: HashMap<PathBuf, Unnamed>,
+}
 
 impl BrokerSocket {
     /// Binds the socket. Clients see the binding user as the user of the broker, even if it switches users
     /// afterwards.
     pub fn bind(path: &Path) -> Result<Self, BrokerError> {
-        Ok(Self(Listener::bind_for_all(path).map_err(FileError::on("listen at", path))?))
+        let clients = Listener::bind_for_all(path).map_err(FileError::on("listen at", path))?;
+        Ok(Self { clients, caches: HashMap::new() })
+    }
+
+    /// Makes the sockets in the cache folder, which exists, and in the restricted caches below it. A failure is reported when
+    /// the cache is opened.
+    pub fn with_caches(mut self, cache: &Path, rules: &Rules) -> Self {
+        let restricted = rules.restricted().into_iter().map(|name| restricted_cache(cache, &name));
+        for folder in std::iter::once(Ok(cache.to_owned())).chain(restricted).flatten() {
+            if let Ok(socket) = Unnamed::bind(&folder) {
+                self.caches.insert(folder, socket);
+            }
+        }
+        self
+    }
+
+    /// Lets root and the broker's user administer a cache through its folder.
+    fn look_after(&mut self, folder: &Path, writer: &Arc<dyn Writer>) -> Result<Broker, FileError> {
+        let mut start = || match self.caches.remove(folder) {
+            Some(socket) => Broker::start_on(socket.name()?, writer.clone()),
+            None => Broker::start(folder, writer.clone()),
+        };
+        start().map_err(FileError::on("listen in", folder))
     }
 }
 
@@ -132,7 +158,7 @@ impl NodeBroker {
     }
 
     /// Starts the broker at a listening socket.
-    pub fn start_on(listening: BrokerSocket, options: BrokerOptions) -> Result<Self, BrokerError> {
+    pub fn start_on(mut listening: BrokerSocket, options: BrokerOptions) -> Result<Self, BrokerError> {
         let BrokerOptions { cache, quota, lower, socket, rules, destinations, authorities } = options;
         let mut engine = EngineOptions::default();
         engine.http.destinations = destinations.clone();
@@ -144,17 +170,16 @@ impl NodeBroker {
         let (restricted_caches, users) = (HashMap::new(), Mutex::default());
         let mut host =
             NodeHost { rules, destinations, authorities, public, restricted: restricted_caches, users };
-        let mut brokers = vec![host.look_after(&cache, &host.public)?];
+        let mut brokers = vec![listening.look_after(&cache, &host.public)?];
         for name in restricted {
-            let folder = cache.join("restricted").join(&name);
-            make_private(&folder)?;
+            let folder = restricted_cache(&cache, &name)?;
             let writer = open_writer(&engine, &folder, room(part, Vec::new()))?;
-            brokers.push(host.look_after(&folder, &writer)?);
+            brokers.push(listening.look_after(&folder, &writer)?);
             host.restricted.insert(name, writer);
         }
         let host = Arc::new(host);
         let listen = FileError::on("listen at", &socket);
-        let served = Broker::serve(listening.0, host.clone());
+        let served = Broker::serve(listening.clients, host.clone());
         brokers.push(served.map_err(listen)?);
         Ok(Self { brokers, host })
     }
@@ -168,9 +193,12 @@ impl Drop for NodeBroker {
     }
 }
 
-fn make_private(folder: &Path) -> Result<(), FileError> {
+/// Makes the folder of a restricted cache.
+fn restricted_cache(cache: &Path, name: &str) -> Result<PathBuf, FileError> {
+    let folder = cache.join("restricted").join(name);
     let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(folder).map_err(FileError::on("make", folder))
+    builder.recursive(true).mode(0o700).create(&folder).map_err(FileError::on("make", &folder))?;
+    Ok(folder)
 }
 
 impl Rules {
@@ -262,11 +290,6 @@ impl NodeHost {
             }
         }
         Ok(())
-    }
-
-    /// Lets root and the broker's user administer a cache through its folder.
-    fn look_after(&self, folder: &Path, writer: &Arc<dyn Writer>) -> Result<Broker, FileError> {
-        Broker::start(folder, writer.clone()).map_err(FileError::on("listen in", folder))
     }
 }
 

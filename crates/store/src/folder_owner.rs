@@ -69,7 +69,7 @@ impl CacheKind {
                 name.len() == 2 && is_dir_of(folder, &|file| is_object(name, file))
             }),
             (Self::Mounts, "txn") => is_dir_of(path, &|draft| draft.file_name().is_some_and(is_draft)),
-            (Self::Mounts, name) if name.starts_with(TEMPORARY_PREFIX) => true,
+            (Self::Mounts, name) if name.starts_with(TEMPORARY_PREFIX) || name.starts_with("broker.") => true,
             // Names of a proxy's objects are those of git's.
             _ => is_dir_of(path, &|_| false),
         }

@@ -25,13 +25,48 @@ const NAME: &str = "broker";
 /// Length of the queue of clients that are not accepted yet.
 const BACKLOG: i32 = 128;
 
-fn address(directory: &File) -> io::Result<SocketAddrUnix> {
-    let path = format!("/proc/self/fd/{}/{NAME}", directory.as_raw_fd());
+fn address(directory: &File, name: &str) -> io::Result<SocketAddrUnix> {
+    let path = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
     Ok(SocketAddrUnix::new(path.as_str())?)
 }
 
 fn new_socket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// A listening socket in a cache directory that no client finds yet. A process that will be confined makes it before, and
+/// gives it its name once it holds the lock of the cache.
+pub(crate) struct Unnamed(Listener);
+
+impl Unnamed {
+    /// Listens in `cache`.
+    pub(crate) fn bind(cache: &Path) -> io::Result<Self> {
+        let name = format!("{NAME}.{}", std::process::id());
+        let path = cache.join(&name);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let socket = new_socket()?;
+        bind(&socket, &address(&File::open(cache)?, &name)?)?;
+        listen(&socket, BACKLOG)?;
+        Ok(Self(Listener { socket, path }))
+    }
+
+    /// Replaces the socket of a dead writer; the caller holds the lock of the cache.
+    pub(crate) fn name(mut self) -> io::Result<Listener> {
+        let path = self.0.path.with_file_name(NAME);
+        std::fs::rename(&self.0.path, &path)?;
+        self.0.path = path;
+        // Those of processes that were killed before they had the lock.
+        if let Some(entries) = self.0.path.parent().and_then(|cache| std::fs::read_dir(cache).ok()) {
+            let left = entries.flatten().map(|entry| entry.path()).filter(|path| {
+                path.file_stem().is_some_and(|stem| stem == NAME) && path.extension().is_some()
+            });
+            left.for_each(|path| drop(std::fs::remove_file(path)));
+        }
+        Ok(self.0)
+    }
 }
 
 /// A listening socket; its name is removed when this is dropped.
@@ -43,15 +78,7 @@ pub(crate) struct Listener {
 impl Listener {
     /// Listens in `cache`, whose lock the caller holds, and replaces the socket of a dead writer.
     pub(crate) fn bind(cache: &Path) -> io::Result<Self> {
-        let path = cache.join(NAME);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let socket = new_socket()?;
-        bind(&socket, &address(&File::open(cache)?)?)?;
-        listen(&socket, BACKLOG)?;
-        Ok(Self { socket, path })
+        Unnamed::bind(cache)?.name()
     }
 
     /// Listens at a path where every user may connect. Only this user may be able to change the folder; a dead socket
@@ -118,7 +145,7 @@ impl Drop for Listener {
 /// Connects to the writer of `cache`.
 pub(crate) fn dial(cache: &Path) -> io::Result<OwnedFd> {
     let socket = new_socket()?;
-    connect(&socket, &address(&File::open(cache)?)?)?;
+    connect(&socket, &address(&File::open(cache)?, NAME)?)?;
     if !peer::is_trusted(&socket) {
         let why = "another user listens in this cache directory";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));

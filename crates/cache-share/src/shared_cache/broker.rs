@@ -138,7 +138,12 @@ impl Out {
 impl Broker {
     /// Starts listening in the cache folder, whose lock `writer` holds.
     pub(crate) fn start(cache: &Path, writer: Arc<dyn Writer>) -> io::Result<Self> {
-        Self::serve(Listener::bind(cache)?, Arc::new(Own { writer, quota: Quota::new(OWN) }))
+        Self::start_on(Listener::bind(cache)?, writer)
+    }
+
+    /// Serves this user at a socket in the cache folder, whose lock `writer` holds.
+    pub(crate) fn start_on(listener: Listener, writer: Arc<dyn Writer>) -> io::Result<Self> {
+        Self::serve(listener, Arc::new(Own { writer, quota: Quota::new(OWN) }))
     }
 
     /// Serves all clients that the host admits.

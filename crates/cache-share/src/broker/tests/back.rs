@@ -141,7 +141,7 @@ fn reads_that_wait_for_a_descriptor_continue_through_the_broker() {
     assert!(bytes(&waiting) == objects[1].plain);
 }
 
-/// > C11: A cache whose folder is removed under a mount is made anew, without a remount, and no read fails meanwhile. A mount that Landlock confines leaves that to its next mount if other programs use the folder around the cache, as with `/var/lib`.
+/// > C11: A cache whose folder is removed under a mount is made anew, without a remount, and no read fails meanwhile. A mount that Landlock confines leaves that to its next mount, because it may not write to the folder around its cache.
 #[test]
 fn a_removed_cache_folder_is_created_again() {
     let node = Node::new();
