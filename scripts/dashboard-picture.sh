@@ -27,7 +27,7 @@ library=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
 "$esker" repo create "$name" --storage "$work/storage" --keys "$work/keys"
 "$esker" publish "$name" "$library" --storage "$work/storage" --keys "$work/keys"
 web=$(free_port) metrics=$(free_port) prometheus=$(free_port)
-"$esker" serve "$work/storage" --listen "127.0.0.1:$web" >"$work/serve.log" 2>&1 &
+"$esker" serve "$work/storage" --user "$(id -un)" --listen "127.0.0.1:$web" >"$work/serve.log" 2>&1 &
 "$esker" metrics --listen "127.0.0.1:$metrics" >"$work/metrics.log" 2>&1 &
 await curl -fs "http://127.0.0.1:$web/cvmfs/$name/.cvmfspublished"
 for mount in one two; do

@@ -87,9 +87,12 @@ tell "esker repo create $name && esker publish $name $DEMO_DIR"
 "$esker" repo create "$name" --storage storage --keys keys >/dev/null
 "$esker" publish "$name" "$DEMO_DIR" --storage storage --keys keys
 
-tell "esker serve storage --listen 127.0.0.1:0"
+serve=(serve storage --listen 127.0.0.1:0)
+# The folder of the demo is its user's own, and root's server is another user.
+[ "$(id -u)" = 0 ] && serve+=(--user root)
+tell "esker ${serve[*]}"
 # In a session of its own, because Ctrl-C is for this script, which unmounts before it stops the server.
-coproc SERVER { exec setsid "$esker" serve storage --listen 127.0.0.1:0; }
+coproc SERVER { exec setsid "$esker" "${serve[@]}"; }
 { read -r line && read -r url; } <&"${SERVER[0]}" || { echo "the server did not start" >&2; exit 1; }
 echo "$line"
 

@@ -19,7 +19,7 @@ serve() { # FOLDER: starts a server of the repositories in there; its process is
     local said=$work/tmp/serve ready
     rm -f "$said"
     mkfifo "$said"
-    "$esker" serve "$1" --listen 127.0.0.1:0 --json >"$said" 2>&1 &
+    "$esker" serve "$1" --user "$(id -un)" --listen 127.0.0.1:0 --json >"$said" 2>&1 &
     server=$!
     exec {output}<"$said"
     read -r ready <&"$output"

@@ -23,7 +23,7 @@ library=$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("stdli
 "$esker" repo create "$name" --storage "$work/storage" --keys "$work/keys" >/dev/null
 "$esker" publish "$name" "$library" --storage "$work/storage" --keys "$work/keys" >/dev/null
 mkfifo "$work/said"
-"$esker" serve "$work/storage" --listen 127.0.0.1:0 >"$work/said" &
+"$esker" serve "$work/storage" --user "$(id -un)" --listen 127.0.0.1:0 >"$work/said" &
 server=$!
 exec 3<"$work/said"
 while read -r line <&3; do

@@ -23,6 +23,7 @@ impl Served {
     pub fn start(esker: &str, folder: &Path) -> Result<Self> {
         let mut command = Command::new(esker);
         command.arg("serve").arg(folder).args(["--listen", "127.0.0.1:0", "--json"]);
+        as_this_user(&mut command);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = Ending(child.with_context(|| format!("can't start {esker}"))?);
         let stdout = child.0.stdout.take().context("no pipe")?;
@@ -33,6 +34,13 @@ impl Served {
         let url = ready["repositories"][0]["url"].as_str();
         let url = url.with_context(|| format!("{} holds no repository", folder.display()))?.to_owned();
         Ok(Self { _child: child, url })
+    }
+}
+
+/// Keeps root's server root: its folders are those of a bench, which no other user can read.
+pub fn as_this_user(command: &mut Command) {
+    if rustix::process::geteuid().is_root() {
+        command.args(["--user", "root"]);
     }
 }
 

@@ -77,6 +77,7 @@ impl Running {
         let mut command = Command::new(&plan.esker);
         command.args(["proxy", "--listen", "127.0.0.1:0", "--json", "--upstream"]);
         command.arg(format!("http://{server}")).arg("--cache").arg(folder.path().join("cache"));
+        serve::as_this_user(&mut command);
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut child = Ending(child.with_context(|| format!("can't start {}", plan.esker))?);
         let mut line = String::new();
