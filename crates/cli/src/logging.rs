@@ -10,6 +10,7 @@ mod record;
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::io::Write;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -36,6 +37,18 @@ static CONFIGURED: OnceLock<Syslog> = OnceLock::new();
 
 /// Levels of this process's log, which the options of a mount change.
 static LEVELS: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
+/// Form of this process's log.
+static FORMAT: OnceLock<LogFormat> = OnceLock::new();
+
+/// Log of a server, which may connect to none once it is confined.
+static CONNECTED: OnceLock<Connected> = OnceLock::new();
+
+/// A connected log.
+enum Connected {
+    Journal(Journal),
+    System(Syslog),
+}
 
 /// Mount point and repository of this process.
 static MOUNT: OnceLock<(String, String)> = OnceLock::new();
@@ -81,6 +94,7 @@ pub(crate) fn start_daemon(args: LogArgs, environment: &Environment) -> Result<(
 }
 
 fn begin(format: LogFormat, levels: Targets, is_lasting: bool) -> Result<(), Failure> {
+    let _ = FORMAT.set(format);
     let (levels, handle) = reload::Layer::new(levels);
     let _ = LEVELS.set(handle);
     let subscriber = tracing_subscriber::registry().with(levels).with(Output::new(format, is_lasting));
@@ -135,6 +149,22 @@ pub(crate) fn copy_to_system(options: SyslogOptions) {
     }
 }
 
+/// Connects to the log of this process, and returns the socket. `None` if the log is standard error, also in place of a log
+/// that is away.
+pub(crate) fn connect() -> Option<RawFd> {
+    let connected = match FORMAT.get()? {
+        LogFormat::Line | LogFormat::Json => return None,
+        LogFormat::Journald => Connected::Journal(Journal::open().and_then(Journal::connect).ok()?),
+        LogFormat::Syslog => {
+            Connected::System(Syslog::new(SyslogOptions::default()).and_then(Syslog::connect).ok()?)
+        }
+    };
+    match CONNECTED.get_or_init(|| connected) {
+        Connected::Journal(journal) => Some(journal.socket().as_raw_fd()),
+        Connected::System(syslog) => syslog.socket().map(|socket| socket.as_raw_fd()),
+    }
+}
+
 fn named_format(name: &str) -> Result<LogFormat, Failure> {
     clap::ValueEnum::from_str(name, false).map_err(|_| {
         Failure::usage(format!("$ESKER_LOG_FORMAT is {name:?}, which is not a format of logs"))
@@ -183,13 +213,14 @@ impl Output {
 
     fn write(&self, record: &Record) {
         let copied = CONFIGURED.get().is_some_and(|syslog| syslog.line(record.severity(), &record.text()));
-        let is_written = match self.format {
-            LogFormat::Line | LogFormat::Json => false,
-            LogFormat::Journald => {
+        let is_written = match (CONNECTED.get(), self.format) {
+            (Some(connected), _) => connected.write(record),
+            (None, LogFormat::Line | LogFormat::Json) => false,
+            (None, LogFormat::Journald) => {
                 let journal = self.journal.get_or_init(|| Journal::open().ok());
                 journal.as_ref().is_some_and(|journal| journal.send(record).is_ok())
             }
-            LogFormat::Syslog => {
+            (None, LogFormat::Syslog) => {
                 let system = || self.system.get_or_init(|| Syslog::new(SyslogOptions::default()).ok());
                 let send = |syslog: &Syslog| syslog.line(record.severity(), &record.text());
                 copied || (CONFIGURED.get().is_none() && system().as_ref().is_some_and(send))
@@ -199,6 +230,15 @@ impl Output {
             let line = if self.format == LogFormat::Json { record.json() } else { record.line() };
             // A full disk must not stop a mount.
             let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    }
+}
+
+impl Connected {
+    fn write(&self, record: &Record) -> bool {
+        match self {
+            Connected::Journal(journal) => journal.send(record).is_ok(),
+            Connected::System(syslog) => syslog.line(record.severity(), &record.text()),
         }
     }
 }

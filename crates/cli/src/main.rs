@@ -89,6 +89,10 @@ enum Command {
     Child(commands::child::Args),
     #[command(name = commands::replay::REPLAY, hide = true)]
     Replay(commands::replay::Args),
+    #[command(name = process::opener::OPEN_FILES, hide = true)]
+    OpenFiles(process::opener::Args),
+    #[command(name = commands::metrics::asker::ASK_MOUNTS, hide = true)]
+    AskMounts(commands::metrics::asker::Args),
 }
 
 impl Command {
@@ -112,6 +116,7 @@ impl Command {
                 | Command::Serve(_)
                 | Command::Proxy(_)
                 | Command::Metrics(_)
+                | Command::AskMounts(_)
         )
     }
 }
@@ -124,6 +129,9 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     }
     if let Command::Replay(args) = command {
         return commands::replay::run(&args).map(|()| ExitCode::SUCCESS);
+    }
+    if let Command::OpenFiles(args) = command {
+        return process::opener::run(args).map(|()| ExitCode::SUCCESS);
     }
     // Both read the command line's own description, and no setting.
     match &command {
@@ -152,7 +160,11 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Transaction(args) => return commands::transaction::run(args, &settings, files),
         Command::Profile(args) => return commands::profile::run(args, &settings, files),
         Command::Trace(args) => return commands::trace::run(args, &settings, files),
-        Command::Child(_) | Command::Replay(_) | Command::Completions(_) | Command::Manual(_) => {
+        Command::Child(_)
+        | Command::Replay(_)
+        | Command::OpenFiles(_)
+        | Command::Completions(_)
+        | Command::Manual(_) => {
             unreachable!("handled above")
         }
         Command::Mount(args) => commands::mount::run(args, &settings, line),
@@ -161,6 +173,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Reload(args) => commands::reload::run(&args, &settings),
         Command::Status(args) => commands::status::run(args, &settings),
         Command::Metrics(args) => commands::metrics::run(&args, &settings),
+        Command::AskMounts(args) => commands::metrics::asker::run(&args, &settings),
         Command::Logs(args) => commands::logs::run(&args, &settings),
         Command::Top(args) => commands::top::run(&args, &settings),
         Command::Config(args) => commands::config::run(args, &settings),

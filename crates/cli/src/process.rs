@@ -3,6 +3,7 @@
 pub(crate) mod again;
 pub(crate) mod confine;
 pub(crate) mod limits;
+pub(crate) mod opener;
 pub(crate) mod privileges;
 pub(crate) mod signals;
 pub(crate) mod tuning;

@@ -3,21 +3,23 @@
 pub(crate) mod storage;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use esker_confine::Policy;
-use esker_run::{Received, die_by, inherited_listeners, notify, take_signals};
+use esker_run::{Manager, Received, die_by, inherited_listeners, take_signals};
 use esker_server::{AccessLog, Limits, LogForm, LogOutput, LogTarget, Served, Server, Stopper, TlsFiles};
 use esker_store::CacheKind;
 use rustix::thread::CapabilitySet;
 use serde_json::{Value, json};
 
 use crate::error::{Context, Failure, Kind, chain};
-use crate::logging::LogArgs;
+use crate::logging::{self, LogArgs};
 use crate::process::confine;
-use crate::process::privileges::{self, Account};
+use crate::process::opener::Openable;
+use crate::process::privileges::{self, Account, Service};
 use crate::settings::environment::Environment;
 
 /// Options of all servers.
@@ -52,7 +54,8 @@ pub(crate) struct ServingArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().grace.as_secs())]
     grace: u64,
 
-    /// User to run as after binding the address, if root starts it [default: esker if there is such a user, else root]
+    /// User to run as after binding the address, if root starts it [default: esker if
+    /// there is such a user, else ids that no user has]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
@@ -81,20 +84,22 @@ pub(crate) struct Opened {
     pub(crate) listeners: Vec<TcpListener>,
     /// Socket for metrics, if they have one of their own.
     pub(crate) metrics: Option<TcpListener>,
+    /// The service manager, to which the server tells its state.
+    pub(crate) manager: Arc<Manager>,
     log: Option<LogOutput>,
-    /// Folder of the access log, where it is opened again.
-    log_folder: Option<PathBuf>,
+    /// Path of the access log, where it is opened again.
+    log_path: Option<PathBuf>,
 }
 
 impl ServingArgs {
     /// Opens sockets and the access log; called before there are threads, because each has privileges of its own.
-    pub(crate) fn open(&self, address: SocketAddr) -> Result<Opened, Failure> {
-        let account = privileges::named_or_usual(self.user.as_deref())?;
+    pub(crate) fn open(&self, service: Service, address: SocketAddr) -> Result<Opened, Failure> {
+        let account = service.account(self.user.as_deref())?;
         let listeners = listeners(address)?;
         let metrics = self.metrics.map(|address| listen(address, "--metrics")).transpose()?;
         let log = log_output(self.access_log.as_deref())?;
-        let log_folder = log.as_ref().and_then(|_| folder_of(self.access_log.as_deref()?));
-        Ok(Opened { account, listeners, metrics, log, log_folder })
+        let log_path = self.access_log.clone().filter(|path| path.as_os_str() != "-");
+        Ok(Opened { account, listeners, metrics, manager: Arc::new(manager()), log, log_path })
     }
 
     /// Returns the limits of clients.
@@ -121,16 +126,30 @@ impl Opened {
     pub(crate) fn drop_privileges(
         &self,
         policy: Policy,
+        openable: Openable,
         environment: &Environment,
     ) -> Result<mpsc::Receiver<Received>, Failure> {
-        privileges::become_user(self.account.as_ref(), CapabilitySet::empty())?;
-        let policy = match &self.log_folder {
-            Some(folder) => policy.write(folder),
-            None => policy,
-        };
-        confine::enforce(|| policy.prepare(), environment);
+        let openable = openable.log(self.log_path.as_deref());
+        become_server(self.account.as_ref(), policy, openable, &self.manager, environment)?;
         signals()
     }
+}
+
+/// Starts the opener, gives up the privileges of root, and confines the process.
+pub(crate) fn become_server(
+    account: Option<&Account>,
+    policy: Policy,
+    openable: Openable,
+    manager: &Manager,
+    environment: &Environment,
+) -> Result<(), Failure> {
+    openable.start(environment)?;
+    // Both sockets are connected while it is still allowed.
+    let sockets = [manager.socket().map(|socket| socket.as_raw_fd()), logging::connect()];
+    privileges::become_user(account, CapabilitySet::empty())?;
+    let policy = sockets.into_iter().flatten().fold(policy, Policy::send_only);
+    confine::enforce(|| policy.prepare(), environment);
+    Ok(())
 }
 
 /// Returns the absolute path of the cache folder, made for the user of the server.
@@ -142,17 +161,23 @@ pub(crate) fn cache_folder(cache: &Path, account: Option<&Account>) -> Result<Pa
         if CacheKind::Proxy.foreign_entry(&cache).is_ok_and(|entry| entry.is_some()) {
             return Ok(cache);
         }
-        std::fs::create_dir_all(&cache)
-            .and_then(|()| privileges::give_folder(&cache, account))
+        privileges::give_folder(&cache, account, false)
             .context(Kind::Failed, format!("can't give {} to user {}", cache.display(), account.name))?;
     }
     Ok(cache)
 }
 
+/// Connects to the service manager, if there is one; a server goes on without one that is gone.
+pub(crate) fn manager() -> Manager {
+    Manager::connect()
+        .inspect_err(|error| tracing::warn!("can't connect to the service manager: {error}"))
+        .unwrap_or_default()
+}
+
 /// Tells the service manager that the server is ready; one that is gone is no failure.
-pub(crate) fn tell_ready(server: &str) {
+pub(crate) fn tell_ready(manager: &Manager, server: &str) {
     confine::tell();
-    if let Err(error) = notify("READY=1") {
+    if let Err(error) = manager.tell("READY=1") {
         tracing::warn!("can't tell the service manager that the {server} is ready: {error}");
     }
 }
@@ -187,6 +212,7 @@ pub(crate) struct Controls {
     pub(crate) stopper: Stopper,
     pub(crate) tls: Option<Arc<TlsFiles>>,
     pub(crate) access_log: Option<AccessLog>,
+    pub(crate) manager: Arc<Manager>,
 }
 
 impl Controls {
@@ -207,7 +233,7 @@ impl Controls {
             } else {
                 stops = true;
                 // A manager that is gone needs no news.
-                let _ = notify("STOPPING=1");
+                let _ = self.manager.tell("STOPPING=1");
                 self.stopper.stop();
             }
         }
@@ -241,12 +267,6 @@ pub(crate) fn listen(address: SocketAddr, option: &str) -> Result<TcpListener, F
             "choose another address or port with {option} ADDR:PORT; port 0 takes any free one"
         ))
     })
-}
-
-/// Returns the folder of a file; `None` for standard output.
-fn folder_of(file: &Path) -> Option<PathBuf> {
-    let file = if file.as_os_str() == "-" { return None } else { std::path::absolute(file).ok()? };
-    file.parent().map(Path::to_owned)
 }
 
 /// Opens the file of the access log, without a thread.

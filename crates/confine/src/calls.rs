@@ -120,7 +120,21 @@ pub(crate) static SOCKETS: Group = Group {
     purpose: "sockets of the families that the role has",
     calls: calls!(SYS_accept SYS_accept4 SYS_bind SYS_connect SYS_getpeername SYS_getsockname SYS_getsockopt
         SYS_listen SYS_recvfrom SYS_recvmmsg SYS_recvmsg SYS_sendmmsg SYS_sendmsg SYS_sendto SYS_setsockopt
-        SYS_shutdown SYS_socketpair),
+        SYS_shutdown),
+    old: &[],
+};
+
+pub(crate) static SOCKET_PAIRS: Group = Group {
+    name: "socket pairs",
+    purpose: "sockets that are connected to each other",
+    calls: calls!(SYS_socketpair),
+    old: &[],
+};
+
+pub(crate) static MESSAGES: Group = Group {
+    name: "messages",
+    purpose: "messages on sockets that the process was started with",
+    calls: calls!(SYS_recvmsg SYS_sendmsg),
     old: &[],
 };
 

@@ -13,10 +13,17 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
 /// Folders that hold what belongs to many programs and users. They are not opened for the sake of one entry.
-const OF_MANY: [&str; 14] = [
+const OF_MANY: [&str; 21] = [
     "/",
     "/dev",
     "/dev/shm",
+    "/etc",
+    "/etc/cvmfs",
+    "/etc/esker",
+    "/etc/grid-security",
+    "/etc/pki",
+    "/etc/ssh",
+    "/etc/ssl",
     "/home",
     "/root",
     "/run",

@@ -1,6 +1,7 @@
 //! Builds the seccomp filter of a role and installs it in the calling thread.
 
 use std::collections::BTreeMap;
+use std::os::fd::RawFd;
 
 use libc::c_long;
 use seccompiler::{
@@ -74,10 +75,10 @@ const SET_ID: u64 = 0o6000;
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// The filters of a role: all of them apply, and the strictest answer counts.
-pub(crate) fn programs(role: Role) -> Result<[BpfProgram; 2], BackendError> {
+pub(crate) fn programs(role: Role, senders: &[RawFd]) -> Result<[BpfProgram; 2], BackendError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     let listed = SeccompFilter::new(
-        rules(role)?,
+        rules(role, senders)?,
         SeccompAction::Errno(libc::EPERM as u32),
         SeccompAction::Allow,
         arch,
@@ -95,14 +96,14 @@ pub(crate) fn programs(role: Role) -> Result<[BpfProgram; 2], BackendError> {
 }
 
 /// Installs the filters for this thread and the threads that it starts.
-pub(crate) fn install(role: Role) -> Result<(), seccompiler::Error> {
-    for program in programs(role)? {
+pub(crate) fn install(role: Role, senders: &[RawFd]) -> Result<(), seccompiler::Error> {
+    for program in programs(role, senders)? {
         apply_filter(&program)?;
     }
     Ok(())
 }
 
-fn rules(role: Role) -> Result<Rules, BackendError> {
+fn rules(role: Role, senders: &[RawFd]) -> Result<Rules, BackendError> {
     let mut rules = Rules::new();
     for (_, number) in role.groups().iter().flat_map(|group| group.all()) {
         rules.insert(*number, Vec::new());
@@ -139,11 +140,64 @@ fn rules(role: Role) -> Result<Rules, BackendError> {
         requests.extend(each(1, DEVICE_REQUESTS)?);
     }
     rules.insert(libc::SYS_ioctl, requests);
-    if role.network() == Network::Internet {
-        let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6].map(|family| family as u64);
-        rules.insert(libc::SYS_socket, each(0, families)?);
+    let internet = [libc::AF_INET, libc::AF_INET6].map(|family| family as u64);
+    let sockets = match role.network() {
+        Network::None => Vec::new(),
+        Network::Internet => each(0, internet)?,
+        Network::All => each(0, internet.into_iter().chain([libc::AF_UNIX as u64]))?,
+        Network::Local => vec![SeccompRule::new(vec![
+            condition(0, SeccompCmpOp::Eq, libc::AF_UNIX as u64)?,
+            condition(1, SeccompCmpOp::MaskedEq(SOCKET_TYPE), libc::SOCK_STREAM as u64)?,
+        ])?],
+    };
+    if !sockets.is_empty() {
+        rules.insert(libc::SYS_socket, sockets);
+    }
+    for call in OF_A_SENDER {
+        if !senders.is_empty() && rules.contains_key(call) {
+            rules.insert(*call, for_others(*call, senders)?);
+        }
     }
     Ok(rules)
+}
+
+/// Bits of a socket's type without its flags.
+const SOCKET_TYPE: u64 = 0xf;
+
+/// Calls that send from a socket to any address, connect it, or copy it.
+const OF_A_SENDER: &[c_long] = &[
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_dup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_dup2,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+];
+
+/// Returns rules that allow a call for all descriptors but these. fcntl goes on reading and setting flags of all.
+fn for_others(call: c_long, senders: &[RawFd]) -> Result<Vec<SeccompRule>, BackendError> {
+    let other = senders.iter().map(|socket| condition(0, SeccompCmpOp::Ne, *socket as u64));
+    let other = other.collect::<Result<Vec<_>, _>>()?;
+    if call != libc::SYS_fcntl {
+        return Ok(vec![SeccompRule::new(other)?]);
+    }
+    let rule = |command: &i32| {
+        let mut conditions = vec![condition(1, SeccompCmpOp::Eq, *command as u64)?];
+        if [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC].contains(command) {
+            conditions.extend(other.iter().cloned());
+        }
+        SeccompRule::new(conditions)
+    };
+    FCNTL.iter().map(rule).collect()
+}
+
+/// Returns a condition on the lower half of an argument.
+fn condition(argument: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, BackendError> {
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value)
 }
 
 /// Returns the position of the mode among the arguments of a call that sets modes.
@@ -160,7 +214,7 @@ fn mode_argument(number: c_long) -> Option<u8> {
 
 /// Returns a rule for the lower half of one argument.
 fn only(argument: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompRule, BackendError> {
-    SeccompRule::new(vec![SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, value)?])
+    SeccompRule::new(vec![condition(argument, op, value)?])
 }
 
 /// Returns rules that allow some values of an argument.

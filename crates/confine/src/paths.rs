@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, PathFd,
-    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError,
+    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
 };
 
 use crate::exchange;
@@ -13,25 +13,6 @@ use crate::role::{Network, Reading, Role};
 /// Version of Landlock whose rights are known here; older kernels enforce those that they have.
 const KNOWN: ABI = ABI::V5;
 
-/// Paths that every daemon may read: settings, names of servers, certificates, facts about itself and the machine, and the
-/// devices that libraries take random numbers from where the system call is not to be had.
-pub(crate) const READ_BY_ALL: [&str; 13] = [
-    "/etc",
-    "/usr/share",
-    "/usr/local/share",
-    "/usr/lib/ssl",
-    "/var/lib/ca-certificates",
-    "/run/systemd/resolve",
-    "/run/NetworkManager",
-    "/run/resolvconf",
-    "/proc",
-    "/sys/devices/system/cpu",
-    "/sys/fs/cgroup",
-    "/dev/random",
-    "/dev/urandom",
-];
-/// Files that every daemon reads again when they change, and that are links to other folders on many systems.
-const REOPENED_BY_ALL: [&str; 2] = ["/etc/resolv.conf", "/etc/ssl/certs/ca-certificates.crt"];
 /// The device to read from and to write to for all.
 const NULL: &str = "/dev/null";
 /// The device of mounts.
@@ -60,14 +41,11 @@ pub(crate) struct OpenedPaths {
 impl OpenedPaths {
     /// Opens the paths. One that is absent grants nothing.
     pub(crate) fn open(role: Role, paths: &Paths) -> Self {
-        let (of_all, reopened): (&[&str], &[&str]) = match role {
-            Role::Replayer => (&[], &[]),
-            _ => (&READ_BY_ALL, &REOPENED_BY_ALL),
-        };
-        let reopened = reopened.iter().map(Path::new).chain(paths.reopen.iter().map(PathBuf::as_path));
-        let around = exchange::folders(reopened.clone(), &paths.private);
-        let read = of_all.iter().map(Path::new).chain(paths.read.iter().map(PathBuf::as_path));
-        let read = read.chain(reopened).chain(around.iter().map(PathBuf::as_path));
+        let reopened = || paths.reopen.iter().map(PathBuf::as_path);
+        let around = exchange::folders(reopened(), &paths.private);
+        let of_all = role.read_by_all().iter().map(Path::new);
+        let read = of_all.chain(paths.read.iter().map(PathBuf::as_path));
+        let read = read.chain(reopened()).chain(around.iter().map(PathBuf::as_path));
         let opened = |paths: &[PathBuf]| paths.iter().filter_map(|path| PathFd::new(path).ok()).collect();
         Self {
             read: read.filter_map(|path| PathFd::new(path).ok()).collect(),
@@ -88,9 +66,11 @@ impl OpenedPaths {
         let rules = Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(handled)?;
         // A role without sockets needs no rule for them; the others connect, and listen at the sockets that they have.
         let rules = match role.network() {
-            Network::None => rules.handle_access(AccessNet::from_all(KNOWN))?,
-            Network::Internet => rules.handle_access(AccessNet::BindTcp)?,
+            Network::None | Network::Local => rules.handle_access(AccessNet::from_all(KNOWN))?,
+            Network::Internet | Network::All => rules.handle_access(AccessNet::BindTcp)?,
         };
+        // Kernels before 6.12 have none. A process that creates no Unix sockets may still have been given some.
+        let rules = rules.scope(Scope::AbstractUnixSocket)?;
         let mut rules = rules.create()?;
         for path in self.read {
             rules = add(rules, path, reading & handled)?;

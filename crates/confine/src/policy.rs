@@ -1,5 +1,6 @@
 //! What a process may do, and what the kernel enforces of it.
 
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -14,6 +15,7 @@ use crate::role::Role;
 pub struct Policy {
     role: Role,
     paths: Paths,
+    senders: Vec<RawFd>,
 }
 
 /// Restrictions that the kernel enforces.
@@ -33,6 +35,7 @@ pub struct Confinement {
 pub struct Prepared {
     role: Role,
     paths: OpenedPaths,
+    senders: Vec<RawFd>,
 }
 
 /// State of this process, once it is decided.
@@ -41,7 +44,7 @@ static OF_PROCESS: OnceLock<Confinement> = OnceLock::new();
 impl Policy {
     /// Makes the policy of a role without any paths but those of all roles.
     pub fn new(role: Role) -> Self {
-        Self { role, paths: Paths::default() }
+        Self { role, paths: Paths::default(), senders: Vec::new() }
     }
 
     /// Lets the process read a file, or everything below a folder. A path that doesn't exist grants nothing.
@@ -76,9 +79,17 @@ impl Policy {
         self
     }
 
+    /// Names the descriptor of a connected datagram socket, such as that of a log. The process may write to it, and neither
+    /// send to another address, connect it, nor copy it. Not for a role that makes pairs of sockets, which copy descriptors.
+    pub fn send_only(mut self, socket: RawFd) -> Self {
+        self.senders.push(socket);
+        self
+    }
+
     /// Opens the paths, which may block on a disk that doesn't answer.
     pub fn prepare(self) -> Prepared {
-        Prepared { role: self.role, paths: OpenedPaths::open(self.role, &self.paths) }
+        let paths = OpenedPaths::open(self.role, &self.paths);
+        Prepared { role: self.role, paths, senders: self.senders }
     }
 }
 
@@ -105,7 +116,7 @@ impl Prepared {
         if landlock.is_none() && reasons.is_empty() {
             reasons.push("the kernel has no Landlock".to_owned());
         }
-        let filtered = filter::install(self.role);
+        let filtered = filter::install(self.role, &self.senders);
         if let Err(error) = &filtered {
             reasons.push(format!("system calls can't be filtered: {error}"));
         }

@@ -1,8 +1,8 @@
 //! Roles of daemons, and what each may do.
 
 use crate::calls::{
-    ATTRIBUTES, CHANGE_PATHS, CHILDREN, EVENTS, FACTS, Group, MEMORY, OPEN_FILES, READ_PATHS, SESSION,
-    SIGNALS, SOCKETS, THREADS, TIME,
+    ATTRIBUTES, CHANGE_PATHS, CHILDREN, EVENTS, FACTS, Group, MEMORY, MESSAGES, OPEN_FILES, READ_PATHS,
+    SESSION, SIGNALS, SOCKET_PAIRS, SOCKETS, THREADS, TIME,
 };
 
 /// What a process is for, which decides what it may do.
@@ -18,14 +18,26 @@ pub enum Role {
     Proxy,
     /// Shares one cache between the users of a node.
     Broker,
+    /// Copies new revisions of repositories.
+    Follow,
+    /// Serves the metrics of mounts over HTTP.
+    Metrics,
+    /// Asks the daemons of mounts for their metrics.
+    Asker,
+    /// Opens a few files of the machine for a server.
+    Opener,
 }
 
-/// Families of sockets that a role may create.
+/// Sockets that a role may create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Network {
     None,
-    /// Sockets of this machine, IPv4 and IPv6.
+    /// IPv4 and IPv6.
     Internet,
+    /// IPv4, IPv6, and Unix sockets.
+    All,
+    /// Unix sockets that are streams.
+    Local,
 }
 
 /// How Landlock treats the paths of a role.
@@ -37,7 +49,7 @@ pub(crate) enum Reading {
     Named,
 }
 
-/// All groups. A mount needs each of them.
+/// All groups, in the order of the table.
 pub(crate) static ALL_GROUPS: &[&Group] = &[
     &MEMORY,
     &THREADS,
@@ -50,16 +62,48 @@ pub(crate) static ALL_GROUPS: &[&Group] = &[
     &CHANGE_PATHS,
     &ATTRIBUTES,
     &SOCKETS,
+    &SOCKET_PAIRS,
+    &MESSAGES,
+    &SESSION,
+    &CHILDREN,
+];
+static MOUNT: &[&Group] = &[
+    &MEMORY,
+    &THREADS,
+    &TIME,
+    &SIGNALS,
+    &FACTS,
+    &EVENTS,
+    &OPEN_FILES,
+    &READ_PATHS,
+    &CHANGE_PATHS,
+    &ATTRIBUTES,
+    &SOCKETS,
+    &SOCKET_PAIRS,
     &SESSION,
     &CHILDREN,
 ];
 static REPLAYER: &[&Group] = &[&MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS];
 static SERVER: &[&Group] =
     &[&MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS, &CHANGE_PATHS, &SOCKETS];
+static METRICS: &[&Group] =
+    &[&MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS, &SOCKETS];
+static OPENER: &[&Group] =
+    &[&MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS, &MESSAGES];
 
 impl Role {
     /// All roles, in the order of the table.
-    pub const ALL: [Role; 5] = [Role::Mount, Role::Replayer, Role::Serve, Role::Proxy, Role::Broker];
+    pub const ALL: [Role; 9] = [
+        Role::Mount,
+        Role::Replayer,
+        Role::Serve,
+        Role::Proxy,
+        Role::Broker,
+        Role::Follow,
+        Role::Metrics,
+        Role::Asker,
+        Role::Opener,
+    ];
 
     /// Returns the name of the process in the table of SECURITY.md.
     pub fn name(self) -> &'static str {
@@ -69,27 +113,35 @@ impl Role {
             Role::Serve => "esker serve",
             Role::Proxy => "esker proxy",
             Role::Broker => "esker broker",
+            Role::Follow => "esker replicate --follow",
+            Role::Metrics => "esker metrics --listen",
+            Role::Asker => "asker of esker metrics",
+            Role::Opener => "opener of a server",
         }
     }
 
     /// Returns the groups of calls without conditions.
     pub(crate) fn groups(self) -> &'static [&'static Group] {
         match self {
-            Role::Mount => ALL_GROUPS,
+            Role::Mount => MOUNT,
             Role::Replayer => REPLAYER,
-            Role::Serve | Role::Proxy | Role::Broker => SERVER,
+            Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Asker => SERVER,
+            Role::Metrics => METRICS,
+            Role::Opener => OPENER,
         }
     }
 
-    /// Returns true for a process that answers other machines or users.
-    pub(crate) fn is_server(self) -> bool {
-        matches!(self, Role::Serve | Role::Proxy | Role::Broker)
+    /// Returns true for a process that answers other machines or users, or reads what other machines send.
+    pub fn is_server(self) -> bool {
+        matches!(self, Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Metrics)
     }
 
     pub(crate) fn network(self) -> Network {
         match self {
-            Role::Replayer => Network::None,
-            Role::Mount | Role::Serve | Role::Proxy | Role::Broker => Network::Internet,
+            Role::Replayer | Role::Opener => Network::None,
+            Role::Mount => Network::All,
+            Role::Asker => Network::Local,
+            Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Metrics => Network::Internet,
         }
     }
 
@@ -99,9 +151,32 @@ impl Role {
     }
 
     pub(crate) fn reading(self) -> Reading {
+        if self == Role::Mount { Reading::Everywhere } else { Reading::Named }
+    }
+
+    /// Returns the paths that each process of this role may read, without being told.
+    pub(crate) fn read_by_all(self) -> &'static [&'static str] {
         match self {
-            Role::Mount => Reading::Everywhere,
-            Role::Replayer | Role::Serve | Role::Proxy | Role::Broker => Reading::Named,
+            Role::Mount | Role::Replayer => &[],
+            Role::Opener => &READ_BY_OPENERS,
+            _ => &READ_BY_SERVERS,
         }
     }
 }
+
+/// Facts about a server itself and the machine, and the devices that libraries take random numbers from where the system
+/// call is not to be had.
+pub(crate) const READ_BY_SERVERS: [&str; 5] =
+    ["/proc", "/sys/devices/system/cpu", "/sys/fs/cgroup", "/dev/random", "/dev/urandom"];
+
+/// Name servers, names of machines and certificates. An opener opens some files there, by names that it has from its start.
+pub(crate) const READ_BY_OPENERS: [&str; 8] = [
+    "/etc",
+    "/usr/share",
+    "/usr/local/share",
+    "/usr/lib/ssl",
+    "/var/lib/ca-certificates",
+    "/run/systemd/resolve",
+    "/run/NetworkManager",
+    "/run/resolvconf",
+];

@@ -3,8 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::calls::plain_name;
-use crate::paths::READ_BY_ALL;
-use crate::role::{ALL_GROUPS, Network, Reading, Role};
+use crate::role::{ALL_GROUPS, Network, READ_BY_OPENERS, READ_BY_SERVERS, Reading, Role};
 
 /// Returns the two tables in Markdown: what each process may do, and the system calls of each group.
 pub fn table() -> String {
@@ -14,22 +13,26 @@ pub fn table() -> String {
         let groups: Vec<&str> = role.groups().iter().map(|group| group.name).collect();
         let reads = match (role, role.reading()) {
             (Role::Replayer, _) => "the mount",
+            (Role::Opener, _) => "the paths of openers",
             (_, Reading::Everywhere) => "all paths that its user may read",
-            (_, Reading::Named) => "its own paths and those of all",
+            (_, Reading::Named) => "its own paths and those of servers",
         };
         let network = match role.network() {
             Network::None => "none",
-            Network::Internet => "connects; listens at the sockets that it has",
+            Network::Internet => "connects to IP addresses; listens at the sockets that it has",
+            Network::All => "connects to IP addresses and Unix sockets; listens at the sockets that it has",
+            Network::Local => "connects to Unix sockets",
         };
         let device = if role.has_device() { ", `/dev/fuse`" } else { "" };
         // A string takes every write.
         let _ = writeln!(text, "| {} | {}{device} | {reads} | {network} |", role.name(), groups.join(", "));
     }
-    let all: Vec<String> = READ_BY_ALL.iter().map(|path| format!("`{path}`")).collect();
+    let listed = |paths: &[&str]| paths.iter().map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
     let _ = writeln!(
         text,
-        "\nPaths of all: {}.\n\n| Group | For | System calls |\n|---|---|---|",
-        all.join(", ")
+        "\nPaths of servers: {}. Paths of openers: {}.\n\n| Group | For | System calls |\n|---|---|---|",
+        listed(&READ_BY_SERVERS),
+        listed(&READ_BY_OPENERS)
     );
     for group in ALL_GROUPS {
         let mut names: Vec<&str> = group.calls.iter().map(|(name, _)| plain_name(name)).collect();

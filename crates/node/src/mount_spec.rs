@@ -58,7 +58,7 @@ pub struct MountSpec {
     pub replay: bool,
     /// True if the daemon is confined.
     pub confined: bool,
-    /// True if the folder around the cache is the home of the mounting user, in which other programs keep files.
+    /// Written by earlier versions, whose mounts wrote to the folder around the cache; without effect.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cache_in_home: bool,
     /// Levels of the daemon's log, empty for the usual ones; none if an earlier version made the mount.

@@ -4,6 +4,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -42,6 +43,8 @@ pub enum SyslogSeverity {
 pub struct Syslog {
     options: SyslogOptions,
     socket: Option<UnixDatagram>,
+    /// True if the socket is connected, and a line needs no address.
+    is_connected: bool,
     file: Mutex<()>,
 }
 
@@ -62,13 +65,30 @@ impl Syslog {
                 None
             }
         };
-        Ok(Self { options, socket, file: Mutex::default() })
+        Ok(Self { options, socket, is_connected: false, file: Mutex::default() })
+    }
+
+    /// Connects the socket, for a process that may send to no address. A log that is started again is then out of reach.
+    pub fn connect(mut self) -> io::Result<Self> {
+        if let (SyslogTarget::Socket(path), Some(socket)) = (&self.options.to, &self.socket) {
+            socket.connect(path)?;
+            self.is_connected = true;
+        }
+        Ok(self)
+    }
+
+    /// Returns the socket; `None` for a file.
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(UnixDatagram::as_fd)
     }
 
     /// Sends a line; returns false if that is not possible now.
     pub fn line(&self, severity: SyslogSeverity, text: &str) -> bool {
         let line = self.compose(severity, text, SystemTime::now());
         match (&self.options.to, &self.socket) {
+            (SyslogTarget::Socket(_), Some(socket)) if self.is_connected => {
+                rustix::io::write(socket, line.as_bytes()).is_ok()
+            }
             // Without a connection, so that another process may listen there the next time.
             (SyslogTarget::Socket(path), Some(socket)) => socket.send_to(line.as_bytes(), path).is_ok(),
             (SyslogTarget::File(path), _) => {

@@ -38,6 +38,6 @@ pub use explain::{Blocked, Step, device_blocked};
 pub use namespaces::{Identity, close_to_others, join};
 pub use parent::{Ending, Forwarding, Parent, RunError};
 pub use processes::{Orphans, enter_process_namespace};
-pub use service_manager::{inherited_listeners, notify};
+pub use service_manager::{Manager, inherited_listeners};
 pub use signals::{Received, die_by, give_signals_back, take_signals, take_terminal};
 pub use subordinate::missing_ids;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -37,12 +38,30 @@ pub fn inherited_listeners() -> io::Result<Vec<TcpListener>> {
         .collect()
 }
 
-/// Tells the service manager a state such as `READY=1`, if it listens.
-pub fn notify(state: &str) -> io::Result<()> {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
-    let address = match path.as_bytes().strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name)?,
-        None => SocketAddr::from_pathname(&path)?,
-    };
-    UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address).map(drop)
+/// Connection to the service manager, which is told states such as `READY=1`. It is made before a process is confined.
+#[derive(Debug, Default)]
+pub struct Manager(Option<UnixDatagram>);
+
+impl Manager {
+    /// Connects to the service manager, if it listens.
+    pub fn connect() -> io::Result<Self> {
+        let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(Self(None)) };
+        let address = match path.as_bytes().strip_prefix(b"@") {
+            Some(name) => SocketAddr::from_abstract_name(name)?,
+            None => SocketAddr::from_pathname(&path)?,
+        };
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address)?;
+        Ok(Self(Some(socket)))
+    }
+
+    /// Tells the service manager a state. Nothing is sent to an address.
+    pub fn tell(&self, state: &str) -> io::Result<()> {
+        self.0.iter().try_for_each(|socket| Ok(rustix::io::write(socket, state.as_bytes()).map(drop)?))
+    }
+
+    /// Returns the socket, if the manager listens.
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref().map(UnixDatagram::as_fd)
+    }
 }

@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use esker_cache_share::broker::{BrokerError, BrokerOptions, BrokerSocket, NodeBroker, Readers, Rules};
 use esker_confine::{Policy, Role};
@@ -7,8 +7,10 @@ use esker_store::{CacheKind, DestinationRule, Destinations, LowerForm};
 use rustix::thread::CapabilitySet;
 
 use crate::error::{Context, Failure, Kind, chain, of_store};
-use crate::logging::LogArgs;
+use crate::logging::{self, LogArgs};
 use crate::output::parse_size;
+use crate::process::opener::Openable;
+use crate::process::privileges::Service;
 use crate::process::{confine, privileges};
 use crate::settings::cache::default_quota;
 use crate::settings::configuration;
@@ -55,7 +57,7 @@ pub(crate) struct Args {
     connect: Vec<DestinationRule>,
 
     /// User to run as after binding the socket, if root starts it; the cache folder must belong to that user [default:
-    /// root]
+    /// esker if there is such a user, else ids that no user has]
     #[arg(long, value_name = "USER")]
     user: Option<String>,
 
@@ -102,7 +104,7 @@ fn parse_readers(text: &str) -> Result<Readers, String> {
 }
 
 pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
-    let account = privileges::named(args.user.as_deref())?;
+    let account = Service::Broker.account(args.user.as_deref())?;
     let place = settings.cache(args.cache.as_deref(), args.cache_on_network)?;
     let socket = std::path::absolute(&args.socket)
         .context(Kind::Usage, format!("can't listen at {}", args.socket.display()))?;
@@ -116,17 +118,24 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     let is_ours = CacheKind::Mounts.foreign_entry(&cache).is_ok_and(|entry| entry.is_none());
     if let Some(account) = account.as_ref().filter(|_| is_ours) {
         let failed = format!("can't give the cache {} to user {}", cache.display(), account.name);
-        privileges::give_folder(&cache, account).context(Kind::Failed, failed)?;
+        privileges::give_folder(&cache, account, true).context(Kind::Failed, failed)?;
     }
+    // Settings may name authorities anywhere.
+    let authorities = configuration::authorities(&configuration::load(settings, None), &args.ca)?;
+    let files = authorities.paths.iter().map(Path::new);
+    let openable = files.fold(Openable::of_machine(), |openable, file| openable.file(file));
+    openable.start(&settings.environment)?;
     // The cache that a CernVM-FS client left is its user's.
     let kept = if args.lower.is_empty() { CapabilitySet::empty() } else { CapabilitySet::DAC_READ_SEARCH };
     privileges::become_user(account.as_ref(), kept)?;
-    // Settings may name authorities anywhere.
-    let authorities = configuration::authorities(&configuration::load(settings, None), &args.ca)?;
     let policy = confine::of_server(Role::Broker).write(socket.parent().unwrap_or(&socket));
     let policy = confine::with_cache_folder(policy, &cache);
     let policy = args.lower.iter().fold(policy, Policy::reopen);
-    let policy = authorities.paths.iter().fold(policy, Policy::reopen);
+    let named = || authorities.paths.iter().map(Path::new);
+    let policy = named().filter(|path| path.is_dir()).fold(policy, Policy::reopen);
+    let policy = logging::connect().into_iter().fold(policy, Policy::send_only);
+    // A folder of something else gets no socket; opening the cache says whose it is.
+    let listening = if is_ours { listening.with_caches(&cache, &rules) } else { listening };
     confine::enforce(|| policy.prepare(), &settings.environment);
     let (tell, told) = std::sync::mpsc::channel();
     take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], move |_| {

@@ -1,20 +1,26 @@
 //! Metrics of the mounts of a node.
 
+pub(crate) mod asker;
 mod destination;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
+use esker_confine::{Policy, Role};
 use esker_node::metrics::{self, Family};
-use esker_run::Received;
+use esker_run::{Manager, Received};
 use esker_server::{Server, WriteMetrics};
 
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::Output;
+use crate::process::confine;
+use crate::process::opener::Openable;
+use crate::process::privileges::Service;
 use crate::serving::{self, Controls};
 use crate::settings::Settings;
+use asker::{Asker, Wish};
 use destination::Destination;
 
 /// Prints the metrics of all mounts of this user, and as root of all users.
@@ -54,6 +60,11 @@ pub(crate) struct Args {
     /// Seconds for the daemon of a mount to reply
     #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
     timeout: u64,
+
+    /// User that the server runs as, if root starts it with --listen; another process goes on as root to ask the mounts
+    /// [default: esker if there is such a user, else ids that no user has]
+    #[arg(long, value_name = "USER")]
+    user: Option<String>,
 }
 
 /// Names of metrics.
@@ -78,12 +89,12 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(args: &Args, settings: &Settings) -> Self {
+    fn new(names: Names, timeout: u64, settings: &Settings) -> Self {
         Self {
             runtime: settings.runtime.clone(),
             is_root: settings.root,
-            patience: Duration::from_secs(args.timeout),
-            names: args.names,
+            patience: Duration::from_secs(timeout),
+            names,
             last: Mutex::default(),
         }
     }
@@ -104,14 +115,38 @@ impl Reader {
         *last = Some((Instant::now(), families.clone()));
         Ok(families)
     }
+}
 
+/// Source of the metrics: this process, or another one that may ask the mounts.
+enum Source {
+    Here(Reader),
+    Asked(Asker),
+}
+
+impl Source {
+    /// Returns the text form of Prometheus.
     fn text(&self) -> Result<String, Failure> {
-        self.read().map(|families| metrics::text(&families))
+        match self {
+            Source::Here(reader) => reader.read().map(|families| metrics::text(&families)),
+            Source::Asked(asker) => {
+                asker.ask(Wish::Text).map(|text| String::from_utf8_lossy(&text).into_owned())
+            }
+        }
+    }
+
+    /// Returns a message for an OpenTelemetry collector.
+    fn message(&self) -> Result<Vec<u8>, Failure> {
+        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        match self {
+            Source::Here(reader) => {
+                reader.read().map(|families| metrics::otlp(&families, &host(), SystemTime::now()))
+            }
+            Source::Asked(asker) => asker.ask(Wish::Message),
+        }
     }
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
-    let reader = Arc::new(Reader::new(args, settings));
     let passed = serving::inherited()?;
     let mut destinations = Vec::new();
     if let Some(path) = &args.textfile {
@@ -127,17 +162,20 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     };
     let every = args.interval.map(Duration::from_secs);
     if listeners.is_empty() {
+        let source = Source::Here(Reader::new(args.names, args.timeout, settings));
         if destinations.is_empty() {
             let mut out = Output::new();
-            out.text(reader.text()?)?;
+            out.text(source.text()?)?;
             return out.finish();
         }
-        let Some(every) = every else { return write_once(&reader, &destinations) };
+        let Some(every) = every else { return write_once(&source, &destinations) };
         // Without another thread: a signal ends the wait, and never a file half written.
-        return write_again_and_again(&reader, &destinations, every, &serving::signals()?);
+        return write_again_and_again(&source, &destinations, every, &serving::signals()?);
     }
+    let manager = Arc::new(serving::manager());
+    let source = Arc::new(confined_server(args, settings, &manager)?);
     let signals = serving::signals()?;
-    let written = reader.clone();
+    let written = source.clone();
     let write: WriteMetrics = Arc::new(move || match written.text() {
         Ok(text) => Some((metrics::CONTENT_TYPE, text)),
         Err(failure) => {
@@ -147,33 +185,46 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     });
     let server = Server::of_metrics(listeners, write).context(Kind::Failed, "can't serve")?;
     let url = format!("{}/metrics", serving::url(server.address(), false));
-    Controls { stopper: server.stopper(), tls: None, access_log: None }.start(signals)?;
+    let controls =
+        Controls { stopper: server.stopper(), tls: None, access_log: None, manager: manager.clone() };
+    controls.start(signals)?;
     // Dropped at the end, which ends the thread.
     let (_running, ended) = mpsc::channel();
     if !destinations.is_empty() {
         let every = every.unwrap_or(DEFAULT_INTERVAL);
-        let writing = move || drop(write_again_and_again(&reader, &destinations, every, &ended));
+        let writing = move || drop(write_again_and_again(&source, &destinations, every, &ended));
         esker_threads::spawn("metrics", writing).context(Kind::Failed, "can't start a thread")?;
     }
     let mut out = Output::new();
     out.line(format!("serving at {url}"))?;
     out.finish()?;
-    serving::tell_ready("metrics");
+    serving::tell_ready(&manager, "metrics");
     server.run().context(Kind::Network, "the server ended")?;
     Ok(())
+}
+
+/// Starts the process that asks the mounts, becomes a user without rights, and confines this process.
+fn confined_server(args: &Args, settings: &Settings, manager: &Manager) -> Result<Source, Failure> {
+    let account = Service::Metrics.account(args.user.as_deref())?;
+    let asker = Asker::start(args).context(Kind::Failed, "can't start the process that asks the mounts")?;
+    let authorities = || args.ca.iter().map(Path::new);
+    let openable = authorities().fold(Openable::of_machine(), |openable, file| openable.file(file));
+    let policy = authorities().filter(|path| path.is_dir());
+    let policy = policy.fold(confine::of_server(Role::Metrics), Policy::reopen);
+    serving::become_server(account.as_ref(), policy, openable, manager, &settings.environment)?;
+    Ok(Source::Asked(asker))
 }
 
 /// Interval beside a listener.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(60);
 
-fn write_once(reader: &Reader, destinations: &[Destination]) -> Result<(), Failure> {
-    let families = reader.read()?;
-    destinations.iter().try_for_each(|destination| destination.write(&families, SystemTime::now()))
+fn write_once(source: &Source, destinations: &[Destination]) -> Result<(), Failure> {
+    destinations.iter().try_for_each(|destination| destination.write(source))
 }
 
 /// Writes until a signal comes, or the sender of signals is gone. A failure is logged once, until it works again.
 fn write_again_and_again(
-    reader: &Reader,
+    source: &Source,
     destinations: &[Destination],
     every: Duration,
     signals: &mpsc::Receiver<Received>,
@@ -181,7 +232,7 @@ fn write_again_and_again(
     let mut fails = false;
     let mut next = Instant::now();
     loop {
-        match write_once(reader, destinations) {
+        match write_once(source, destinations) {
             Ok(()) => fails = false,
             Err(failure) => {
                 if !std::mem::replace(&mut fails, true) {

@@ -15,6 +15,8 @@ use serde_json::json;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, parse_duration, parse_size, size};
 use crate::process::confine;
+use crate::process::opener::Openable;
+use crate::process::privileges::Service;
 use crate::serving::{self, Controls, ServingArgs};
 use crate::settings::Settings;
 use crate::settings::cache::default_server_size;
@@ -120,7 +122,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
             .hint("name the servers with --upstream URL, or hosts that clients name with --allow HOST"));
     }
     let keys = find_keys(&args.public_key, settings)?;
-    let mut opened = args.serving.open(args.listen)?;
+    let mut opened = args.serving.open(Service::Proxy, args.listen)?;
     // State and metrics are nothing for clients.
     let monitor = match opened.metrics.take() {
         Some(listener) => listener,
@@ -128,7 +130,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     };
     let cache = serving::cache_folder(&args.cache, opened.account.as_ref())?;
     let policy = policy(&args, &cache, settings);
-    let signals = opened.drop_privileges(policy, &settings.environment)?;
+    let openable = openable(&args, settings);
+    let signals = opened.drop_privileges(policy, openable, &settings.environment)?;
     let options = ProxyOptions {
         own_url: args.own_url.clone(),
         peers: args.peer.clone(),
@@ -157,7 +160,8 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     };
     let proxy = ProxyServer::new(opened.listeners, options, serving).map_err(|error| of_proxy(&error))?;
     let url = serving::url(proxy.address(), false);
-    Controls { stopper: proxy.stopper(), tls: None, access_log }.start(signals)?;
+    let manager = opened.manager.clone();
+    Controls { stopper: proxy.stopper(), tls: None, access_log, manager }.start(signals)?;
     let mut out = Output::new();
     if args.serving.json {
         out.json(&json!({
@@ -171,7 +175,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
         out.line(format!("proxy at {url}/, state at {state}/.esker/proxy"))?;
     }
     out.finish()?;
-    serving::tell_ready("proxy");
+    serving::tell_ready(&opened.manager, "proxy");
     let (served, mut status) = proxy.run().map_err(|error| of_proxy(&error))?;
     let mut out = Output::new();
     if args.serving.json {
@@ -186,11 +190,18 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Returns what the proxy may read, and the cache that it may change.
+/// Returns what the proxy may read, and the cache that it may change. Of the usual folder of keys it may list names; that
+/// folder has private keys, too.
 fn policy(args: &Args, cache: &Path, settings: &Settings) -> Policy {
     let policy = confine::with_cache_folder(confine::of_server(Role::Proxy), cache);
-    let read = args.public_key.iter().chain(&args.ca).map(PathBuf::as_path).chain([settings.keys.as_path()]);
-    read.fold(policy, Policy::reopen)
+    let named = args.public_key.iter().chain(&args.ca);
+    named.filter(|path| path.is_dir()).fold(policy, Policy::reopen).list(&settings.keys)
+}
+
+/// Returns the files that are opened for the proxy when they are others.
+fn openable(args: &Args, settings: &Settings) -> Openable {
+    let files = args.public_key.iter().chain(&args.ca);
+    files.fold(Openable::of_machine(), |openable, file| openable.file(file)).keys(&settings.keys)
 }
 
 fn of_proxy(error: &ProxyError) -> Failure {

@@ -1,3 +1,4 @@
+mod confined;
 mod follow;
 mod target;
 mod turns;
@@ -24,6 +25,7 @@ use turns::Turns;
 ///
 /// Everything is verified. The head is switched only when all that it leads to is here. A run that was interrupted is
 /// continued by the next one. The folder can be served with `esker serve`, and has the status files of CernVM-FS.
+/// With --follow, root becomes the user who owns the replicas.
 ///
 /// Example: esker replicate http://server/cvmfs/sw.example.org --to /mnt/replicas --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]
@@ -121,6 +123,9 @@ struct Shared<'a> {
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
+    if args.follow {
+        confined::enter(args, settings)?;
+    }
     let interrupt = Interrupt::on_signals()?;
     let targets = Target::all(args, settings)?;
     let connections = usize::from(args.connections);

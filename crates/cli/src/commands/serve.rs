@@ -1,5 +1,5 @@
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use esker_confine::{Policy, Role};
@@ -14,6 +14,8 @@ use serde_json::json;
 use crate::error::{Context, Failure, Kind, chain};
 use crate::output::{Output, size};
 use crate::process::confine;
+use crate::process::opener::Openable;
+use crate::process::privileges::Service;
 use crate::publisher::refuse_address;
 use crate::serving::storage::{self, StorageArgs};
 use crate::serving::{self, Controls, ServingArgs};
@@ -77,7 +79,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     folders.iter().try_for_each(|folder| refuse_address("DIR", folder))?;
     // A wrong command line opens no socket.
     args.storage.check(&buckets)?;
-    let mut opened = args.serving.open(args.listen)?;
+    let mut opened = args.serving.open(Service::Serve, args.listen)?;
     // Files of root alone are opened before the privileges are gone.
     let tls = tls(args)?;
     let geo = args.geo_database.as_deref().map(GeoDatabase::open).transpose();
@@ -87,7 +89,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     })?;
     let storages = args.storage.options(&buckets, opened.account.as_ref())?;
     let policy = policy(args, &folders, storages.as_ref());
-    let signals = opened.drop_privileges(policy, &settings.environment)?;
+    let signals = opened.drop_privileges(policy, openable(args), &settings.environment)?;
     let repositories = Repositories::following(&folders, args.follow.clone()).map_err(|error| {
         let failure = Failure::usage(chain(&error));
         match error {
@@ -138,9 +140,10 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         Some(address) => format!("{}/metrics", serving::url(address, false)),
         None => format!("{url}/metrics"),
     };
-    Controls { stopper: server.stopper(), tls, access_log }.start(signals)?;
+    let manager = opened.manager.clone();
+    Controls { stopper: server.stopper(), tls, access_log, manager }.start(signals)?;
     announce(args, &url, &metrics_url, &names)?;
-    serving::tell_ready("server");
+    serving::tell_ready(&opened.manager, "server");
     let served = server.run().context(Kind::Network, "the server ended")?;
     let mut out = Output::new();
     if args.serving.json {
@@ -154,19 +157,20 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     out.finish()
 }
 
-/// Returns what the server may read: the folders, and the files that it opens again, also once they are others.
+/// Returns what the server may read: the folders, also once they are others.
 fn policy(args: &Args, folders: &[PathBuf], storages: Option<&StorageOptions>) -> Policy {
-    let certificates = || args.tls_cert.iter().chain(&args.tls_key);
-    let policy = certificates().filter_map(|file| file.parent()).fold(
-        confine::of_server(Role::Serve),
-        // The folder of a file without one is the working directory.
-        |policy, path| policy.read(if path.as_os_str().is_empty() { Path::new(".") } else { path }),
-    );
-    let policy = folders.iter().chain(&args.follow).chain(certificates()).fold(policy, Policy::reopen);
+    let policy = confine::of_server(Role::Serve);
+    let policy = folders.iter().chain(&args.follow).fold(policy, Policy::reopen);
     match storages {
         Some(storages) => args.storage.permit(policy, storages),
         None => policy,
     }
+}
+
+/// Returns the files that are opened for the server when they are others: also a key that its user can't read.
+fn openable(args: &Args) -> Openable {
+    let files = args.tls_cert.iter().chain(&args.tls_key).chain(args.storage.authorities());
+    files.fold(Openable::of_machine(), |openable, file| openable.file(file))
 }
 
 /// Prints the address once connections are accepted.

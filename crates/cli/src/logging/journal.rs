@@ -4,6 +4,7 @@
 //! journal that reads nothing, and a mount must not.
 
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,8 @@ const SOCKET: &str = "/run/systemd/journal/socket";
 /// Socket of the journal.
 pub(super) struct Journal {
     socket: UnixDatagram,
-    path: PathBuf,
+    /// Where it listens; none once the socket is connected.
+    path: Option<PathBuf>,
 }
 
 impl Journal {
@@ -28,12 +30,28 @@ impl Journal {
     fn at(path: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
-        Ok(Self { socket, path: path.to_owned() })
+        Ok(Self { socket, path: Some(path.to_owned()) })
+    }
+
+    /// Connects the socket, for a process that may send to no address.
+    pub(super) fn connect(self) -> io::Result<Self> {
+        if let Some(path) = &self.path {
+            self.socket.connect(path)?;
+        }
+        Ok(Self { path: None, ..self })
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Sends an event; fails if the journal can't take it now.
     pub(super) fn send(&self, record: &Record) -> io::Result<()> {
-        self.socket.send_to(&datagram(record), &self.path).map(drop)
+        let datagram = datagram(record);
+        match &self.path {
+            Some(path) => self.socket.send_to(&datagram, path).map(drop),
+            None => Ok(rustix::io::write(&self.socket, &datagram).map(drop)?),
+        }
     }
 }
 
@@ -95,6 +113,11 @@ mod tests {
         Journal::at(&path).expect("a journal").send(&records[0]).expect("sent");
         let mut buffer = [0; 1024];
         let len = receiver.recv(&mut buffer).expect("a datagram");
+        let connected = Journal::at(&path).expect("a journal").connect().expect("a connection");
+        connected.send(&records[0]).expect("sent");
+        let mut again = [0; 1024];
+        assert_eq!(receiver.recv(&mut again).expect("a datagram"), len);
+        assert_eq!(again, buffer);
         let expected = b"PRIORITY=3\nSYSLOG_IDENTIFIER=esker\nESKER_TARGET=fuse\n\
                          CODE_FILE=a.rs\nCODE_LINE=7\nESKER_MOUNT=/m\nESKER_REPOSITORY=a.test\nMESSAGE\n\x07\0\0\0\0\0\0\0one\ntwo\nESKER_OPCODE=15\n";
         assert_eq!(buffer[..len].escape_ascii().to_string(), expected.escape_ascii().to_string());

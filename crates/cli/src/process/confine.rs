@@ -68,13 +68,13 @@ pub(crate) fn confine_mount(policy: Policy, spec: &MountSpec) -> Result<(), Fail
         tell();
         return Ok(());
     }
-    let (cache, is_in_home) = (spec.cache().map(Path::to_owned), spec.is_cache_in_home);
+    let cache = spec.cache().map(Path::to_owned);
     let watched = cache.clone().unwrap_or_else(|| spec.runtime.clone());
     // A mount in the foreground is the first to make it; its registration reports the failure.
     let _ = RuntimeDir::open(&spec.runtime);
     // A disk that doesn't answer is reported, as when the cache is opened.
     let prepared =
-        watchdog::unless_disk_hangs(&watched, move || with_cache(policy, cache, is_in_home).prepare());
+        watchdog::unless_disk_hangs(&watched, move || with_cache(policy, cache.as_deref()).prepare());
     let prepared = prepared.map_err(|error| {
         Failure::failed(format!("can't open the cache: {error}"))
             .hint("check the disk, or name another folder with --cache DIR")
@@ -107,9 +107,9 @@ pub(crate) fn of_repository(repository: &RepositorySpec, runtime: &Path) -> Poli
 }
 
 /// Lets a mount write to its cache, and to memory in its place.
-fn with_cache(policy: Policy, cache: Option<PathBuf>, is_in_home: bool) -> Policy {
+fn with_cache(policy: Policy, cache: Option<&Path>) -> Policy {
     let Some(cache) = cache else { return policy };
-    let policy = with_folder(policy, &cache, is_in_home);
+    let policy = with_cache_folder(policy, cache);
     match memory::reserve() {
         Ok(spare) => policy.write(spare),
         // Where user namespaces are off there is no memory of one's own.
@@ -126,49 +126,20 @@ fn home() -> Option<PathBuf> {
     std::env::var_os("HOME").map(PathBuf::from)
 }
 
-/// Returns true if the folder around a cache is the home of this process's user.
-pub(crate) fn is_in_home(cache: &Path) -> bool {
-    home().is_some_and(|home| cache.parent() == Some(&home))
-}
-
 /// Lets a process write to the folder of its cache, and makes the folder: only what exists can be granted.
 pub(crate) fn with_cache_folder(policy: Policy, cache: &Path) -> Policy {
-    with_folder(policy, cache, is_in_home(cache))
-}
-
-fn with_folder(policy: Policy, cache: &Path, is_in_home: bool) -> Policy {
     // Opening the cache reports the failure.
     let _ = make_dirs(&RealDisk::PRIVATE, cache);
-    // A new folder is made durable through the one around it.
-    policy.list(cache.parent().unwrap_or(cache)).write(writable_for(cache, is_in_home))
+    policy.write(writable_for(cache))
 }
 
-/// Returns the folder that a cache needs to change: the folder around it, so that a removed cache can be created
-/// again, unless other programs keep files there.
-fn writable_for(cache: &Path, is_in_home: bool) -> &Path {
+/// Returns the folder that a cache needs to change. The folder around it may have files of other programs, except in memory
+/// that only this process reaches.
+fn writable_for(cache: &Path) -> &Path {
     match cache.parent() {
-        Some(around) if memory::is_memory(cache) || !is_in_home && !is_shared(around) => around,
+        Some(around) if memory::is_memory(cache) => around,
         _ => cache,
     }
-}
-
-fn is_shared(folder: &Path) -> bool {
-    const SYSTEM: [&str; 12] = [
-        "/",
-        "/var",
-        "/var/lib",
-        "/var/cache",
-        "/var/tmp",
-        "/tmp",
-        "/dev/shm",
-        "/home",
-        "/root",
-        "/srv",
-        "/mnt",
-        "/opt",
-    ];
-    folder.parent().is_none_or(|above| above == Path::new("/"))
-        || SYSTEM.iter().any(|path| folder == Path::new(path))
 }
 
 #[cfg(test)]
@@ -176,17 +147,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cache_may_change_only_folders_that_other_programs_do_not_use() {
+    fn a_cache_may_not_change_the_folder_around_it() {
         for (cache, writable) in [
             ("/var/lib/esker", "/var/lib/esker"),
             ("/var/tmp/esker-7", "/var/tmp/esker-7"),
             ("/scratch/cache", "/scratch/cache"),
-            ("/data/esker/cache", "/data/esker"),
+            ("/data/esker/cache", "/data/esker/cache"),
             ("/proc/self/fd/7/cache", "/proc/self/fd/7"),
         ] {
-            assert_eq!(writable_for(Path::new(cache), false), Path::new(writable), "{cache}");
+            assert_eq!(writable_for(Path::new(cache)), Path::new(writable), "{cache}");
         }
-        let cache = Path::new("/data/me/cache");
-        assert_eq!(writable_for(cache, true), cache, "the folder around it is a home");
     }
 }

@@ -2,8 +2,7 @@
 //!
 //! | Process          | User                                       | Capabilities                                     |
 //! |------------------|--------------------------------------------|--------------------------------------------------|
-//! | `esker serve`    | `--user`, or `esker` if there is such a user, or root | none                                  |
-//! | `esker broker`   | `--user`, or root                          | none; as root with `--lower`, `CAP_DAC_READ_SEARCH` |
+//! | a server         | `--user`, or `esker` if there is such a user, or ids of its own ([`Service`]) | none; for a broker with `--lower`, `CAP_DAC_READ_SEARCH` |
 //! | a mount of root  | root                                       | [`OF_A_MOUNT`]                                   |
 //!
 //! Processes of other users have no privileges to give up. All of them set `no_new_privs`. Everything here is for the time
@@ -11,14 +10,17 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, lchown};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, chownat, fchown, fstat, openat};
+use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
-    set_thread_res_gid, set_thread_res_uid,
+    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_no_new_privs,
+    set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
 use crate::error::{Context, Failure, Kind, warn};
@@ -69,12 +71,88 @@ pub(crate) fn named(user: Option<&str>) -> Result<Option<Account>, Failure> {
     Ok(Some(account))
 }
 
-/// Returns the named user, or for root the user `esker`, if it exists.
-pub(crate) fn named_or_usual(user: Option<&str>) -> Result<Option<Account>, Failure> {
-    match user {
-        None if geteuid().is_root() => Ok(find(USUAL).ok()),
-        user => named(user),
+/// A server that root starts, with ids of its own for machines without a user `esker`.
+///
+/// They are between those that systemd gives away for a while (61184 to 65519) and `nobody`, which other programs use. No
+/// system gives them to users, and Debian reserves them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    Serve = 65521,
+    Proxy = 65522,
+    Broker = 65523,
+    Metrics = 65524,
+}
+
+impl Service {
+    const ALL: [Service; 4] = [Service::Serve, Service::Proxy, Service::Broker, Service::Metrics];
+
+    /// Returns the user that root's server becomes: the named one, or `esker`, or one that nothing else on this machine
+    /// runs as. `None` to keep the current user.
+    pub(crate) fn account(self, user: Option<&str>) -> Result<Option<Account>, Failure> {
+        if user.is_some() || !geteuid().is_root() {
+            return named(user);
+        }
+        if !can_become_another() {
+            return Ok(None);
+        }
+        let passwd = fs::read_to_string(PASSWD).unwrap_or_default();
+        let group = fs::read_to_string(GROUP).unwrap_or_default();
+        if let Some(usual) = account(USUAL, &passwd, &group) {
+            return Ok(Some(usual));
+        }
+        let id = self as u32;
+        let is_taken = |file: &str| {
+            let id = id.to_string();
+            file.lines().any(|line| line.split(':').nth(2) == Some(&id))
+        };
+        if is_taken(&passwd) || is_taken(&group) {
+            return Err(Failure::usage(format!(
+                "root starts a server as a user of its own, and id {id} belongs to another one"
+            ))
+            .hint("make a user for it with `useradd --system --no-create-home esker`, or name one with --user USER"));
+        }
+        // Root of a namespace without that id is an ordinary user of the machine.
+        let has = |map: &str| fs::read_to_string(map).map_or(true, |map| maps(&map, id));
+        if !has("/proc/self/uid_map") || !has("/proc/self/gid_map") {
+            return Ok(None);
+        }
+        Ok(Some(Account { name: id.to_string(), uid: id, gid: id, groups: Vec::new() }))
     }
+}
+
+/// Returns true if root may become another user here: a service manager may have taken that away from it, which is a
+/// decision for root.
+fn can_become_another() -> bool {
+    let needed = CapabilitySet::SETUID | CapabilitySet::SETGID;
+    let may = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
+    if !may {
+        tracing::warn!(
+            "the server stays root, which may not become another user: add CAP_SETUID and CAP_SETGID"
+        );
+    }
+    may
+}
+
+/// Returns true if a map of ids in a user namespace has an id.
+fn maps(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map(|number| number.parse::<u64>().unwrap_or(0));
+        let (first, _, count) = (numbers.next(), numbers.next(), numbers.next());
+        let (first, count) = (first.unwrap_or(0), count.unwrap_or(0));
+        (first..first + count).contains(&u64::from(id))
+    })
+}
+
+/// Returns the user who owns a folder, for root to write there; `None` to keep the current user.
+pub(crate) fn owner(folder: &Path) -> Result<Option<Account>, Failure> {
+    let facts = fs::metadata(folder).context(Kind::Failed, format!("can't look at {}", folder.display()))?;
+    if !geteuid().is_root() || facts.uid() == 0 {
+        return Ok(None);
+    }
+    let id = facts.uid().to_string();
+    let nameless =
+        Account { name: id.clone(), uid: facts.uid(), gid: facts.gid(), groups: vec![facts.gid()] };
+    Ok(Some(find(&id).unwrap_or(nameless)))
 }
 
 fn find(user: &str) -> Result<Account, Failure> {
@@ -100,8 +178,8 @@ fn account(user: &str, passwd: &str, group: &str) -> Option<Account> {
     Some(Account { name, uid, gid, groups })
 }
 
-/// Switches to another user, if one is given, and drops all capabilities except `kept`, which only root can
-/// keep.
+/// Switches to another user, if one is given, and drops all capabilities except `kept`, of which this process keeps those
+/// that it has.
 pub(crate) fn become_user(account: Option<&Account>, kept: CapabilitySet) -> Result<(), Failure> {
     let given_up = |source: io::Error| Failure::failed(format!("can't give up privileges: {source}"));
     give_up(account, kept).map_err(given_up)
@@ -112,8 +190,7 @@ fn give_up(account: Option<&Account>, kept: CapabilitySet) -> io::Result<()> {
     let before = capabilities(None)?;
     if before.effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all().iter() {
-            let is_needed = account.is_none() && kept.contains(capability);
-            if !is_needed && matches!(capability_is_in_bounding_set(capability), Ok(true)) {
+            if !kept.contains(capability) && matches!(capability_is_in_bounding_set(capability), Ok(true)) {
                 remove_capability_from_bounding_set(capability)?;
             }
         }
@@ -121,13 +198,13 @@ fn give_up(account: Option<&Account>, kept: CapabilitySet) -> io::Result<()> {
     // Kernels before 4.3 have none.
     let _ = clear_ambient_capability_set();
     if let Some(account) = account {
+        set_keep_capabilities(!kept.is_empty())?;
         let groups: Vec<Gid> = account.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
         set_thread_groups(&groups)?;
         set_thread_res_gid(gid, gid, gid)?;
         set_thread_res_uid(uid, uid, uid)?;
     }
-    let kept = if account.is_some() { CapabilitySet::empty() } else { kept };
     let sets = CapabilitySets {
         effective: before.effective & kept,
         permitted: before.permitted & kept,
@@ -165,35 +242,70 @@ fn narrow(kept: CapabilitySet) -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Changes the owner of a folder of root and its content to a user. A folder of another user stays unchanged.
-pub(crate) fn give_folder(folder: &Path, account: &Account) -> io::Result<()> {
-    let facts = match fs::symlink_metadata(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::create_dir_all(folder)?;
-            fs::symlink_metadata(folder)?
-        }
+/// Gives a folder and its content to a user, made if it is missing: what root owns, and what a server's own ids own once there is
+/// a user for it. A folder of another user stays unchanged. `is_shared` is true for a cache in which root writes, too: then
+/// what root left in a folder of the user is given as well.
+pub(crate) fn give_folder(folder: &Path, account: &Account, is_shared: bool) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let opened = match rustix::fs::open(folder, FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
+        // A link's target is not given; opening the cache says so.
+        Err(Errno::LOOP | Errno::NOTDIR) => return Ok(()),
         other => other?,
     };
-    if facts.is_dir() && facts.uid() == 0 { give(folder, account) } else { Ok(()) }
+    let owner = fstat(&opened)?.st_uid;
+    if is_ours(owner) && owner != account.uid || owner == account.uid && is_shared {
+        give(opened, account)
+    } else {
+        Ok(())
+    }
 }
 
-fn give(path: &Path, account: &Account) -> io::Result<()> {
-    if fs::symlink_metadata(path)?.is_dir() {
-        for entry in fs::read_dir(path)? {
-            give(&entry?.path(), account)?;
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+fn is_ours(owner: u32) -> bool {
+    owner == 0 || Service::ALL.iter().any(|service| *service as u32 == owner)
+}
+
+/// Gives an open folder and what is below it. The user may change the folder meanwhile, so each entry is opened before its
+/// owner is looked at, no link is followed, and a file with other names is left alone.
+fn give(folder: OwnedFd, account: &Account) -> io::Result<()> {
+    let (uid, gid) = (Some(Uid::from_raw(account.uid)), Some(Gid::from_raw(account.gid)));
+    for entry in Dir::read_from(&folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if [c".", c".."].contains(&name) {
+            continue;
+        }
+        let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let opened = match openat(&folder, name, how, Mode::empty()) {
+            Err(Errno::NOENT) => continue,
+            other => other?,
+        };
+        let facts = fstat(&opened)?;
+        if FileType::from_raw_mode(facts.st_mode) == FileType::Directory {
+            give(openat(&opened, c".", FOLDER, Mode::empty())?, account)?;
+        } else if is_ours(facts.st_uid) && facts.st_uid != account.uid && facts.st_nlink == 1 {
+            chownat(&opened, c"", uid, gid, AtFlags::EMPTY_PATH)?;
         }
     }
-    lchown(path, Some(account.uid), Some(account.gid))
+    let owner = fstat(&folder)?.st_uid;
+    if is_ours(owner) && owner != account.uid { Ok(fchown(&folder, uid, gid)?) } else { Ok(()) }
 }
 
 /// Restricts the umask, so that other users can't write to files of this process.
 pub(crate) fn mend_umask() {
-    use rustix::fs::Mode;
     use rustix::process::umask;
     let before = umask(Mode::from_raw_mode(0o077));
     // A mask that allows every user to write was not chosen for a group either.
     let group = if before.contains(Mode::WOTH) { Mode::empty() } else { Mode::WGRP };
     umask(before | Mode::WOTH | group);
+}
+
+/// Lets other users read what this process makes, for a process that can't change modes afterwards.
+pub(crate) fn let_others_read() {
+    use rustix::process::umask;
+    let before = umask(Mode::from_raw_mode(0o022));
+    umask((before & Mode::from_raw_mode(0o222)) | Mode::WOTH);
 }
 
 #[cfg(test)]
@@ -236,7 +348,7 @@ mod tests {
         }
         let tried = std::thread::spawn(|| {
             let esker = account("esker", USERS, GROUPS).expect("a user");
-            give_up(Some(&esker), OF_A_MOUNT).expect("giving up");
+            give_up(Some(&esker), CapabilitySet::empty()).expect("giving up");
             let now = capabilities(None).expect("capabilities");
             assert!(now.effective.is_empty() && now.permitted.is_empty());
             assert_eq!(rustix::process::geteuid().as_raw(), 990);
@@ -251,5 +363,55 @@ mod tests {
             assert!(set_thread_groups(&[]).is_err());
         });
         tried.join().expect("giving up");
+        let tried = std::thread::spawn(|| {
+            let esker = account("esker", USERS, GROUPS).expect("a user");
+            give_up(Some(&esker), CapabilitySet::DAC_READ_SEARCH).expect("giving up");
+            let now = capabilities(None).expect("capabilities");
+            assert_eq!(now.effective, CapabilitySet::DAC_READ_SEARCH);
+            assert!(set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).is_err());
+        });
+        tried.join().expect("giving up");
+    }
+
+    #[test]
+    fn a_folder_is_given_without_what_links_lead_to() {
+        if !geteuid().is_root() {
+            esker_testkit::skip!("only root gives files away");
+        }
+        let place = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| place.path().join(name);
+        fs::create_dir_all(at("cache/objects/ab")).expect("folders");
+        for name in ["cache/lock", "cache/objects/ab/1", "outside", "linked"] {
+            fs::write(at(name), name).expect("a file");
+        }
+        std::os::unix::fs::symlink(at("outside"), at("cache/link")).expect("a link");
+        std::os::unix::fs::symlink(place.path(), at("cache/up")).expect("a link");
+        fs::hard_link(at("linked"), at("cache/name")).expect("a name");
+        let owner = |name: &str| fs::symlink_metadata(at(name)).expect("attributes").uid();
+        let esker = account("esker", USERS, GROUPS).expect("a user");
+        give_folder(&at("cache"), &esker, false).expect("giving");
+        for name in ["cache", "cache/lock", "cache/objects/ab/1", "cache/link"] {
+            assert_eq!(owner(name), 990, "{name}");
+        }
+        for name in ["outside", "linked", ""] {
+            assert_eq!(owner(name), 0, "{name}");
+        }
+        // What root writes there later is given if root shares the cache.
+        fs::write(at("cache/objects/ab/2"), "x").expect("a file");
+        give_folder(&at("cache"), &esker, false).expect("giving");
+        assert_eq!(owner("cache/objects/ab/2"), 0);
+        give_folder(&at("cache"), &esker, true).expect("giving");
+        assert_eq!(owner("cache/objects/ab/2"), 990);
+        let other = account("other", USERS, GROUPS).expect("a user");
+        give_folder(&at("cache"), &other, true).expect("nothing");
+        assert_eq!(owner("cache"), 990);
+    }
+
+    #[test]
+    fn a_namespace_has_the_ids_of_its_map() {
+        assert!(maps("         0          0 4294967295\n", Service::Proxy as u32));
+        assert!(maps("0 100000 65536\n", Service::Proxy as u32));
+        assert!(!maps("0 1000 1\n", Service::Proxy as u32) && !maps("", 0));
+        assert!(maps("0 1000 1\n1 100000 65536\n", Service::Serve as u32));
     }
 }

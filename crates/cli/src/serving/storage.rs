@@ -134,14 +134,12 @@ impl StorageArgs {
     /// Adds the paths of these repositories to what a confined server may use: its cache, certificates, and the files in
     /// which the provider's environment keeps credentials.
     pub(crate) fn permit(&self, policy: Policy, storages: &StorageOptions) -> Policy {
-        let environment = Environment::of_process();
-        let profiles = environment.get("HOME").map(|home| Path::new(home).join(".aws"));
-        let credentials = CREDENTIAL_FILES.iter().filter_map(|name| environment.get(name)).map(PathBuf::from);
-        let policy = confine::with_cache_folder(policy, &storages.cache);
-        // Tokens are renewed by replacing the file, so its folder is what stays.
-        let folders = credentials.clone().filter_map(|file| file.parent().map(Path::to_owned));
-        let policy = folders.fold(policy, Policy::read);
-        self.storage_ca.iter().cloned().chain(profiles).chain(credentials).fold(policy, Policy::reopen)
+        with_credentials(confine::with_cache_folder(policy, &storages.cache))
+    }
+
+    /// Returns the additional authorities.
+    pub(crate) fn authorities(&self) -> Option<&PathBuf> {
+        self.storage_ca.as_ref()
     }
 
     fn settings(&self) -> StorageSettings {
@@ -159,6 +157,17 @@ impl StorageArgs {
             ..StorageSettings::default()
         }
     }
+}
+
+/// Lets a process read the files in which the provider's environment keeps credentials.
+pub(crate) fn with_credentials(policy: Policy) -> Policy {
+    let environment = Environment::of_process();
+    let profiles = environment.get("HOME").map(|home| Path::new(home).join(".aws"));
+    let credentials = CREDENTIAL_FILES.iter().filter_map(|name| environment.get(name)).map(PathBuf::from);
+    // Tokens are renewed by replacing the file, so its folder is what stays.
+    let folders = credentials.clone().filter_map(|file| file.parent().map(Path::to_owned));
+    let policy = folders.fold(policy, Policy::read);
+    profiles.into_iter().chain(credentials).fold(policy, Policy::reopen)
 }
 
 /// Returns the name of a repository from its address, which publishers let end in it.

@@ -105,9 +105,9 @@ fn the_environment_switches_the_confinement_of_a_mount_off() {
 }
 
 /// A server that does not outlive the test.
-struct Server {
-    child: Child,
-    url: String,
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) url: String,
 }
 
 impl Drop for Server {
@@ -117,7 +117,7 @@ impl Drop for Server {
     }
 }
 
-fn start(command: &mut Command) -> Server {
+pub(crate) fn start(command: &mut Command) -> Server {
     // Tests send the one that `nohup` has ignored.
     with_default_signals(command);
     let child = command.env_clear().env("HOME", "/").stdin(Stdio::null()).stdout(Stdio::piped()).spawn();

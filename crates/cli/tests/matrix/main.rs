@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, reason = "measurements, and who is left out")]
 
 mod administration;
+mod attacks;
 mod bombs;
 mod broker;
 mod browsing;

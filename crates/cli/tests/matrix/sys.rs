@@ -1,6 +1,8 @@
 //! Changes to a child process before exec, and a terminal for it.
 #![allow(unsafe_code)]
 
+pub(crate) mod traced;
+
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;

@@ -4,14 +4,16 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
 use esker_confine::Role;
 
 use crate::sys::call;
-use crate::trial::{Scene, enter, has_landlock};
+use crate::trial::{HELPERS, Scene, enter, has_landlock};
 
 /// Calls that no role may make, with arguments that do nothing.
 const NEVER: [(&str, libc::c_long); 38] = [
@@ -91,9 +93,14 @@ fn child_that_tries_calls() {
     }
     is_refused("packet sockets", call(libc::SYS_socket, family(libc::AF_PACKET)));
     is_refused("netlink sockets", call(libc::SYS_socket, family(libc::AF_NETLINK)));
-    if role == Role::Replayer {
+    if HELPERS.contains(&role) {
         is_refused("any socket", call(libc::SYS_socket, family(libc::AF_INET)));
         is_refused("renaming", fs::rename("/a", "/b"));
+    }
+    if role != Role::Mount {
+        is_refused("datagrams to Unix sockets", call(libc::SYS_socket, family(libc::AF_UNIX)));
+        let pair = [libc::c_long::from(libc::AF_UNIX), libc::c_long::from(libc::SOCK_DGRAM), 0, 0, 0, 0];
+        is_refused("a pair of datagram sockets", call(libc::SYS_socketpair, pair));
     }
     let is_root = rustix::process::geteuid().is_root();
     is_refused(
@@ -126,7 +133,7 @@ fn child_that_tries_modes() {
         let names = Path::new("/proc/self/fd").join(open().as_raw_fd().to_string());
         assert!(fs::set_permissions(names, mode(bits)).is_err(), "a set id by the name of a descriptor");
     }
-    if [Role::Serve, Role::Proxy, Role::Broker].contains(&role) {
+    if role.is_server() {
         is_refused("a mode", fs::set_permissions(&file, mode(0o600)));
         is_refused("a mode of a descriptor", open().set_permissions(mode(0o600)));
         is_refused("times of a descriptor", open().set_modified(std::time::SystemTime::UNIX_EPOCH));
@@ -136,7 +143,7 @@ fn child_that_tries_modes() {
             assert_eq!(error.raw_os_error(), Some(libc::ENOSYS));
         }
     }
-    if role != Role::Replayer {
+    if !HELPERS.contains(&role) {
         create(0o1777).unwrap();
     }
     println!("tried modes");
@@ -184,8 +191,13 @@ fn child_that_tries_paths() {
         is_denied("reading where it lists", File::open(list.join("file")));
         is_denied("reading programs", File::open("/bin/sh"));
     }
-    if role == Role::Replayer {
-        is_denied("reading settings", File::open("/etc/hosts"));
+    if ![Role::Mount, Role::Opener].contains(&role) {
+        for secret in ["/etc/hosts", "/etc/passwd", "/etc/shadow", "/etc/resolv.conf"] {
+            is_denied("reading settings", File::open(secret));
+        }
+        is_denied("listing settings", fs::read_dir("/etc"));
+    }
+    if HELPERS.contains(&role) {
         assert!(TcpStream::connect("127.0.0.1:9").is_err());
     }
     // The seventh version of Landlock's interface refuses ports since the fourth.
@@ -207,5 +219,50 @@ fn forbidden_paths_fail_in_every_role() {
             let entries = fs::read_dir(scene.folder.path().join(name)).unwrap().count();
             assert_eq!(entries, 1, "{role:?} changed {name}");
         }
+    }
+}
+
+/// Names of abstract sockets that listen outside of the confinement, one for each role.
+fn abstract_name(folder: &Path) -> SocketAddr {
+    SocketAddr::from_abstract_name(folder.as_os_str().as_encoded_bytes()).unwrap()
+}
+
+#[test]
+fn child_that_tries_sockets() {
+    let Some(folder) = crate::trial::folder() else { return };
+    let receiver = UnixDatagram::bind(folder.join("write/log")).unwrap();
+    let elsewhere = UnixDatagram::bind(folder.join("write/elsewhere")).unwrap();
+    elsewhere.set_nonblocking(true).unwrap();
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.connect(folder.join("write/log")).unwrap();
+    let role = crate::trial::enter_with(|policy| policy.send_only(sender.as_raw_fd())).0;
+    // A socket that was given is no way to others: neither by an address, nor by another connection, nor by a copy.
+    is_refused("another address", sender.send_to(b"x", folder.join("write/elsewhere")));
+    is_refused("another connection", sender.connect(folder.join("write/elsewhere")));
+    is_refused("a copy", sender.try_clone());
+    let number = libc::c_long::from(sender.as_raw_fd());
+    for (name, copy) in [("dup", libc::SYS_dup), ("dup3", libc::SYS_dup3), ("sendmsg", libc::SYS_sendmsg)] {
+        is_refused(name, call(copy, [number, 99, 0, 0, 0, 0]));
+    }
+    rustix::io::write(&sender, b"a line").unwrap();
+    let mut line = [0; 16];
+    assert_eq!(rustix::io::read(&receiver, &mut line).unwrap(), 6);
+    assert!(rustix::io::read(&elsewhere, &mut line).is_err(), "a datagram came");
+    if role != Role::Asker {
+        is_refused("a Unix socket", UnixStream::connect(folder.join("write/elsewhere")));
+        is_refused("an abstract socket", UnixStream::connect_addr(&abstract_name(&folder)));
+    } else if has_landlock() {
+        is_refused("an abstract socket", UnixStream::connect_addr(&abstract_name(&folder)));
+    }
+    println!("tried sockets");
+}
+
+#[test]
+fn only_mounts_and_askers_connect_to_unix_sockets_and_none_to_abstract_ones() {
+    for role in Role::ALL.into_iter().filter(|role| *role != Role::Mount && *role != Role::Replayer) {
+        let scene = Scene::new();
+        let _listening = UnixListener::bind_addr(&abstract_name(scene.folder.path())).unwrap();
+        let text = scene.confined(role, "forbidden::child_that_tries_sockets");
+        assert!(text.contains("tried sockets"), "{role:?}: {text}");
     }
 }

@@ -8,6 +8,9 @@ use esker_confine::{Policy, Role};
 const ROLE: &str = "ESKER_TRIAL_ROLE";
 const FOLDER: &str = "ESKER_TRIAL_FOLDER";
 
+/// Roles that write nowhere.
+pub(crate) const HELPERS: [Role; 2] = [Role::Replayer, Role::Opener];
+
 /// Folders of a trial: one that may be read, one that may be changed, and one for neither.
 pub(crate) struct Scene {
     pub(crate) folder: tempfile::TempDir,
@@ -39,22 +42,32 @@ impl Scene {
     }
 }
 
+/// Returns the folder of a child of a trial; `None` in the test's own process.
+pub(crate) fn folder() -> Option<PathBuf> {
+    std::env::var_os(FOLDER).map(PathBuf::from)
+}
+
 /// Confines this process if it is a child of a trial; returns its role and folder. `None` in the test's own process.
 pub(crate) fn enter() -> Option<(Role, PathBuf)> {
-    let name = std::env::var(ROLE).ok()?;
+    std::env::var_os(ROLE).map(|_| enter_with(|policy| policy))
+}
+
+/// Confines this process, a child of a trial, with a changed policy.
+pub(crate) fn enter_with(change: impl FnOnce(Policy) -> Policy) -> (Role, PathBuf) {
+    let name = std::env::var(ROLE).unwrap();
     let role = Role::ALL.into_iter().find(|role| role.name() == name).unwrap();
-    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let folder = folder().unwrap();
     let has_landlock = has_landlock();
-    let enforced = policy(role, &folder).prepare().enforce();
+    let enforced = change(policy(role, &folder)).prepare().enforce();
     assert!(enforced.seccomp && enforced.landlock.is_some() == has_landlock, "{enforced}");
     assert_eq!(esker_confine::Confinement::get(), Some(enforced));
-    Some((role, folder))
+    (role, folder)
 }
 
 fn policy(role: Role, folder: &Path) -> Policy {
     let policy = Policy::new(role).read(folder.join("read")).list(folder.join("list"));
     let policy = policy.reopen(folder.join("site/store")).reopen(folder.join("live/cert.pem"));
-    if role == Role::Replayer { policy } else { policy.write(folder.join("write")) }
+    if HELPERS.contains(&role) { policy } else { policy.write(folder.join("write")) }
 }
 
 /// Returns true if this kernel restricts paths.

@@ -3,20 +3,19 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
-use esker_node::metrics::{self, Family};
 use esker_store::{Authorities, Poster, RealDisk};
 
-use super::of_store;
+use super::asker::Wish;
+use super::{Source, of_store};
 use crate::error::{Context, Failure, Kind};
 
 /// Destination of metrics.
 pub(super) enum Destination {
     /// A file in the text form of Prometheus, which is replaced as a whole.
     File(PathBuf),
-    /// An OpenTelemetry collector, and the name of this host.
-    Collector(Box<Poster>, String),
+    /// An OpenTelemetry collector.
+    Collector(Box<Poster>),
 }
 
 impl Destination {
@@ -40,17 +39,18 @@ impl Destination {
         let poster = Poster::new(url, authorities).map_err(|error| {
             of_store(&error).hint("name the whole URL, such as http://collector:4318/v1/metrics")
         })?;
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Ok(Self::Collector(Box::new(poster), host))
+        Ok(Self::Collector(Box::new(poster)))
     }
 
-    pub(super) fn write(&self, families: &[Family], time: SystemTime) -> Result<(), Failure> {
-        match self {
-            Self::File(path) => replace_file(path, metrics::text(families).as_bytes())
+    pub(super) fn write(&self, source: &Source) -> Result<(), Failure> {
+        match (self, source) {
+            // The folder is one of the asker's user.
+            (Self::File(_), Source::Asked(asker)) => asker.ask(Wish::File).map(drop),
+            (Self::File(path), Source::Here(_)) => replace_file(path, source.text()?.as_bytes())
                 .context(Kind::Failed, format!("can't write {}", path.display())),
-            Self::Collector(poster, host) => poster
-                .post("application/json", metrics::otlp(families, host, time))
-                .map_err(|error| of_store(&error)),
+            (Self::Collector(poster), _) => {
+                poster.post("application/json", source.message()?).map_err(|error| of_store(&error))
+            }
         }
     }
 }
@@ -72,8 +72,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("esker.prom");
         let destination = Destination::file(&path).expect("a file");
+        let settings = crate::settings::Settings::for_tests(folder.path());
+        let source = Source::Here(super::super::Reader::new(super::super::Names::Esker, 1, &settings));
         for _ in 0..2 {
-            destination.write(&[], SystemTime::UNIX_EPOCH).expect("written");
+            destination.write(&source).expect("written");
         }
         let names: Vec<_> = fs::read_dir(folder.path()).expect("a folder").collect();
         assert_eq!(names.len(), 1, "{names:?}");

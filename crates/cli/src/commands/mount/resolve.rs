@@ -49,7 +49,6 @@ pub(super) fn resolve(
     spec.deadline = args.repository.deadline;
     spec.replay = !args.view.no_prefetch;
     spec.confined = confine::is_wanted(&settings.environment);
-    spec.is_cache_in_home = spec.cache().is_some_and(confine::is_in_home);
     spec.log_levels = Some(logging::levels_text(&settings.environment)?);
     spec.origin = Origin { arguments: line.to_vec(), folder };
     Ok(spec)

@@ -176,7 +176,7 @@ fn normalised(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Returns the names of the replicas in a folder.
-fn replicas(folder: &Path) -> Result<Vec<String>, Failure> {
+pub(super) fn replicas(folder: &Path) -> Result<Vec<String>, Failure> {
     let listed = std::fs::read_dir(folder)
         .map_err(|error| Failure::failed(format!("can't list {}: {error}", folder.display())))?;
     let mut names: Vec<String> = listed

@@ -116,8 +116,8 @@ pub(crate) fn metrics(program: &Path) -> Vec<Item> {
          [Install]\n\
          WantedBy=sockets.target\n"
     );
-    // It reads control sockets of all users, and has nothing else to do as root. Those without a login have them below
-    // /tmp.
+    // One process reads control sockets of all users as root, the other one becomes a user of its own. Users without a login
+    // have theirs below /tmp.
     let service_text = format!(
         "# {OURS}\n\
          [Unit]\n\
@@ -128,7 +128,7 @@ pub(crate) fn metrics(program: &Path) -> Vec<Item> {
          Type=notify\n\
          ExecStart={program} metrics --listen\n\
          Restart=on-failure\n\
-         CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH\n\
+         CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_SETGID CAP_SETUID\n\
          NoNewPrivileges=yes\n\
          ProtectSystem=strict\n\
          ProtectHome=read-only\n\

@@ -53,6 +53,11 @@ pub(crate) struct BucketArgs {
 }
 
 impl BucketArgs {
+    /// Returns the additional authorities.
+    pub(crate) fn authorities(&self) -> Option<&PathBuf> {
+        self.storage_ca.as_ref()
+    }
+
     /// Returns the first option that is given.
     pub(crate) fn given(&self) -> Option<&'static str> {
         let options = [
