@@ -6,4 +6,5 @@ pub(crate) mod limits;
 pub(crate) mod opener;
 pub(crate) mod privileges;
 pub(crate) mod signals;
+pub(crate) mod supervising;
 pub(crate) mod tuning;

@@ -10,7 +10,8 @@ use esker_node::daemon::{self, Report};
 use esker_node::supervisor::{self, DaemonCommand};
 use esker_store::without_passwords;
 
-use crate::error::{Context, Failure, Kind};
+use super::supervising;
+use crate::error::{Context, Failure, Kind, warn};
 use crate::settings::args::RepositoryArgs;
 
 /// Data for starting this program again: its name, the option for the report's descriptor, and the error for a
@@ -37,6 +38,9 @@ pub(crate) fn supervise(arguments: &[OsString]) -> ExitCode {
             if let (Some(report), Some(spec)) = (number(report), number(spec)) =>
         {
             let command = DaemonCommand { name: name.clone(), arguments: arguments.to_vec() };
+            if let Err(error) = supervising::give_up() {
+                warn(Some(&format!("the supervisor of the mount keeps privileges of root: {error}")));
+            }
             supervisor::run(report, spec, command)
         }
         _ => Failure::usage(format!("{SUPERVISE} is called by `esker mount`")).report(),

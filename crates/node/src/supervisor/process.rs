@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use esker_fuse::mount::send_device;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::messages::{self, Kind, Message};
 use super::program::OfDaemon;
@@ -262,7 +263,10 @@ impl Supervisor {
         sys::inherit(&mut command, theirs.as_raw_fd());
         command.args(arguments);
         // Relative names of keys and images are those of the folder where the mount was made.
-        if let Some(folder) = self.folder.as_ref().filter(|folder| folder.is_dir()) {
+        let may_enter = |folder: &&PathBuf| {
+            accessat(CWD, folder.as_path(), Access::EXEC_OK, AtFlags::EACCESS).is_ok() && folder.is_dir()
+        };
+        if let Some(folder) = self.folder.as_ref().filter(may_enter) {
             command.current_dir(folder);
         }
         command.stdin(if self.input.is_empty() { Stdio::null() } else { Stdio::piped() });
