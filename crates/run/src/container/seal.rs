@@ -15,10 +15,9 @@
 
 use std::fs;
 use std::io::{self, PipeWriter, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
-use rustix::fs::{FileType, fstat};
 use rustix::process::{DumpableBehavior, Pid, WaitOptions, set_dumpable_behavior, waitpid};
 use rustix::thread::{CapabilitySet, UnshareFlags, set_no_new_privs};
 
@@ -72,9 +71,9 @@ impl Contained {
     /// process must have a single thread.
     pub fn enter(&self, stage: &Stage) -> Result<(), ContainerError> {
         if !self.shares(Share::Descriptors) {
-            refuse_directories()?;
-            sys::close_at_exec(&stage.host(Path::new("/proc/self/fd")))
-                .map_err(step("close inherited files"))?;
+            let open = stage.host(Path::new("/proc/self/fd"));
+            refuse_directories(&open)?;
+            sys::close_at_exec(&open).map_err(step("close inherited files"))?;
         }
         if !self.shares(Share::Keyring) {
             match sys::leave_session_keyring() {
@@ -103,14 +102,11 @@ impl Contained {
     }
 }
 
-/// Fails if input, output or errors are a directory, from which a program would get at the folders around it.
-fn refuse_directories() -> Result<(), ContainerError> {
-    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
-    let all = [("input", input.as_fd()), ("output", output.as_fd()), ("errors", errors.as_fd())];
-    let is_directory = |descriptor: BorrowedFd<'_>| {
-        fstat(descriptor).is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode) == FileType::Directory)
-    };
-    match all.into_iter().find(|(_, descriptor)| is_directory(*descriptor)) {
+/// Fails if input, output or errors are a directory, from which a program would get at the folders around it. `open` has a
+/// link to each open file of this process.
+fn refuse_directories(open: &Path) -> Result<(), ContainerError> {
+    let all = [("input", "0"), ("output", "1"), ("errors", "2")];
+    match all.into_iter().find(|(_, number)| is_directory(open, number)) {
         Some((name, _)) => Err(ContainerError::Impossible {
             what: format!("standard {name} is a directory, which a contained command must not have"),
             remedy:
@@ -119,6 +115,10 @@ fn refuse_directories() -> Result<(), ContainerError> {
         }),
         None => Ok(()),
     }
+}
+
+fn is_directory(open: &Path, number: &str) -> bool {
+    fs::metadata(open.join(number)).is_ok_and(|facts| facts.is_dir())
 }
 
 /// The last user namespace of a command, prepared while the host can be seen.
@@ -172,5 +172,21 @@ impl Seal {
             return Err(io::Error::other("its ids can't be mapped"));
         }
         if self.ids.is_some() { sys::become_root_of_namespace() } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_among_open_files_are_found() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = fs::File::create(folder.path().join("file")).expect("a file");
+        let directory = fs::File::open(folder.path()).expect("the folder");
+        let open = Path::new("/proc/self/fd");
+        assert!(is_directory(open, &directory.as_raw_fd().to_string()));
+        assert!(!is_directory(open, &file.as_raw_fd().to_string()));
+        assert!(!is_directory(open, "none"));
     }
 }
