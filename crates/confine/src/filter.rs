@@ -112,7 +112,7 @@ fn rules(role: Role, senders: &[RawFd]) -> Result<Rules, BackendError> {
     let not_executable = || only(2, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0);
     rules.insert(libc::SYS_mmap, vec![not_executable()?]);
     rules.insert(libc::SYS_mprotect, vec![not_executable()?]);
-    // Threads of this process: another process would be no thread of it to those who ask for the sender of a request.
+    // Threads only: a new process would look like another sender to a peer that identifies this one (SO_PEERCRED).
     let of_thread = SeccompCmpOp::MaskedEq((NAMESPACES | c_long::from(libc::CLONE_THREAD)) as u64);
     rules.insert(libc::SYS_clone, vec![only(0, of_thread, libc::CLONE_THREAD as u64)?]);
     rules.insert(libc::SYS_openat, vec![only(3, SeccompCmpOp::MaskedEq(SET_ID), 0)?]);

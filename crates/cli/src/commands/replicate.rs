@@ -25,7 +25,7 @@ use turns::Turns;
 ///
 /// Everything is verified. The head is switched only when all that it leads to is here. A run that was interrupted is
 /// continued by the next one. The folder can be served with `esker serve`, and has the status files of CernVM-FS.
-/// With --follow, root becomes the user who owns the replicas.
+/// With --follow, root becomes the owner of the replicas.
 ///
 /// Example: esker replicate http://server/cvmfs/sw.example.org --to /mnt/replicas --public-key sw.example.org.pub
 #[derive(clap::Args, Debug)]

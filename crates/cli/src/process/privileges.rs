@@ -143,7 +143,7 @@ fn maps(map: &str, id: u32) -> bool {
     })
 }
 
-/// Returns the user who owns a folder, for root to write there; `None` to keep the current user.
+/// Returns the owner of a folder, for root to write there; `None` to keep the current user.
 pub(crate) fn owner(folder: &Path) -> Result<Option<Account>, Failure> {
     let facts = fs::metadata(folder).context(Kind::Failed, format!("can't look at {}", folder.display()))?;
     if !geteuid().is_root() || facts.uid() == 0 {

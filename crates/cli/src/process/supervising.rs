@@ -42,7 +42,7 @@ fn needed() -> CapabilitySet {
     let mut needed = CapabilitySet::empty();
     // The processes that send requests are looked at, and may be hidden (`hidepid`). Process 1 is always there.
     needed.set(CapabilitySet::SYS_PTRACE, !std::path::Path::new("/proc/1").exists());
-    // The program may be executable for its owner alone, who need not be root.
+    // The program may be executable for its owner alone, which need not be root.
     let may_run = accessat(CWD, "/proc/self/exe", Access::EXEC_OK, AtFlags::EACCESS);
     needed.set(CapabilitySet::DAC_OVERRIDE, may_run.is_err());
     needed

@@ -216,7 +216,7 @@ pub fn refuse_link_of_others(path: &Path) -> io::Result<()> {
         Ok(facts)
             if facts.is_symlink() && ![0, rustix::process::geteuid().as_raw()].contains(&facts.uid()) =>
         {
-            let text = "it is a link of another user, who may lead to files elsewhere";
+            let text = "it is a link of another user, which may lead to files elsewhere";
             Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
         }
         // A folder that is gone by now fails at its first use.

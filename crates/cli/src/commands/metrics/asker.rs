@@ -3,7 +3,7 @@
 //! The server answers strangers, and has neither rights to files of users nor Unix sockets. The asker has both, and no network:
 //!
 //! ```text
-//!   collector ── HTTP ── server, a user of its own ── one byte ──► asker, of the user who started it ── sockets ── mounts
+//!   collector ── HTTP ── server, a user of its own ── one byte ──► asker, of the user that started it ── sockets ── mounts
 //!                                                 ◄── the metrics ──
 //! ```
 

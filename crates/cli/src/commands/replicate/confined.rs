@@ -27,7 +27,7 @@ struct Place {
     folder: PathBuf,
 }
 
-/// Becomes the user who owns the replicas and confines this process, before it has threads or connections.
+/// Becomes the owner of the replicas and confines this process, before it has threads or connections.
 pub(super) fn enter(args: &Args, settings: &Settings) -> Result<(), Failure> {
     let storage = PublisherArgs::in_storage(args.to.as_deref()).storage_folder(settings)?;
     // What can't be made is reported by the replication.
@@ -57,7 +57,7 @@ fn places(args: &Args, storage: &Path) -> Result<Vec<Place>, Failure> {
     Ok(names.map(place).collect())
 }
 
-/// Returns the user who owns all replicas, for root; `None` to keep the current user.
+/// Returns the owner of all replicas, for root; `None` to keep the current user.
 fn owner(places: &[Place]) -> Result<Option<Account>, Failure> {
     let mut owners = Vec::new();
     for place in places.iter().filter(|place| place.folder.is_dir()) {
