@@ -1,7 +1,7 @@
 //! Places that have the same objects as a damaged repository.
 
 use std::fs::File;
-use std::io::{self, Write as _};
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -33,6 +33,14 @@ pub enum Verdict {
 pub trait Mirror: Sync {
     /// Reads a file below the root of the repository; none if there is none.
     fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError>;
+
+    /// Copies the content of a file by its path below the root of the repository; returns its length, none if the mirror has
+    /// no such file.
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, AdminError> {
+        let Some(bytes) = self.read(path, DATABASE_MAX)? else { return Ok(None) };
+        to.write_all(&bytes).map_err(AdminError::file("copying", path.as_ref()))?;
+        Ok(Some(bytes.len() as u64))
+    }
 
     /// Tells whether a file is there, without reading it.
     fn presence(&self, path: &str) -> Result<Verdict, AdminError>;
@@ -135,6 +143,17 @@ impl Mirror for MirrorServer {
         };
         let unreadable = |source| AdminError::File { doing: "fetching", path: PathBuf::from(path), source };
         stored.into_bytes().map(Some).map_err(unreadable)
+    }
+
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, AdminError> {
+        let spool: Arc<dyn Spool> = Arc::new(TemporaryFiles);
+        let fetch = Fetch { spool: Some(spool), ..Fetch::new(path, path, DATABASE_MAX) };
+        let stored = match Callback::wait(|done| self.source.fetch(fetch, done)) {
+            Err(error) if matches!(error.cause(), Cause::Missing { .. }) => return Ok(None),
+            other => other?,
+        };
+        let copied = io::copy(&mut stored.into_reader(), to);
+        copied.map(Some).map_err(AdminError::file("fetching", path.as_ref()))
     }
 
     fn presence(&self, path: &str) -> Result<Verdict, AdminError> {

@@ -98,8 +98,8 @@ impl Sink for ServerFiles<'_> {
         self.0.read(path, limit).map_err(|error| store_error(path, error))
     }
 
-    fn read_to(&self, _path: &str, _to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
-        Err(self.refused())
+    fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, StoreError> {
+        self.0.read_to(path, to).map_err(|error| store_error(path, error))
     }
 
     fn put_root(&self, _name: &str, _bytes: &[u8]) -> Result<(), StoreError> {
