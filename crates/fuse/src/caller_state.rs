@@ -260,26 +260,24 @@ mod tests {
     fn a_process_that_executes_a_program_is_not_waited_for() {
         use rustix::fs::{CWD, FileType, Mode, mknodat};
         let proc = tempfile::tempdir().expect("a folder");
-        let file = |name: &str| proc.path().join("7").join(name);
-        fs::create_dir(proc.path().join("7")).expect("a folder");
-        fs::write(file("status"), "Name:\tcat\nVmSize:\t    4 kB\n").expect("a file");
+        let file = |process: u32, name: &str| proc.path().join(process.to_string()).join(name);
+        for process in [7, 8, 9] {
+            fs::create_dir(proc.path().join(process.to_string())).expect("a folder");
+            fs::write(file(process, "status"), "Name:\tcat\nVmSize:\t    4 kB\n").expect("a file");
+        }
         // Pipes that are never written to, in place of files behind a lock.
-        let lock = |name: &str| {
-            mknodat(CWD, file(name), FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a pipe");
-        };
-        lock("syscall");
+        let locked = [file(7, "syscall"), file(9, "maps")];
+        for path in &locked {
+            mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a pipe");
+        }
+        fs::write(file(8, "syscall"), format!("{} 0x3", libc::SYS_read)).expect("a file");
         assert_eq!(reader(Some(proc.path()), 7, Ino(4711)), Reader::Calls);
-        let free =
-            |name: &str| drop(fs::OpenOptions::new().write(true).open(file(name)).expect("its reader"));
-        free("syscall");
-        fs::remove_file(file("syscall")).expect("removing");
-        lock("maps");
-        assert_eq!(reader(Some(proc.path()), 7, Ino(4711)), Reader::Unseen);
+        assert_eq!(reader(Some(proc.path()), 9, Ino(4711)), Reader::Unseen);
         // Another process is judged meanwhile.
-        fs::create_dir(proc.path().join("8")).expect("a folder");
-        fs::write(proc.path().join("8/syscall"), format!("{} 0x3", libc::SYS_read)).expect("a file");
         assert_eq!(reader(Some(proc.path()), 8, Ino(4711)), Reader::Calls);
-        free("maps");
+        for path in &locked {
+            drop(fs::OpenOptions::new().write(true).open(path).expect("its reader"));
+        }
     }
 
     #[test]
