@@ -267,9 +267,7 @@ impl Router {
             let location = location.clone();
             return self.follow(route, &location, fetch, state, error, done);
         }
-        // An attempt over a further route is one only.
-        let is_further = !state.others().is_empty();
-        let is_late = is_further || fetch.watch.as_ref().is_some_and(|watch| watch.is_late());
+        let is_late = state.is_further() || fetch.watch.as_ref().is_some_and(|watch| watch.is_late());
         if is_damage(&error) && !fetch.fresh && !is_late && !fetch.priority.give_up() {
             // A cache on the way may hold damaged bytes; a pause would not help.
             fetch.fresh = true;
@@ -278,7 +276,7 @@ impl Router {
         self.failures.error(&error);
         self.mark_certain_faults(route, fault, &error);
         // A prefetch is not retried: a failing server has enough load.
-        if is_further || fetch.priority.give_up() {
+        if state.is_further() || fetch.priority.give_up() {
             return done.err(error);
         }
         let in_time = state.is_in_time(&fetch.progress, self.time_for(&fetch), Duration::ZERO);

@@ -199,7 +199,7 @@ impl Router {
             let last = used.iter().filter_map(group).max();
             choices.retain(|choice| choice.route().is_some_and(|route| group(&route) <= last));
         }
-        match RequestState::beside(used).next(&choices) {
+        match RequestState::avoiding(used).next(&choices) {
             Step::Take(route) => Some((route, used.iter().any(|route| routes.is_down(*route)))),
             Step::Wait | Step::End => None,
         }

@@ -38,7 +38,7 @@ impl Router {
 
     /// Notes a served request: its failures on other routes were not the object's fault, so marks those routes down.
     pub(super) fn served(&self, route: Route, state: &RequestState) {
-        if state.took() < self.http.hedge {
+        if state.is_further() && state.took() < self.http.hedge {
             self.mark_slow(route, state.others());
         }
         if state.has_failed() {

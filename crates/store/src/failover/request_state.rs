@@ -87,13 +87,18 @@ impl RequestState {
         &self.beside
     }
 
+    /// Returns true if this is an attempt over a further route, which is one only.
+    pub(super) fn is_further(&self) -> bool {
+        !self.beside.is_empty()
+    }
+
     /// Records that an attempt uses this route.
     pub(super) fn uses(&self, route: Route) {
         self.request.iter().for_each(|request| request.uses(route));
     }
 
-    /// Returns the state of a request for which these routes failed.
-    pub(super) fn beside(used: &[Route]) -> Self {
+    /// Returns the state of a request for which these routes are as good as failed.
+    pub(super) fn avoiding(used: &[Route]) -> Self {
         let mut state = Self::new(false);
         used.iter().for_each(|route| state.suspect(*route, Fault::EITHER));
         state
