@@ -7,18 +7,18 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, mem};
 
 use esker_format::compress::{Compression, DecompressError, Inflater, decompress};
 use memmap2::Mmap;
-use rustix::fs::{CWD, Mode, OFlags, openat};
 
+use crate::folder_spool::FolderSpool;
 use crate::objects::handle::Mapped;
 use crate::sys;
-use crate::transport::source::Stored;
+use crate::transport::source::{Spool as _, Stored};
 
 /// Maximum number of bytes that stay in memory.
 const MEMORY_MAX: usize = 64 << 20;
@@ -144,7 +144,7 @@ impl fmt::Debug for LargeBytes {
 
 /// Collects bytes, at most `limit` of them.
 pub struct LargeWriter {
-    folder: PathBuf,
+    folder: FolderSpool,
     limit: u64,
     len: u64,
     memory: Vec<u8>,
@@ -154,7 +154,7 @@ pub struct LargeWriter {
 impl LargeWriter {
     /// Creates a writer whose file, if one is needed, is in this folder.
     pub fn new(folder: &Path, limit: u64) -> Self {
-        Self { folder: folder.to_owned(), limit, len: 0, memory: Vec::new(), file: None }
+        Self { folder: FolderSpool(folder.to_owned()), limit, len: 0, memory: Vec::new(), file: None }
     }
 
     /// Returns the collected bytes.
@@ -166,8 +166,7 @@ impl LargeWriter {
     }
 
     fn move_to_file(&mut self) -> io::Result<()> {
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        let mut file = File::from(openat(CWD, &self.folder, flags, Mode::from_raw_mode(0o600))?);
+        let mut file = self.folder.file()?;
         let mut room = Room(0);
         room.grow_to(self.len)?;
         file.write_all(&mem::take(&mut self.memory))?;

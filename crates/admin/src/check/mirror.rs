@@ -1,6 +1,5 @@
 //! Places that have the same objects as a damaged repository.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,9 +7,9 @@ use std::sync::Arc;
 use esker_format::hash::{ContentHash, Hasher};
 use esker_format::object::ObjectName;
 use esker_store::{
-    Callback, Cause, Engine, EngineOptions, Fetch, RealDisk, Servers, Sink, Source, Spool, connect, read_file,
+    Callback, Cause, Engine, EngineOptions, Fetch, FolderSpool, RealDisk, Servers, Sink, Source, Spool,
+    Stored, connect, read_file,
 };
-use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
@@ -136,24 +135,16 @@ impl MirrorServer {
 
 impl Mirror for MirrorServer {
     fn read(&self, path: &str, limit: u64) -> Result<Option<Vec<u8>>, AdminError> {
-        let fetch = Fetch::new(path, path, limit);
-        let stored = match Callback::wait(|done| self.source.fetch(fetch, done)) {
-            Err(error) if matches!(error.cause(), Cause::Missing { .. }) => return Ok(None),
-            other => other?,
-        };
-        let unreadable = |source| AdminError::File { doing: "fetching", path: PathBuf::from(path), source };
-        stored.into_bytes().map(Some).map_err(unreadable)
+        let stored = self.fetch(Fetch::new(path, path, limit))?;
+        let failed = AdminError::file("fetching", path.as_ref());
+        stored.map(|stored| stored.into_bytes().map_err(failed)).transpose()
     }
 
     fn read_to(&self, path: &str, to: &mut dyn Write) -> Result<Option<u64>, AdminError> {
-        let spool: Arc<dyn Spool> = Arc::new(TemporaryFiles);
-        let fetch = Fetch { spool: Some(spool), ..Fetch::new(path, path, DATABASE_MAX) };
-        let stored = match Callback::wait(|done| self.source.fetch(fetch, done)) {
-            Err(error) if matches!(error.cause(), Cause::Missing { .. }) => return Ok(None),
-            other => other?,
-        };
-        let copied = io::copy(&mut stored.into_reader(), to);
-        copied.map(Some).map_err(AdminError::file("fetching", path.as_ref()))
+        let fetch = Fetch { spool: Some(temporary_files()), ..Fetch::new(path, path, DATABASE_MAX) };
+        let failed = AdminError::file("fetching", path.as_ref());
+        let copy = |stored: Stored| io::copy(&mut stored.into_reader(), to).map_err(failed);
+        self.fetch(fetch)?.map(copy).transpose()
     }
 
     fn presence(&self, path: &str) -> Result<Verdict, AdminError> {
@@ -162,11 +153,19 @@ impl Mirror for MirrorServer {
 
     fn verify(&self, name: &ObjectName) -> Result<Verdict, AdminError> {
         let fetch = Fetch::new(name.path(), name.to_string(), DATABASE_MAX);
-        self.judge(Fetch { expect: Some(name.hash), spool: Some(Arc::new(TemporaryFiles)), ..fetch })
+        self.judge(Fetch { expect: Some(name.hash), spool: Some(temporary_files()), ..fetch })
     }
 }
 
 impl MirrorServer {
+    /// Fetches a file; none if the server has none.
+    fn fetch(&self, fetch: Fetch) -> Result<Option<Stored>, AdminError> {
+        match Callback::wait(|done| self.source.fetch(fetch, done)) {
+            Err(error) if matches!(error.cause(), Cause::Missing { .. }) => Ok(None),
+            other => Ok(Some(other?)),
+        }
+    }
+
     /// Sends a request. What the server says of the object is a verdict; a server that can't be reached is an error.
     fn judge(&self, fetch: Fetch) -> Result<Verdict, AdminError> {
         match Callback::wait(|done| self.source.fetch(fetch, done)) {
@@ -183,16 +182,7 @@ impl MirrorServer {
     }
 }
 
-/// Unnamed files for objects that are too large for memory.
-struct TemporaryFiles;
-
-impl Spool for TemporaryFiles {
-    fn file(&self) -> io::Result<File> {
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        Ok(File::from(openat(CWD, std::env::temp_dir(), flags, Mode::from_raw_mode(0o600))?))
-    }
-
-    fn append(&self, mut file: &File, bytes: &[u8]) -> io::Result<()> {
-        file.write_all(bytes)
-    }
+/// Returns the spool for objects that are too large for memory.
+fn temporary_files() -> Arc<dyn Spool> {
+    Arc::new(FolderSpool(std::env::temp_dir()))
 }

@@ -1,14 +1,13 @@
 //! The servers that a repository is copied from.
 
-use std::fs::File;
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use esker_format::object::ObjectName;
-use esker_store::{Callback, Cause, Check, Fetch, LargeBytes, Priority, Source, Spool, StoreError, Urgency};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use esker_store::{
+    Callback, Cause, Check, Fetch, FolderSpool, LargeBytes, Priority, Source, StoreError, Urgency,
+};
 
 use crate::error::AdminError;
 use crate::repository::DATABASE_MAX;
@@ -68,7 +67,7 @@ impl Origin {
             expect: Some(name.hash),
             plain_size,
             priority: Priority::new(urgency),
-            spool: Some(Arc::new(SpoolFolder(self.spool.clone()))),
+            spool: Some(Arc::new(FolderSpool(self.spool.clone()))),
             ..Fetch::new(name.path(), name.to_string(), DATABASE_MAX)
         }
     }
@@ -77,18 +76,4 @@ impl Origin {
 /// Returns true if all servers say that a file does not exist.
 pub(super) fn is_missing(error: &StoreError) -> bool {
     matches!(error.cause(), Cause::Missing { .. })
-}
-
-/// Makes unnamed files in a folder.
-struct SpoolFolder(PathBuf);
-
-impl Spool for SpoolFolder {
-    fn file(&self) -> io::Result<File> {
-        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-        Ok(File::from(openat(CWD, &self.0, flags, Mode::from_raw_mode(0o600))?))
-    }
-
-    fn append(&self, mut file: &File, bytes: &[u8]) -> io::Result<()> {
-        file.write_all(bytes)
-    }
 }

@@ -1,10 +1,8 @@
 //! Client of a container registry, over the transport of repositories: proxies, deadlines, retries, TLS.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, Read};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,8 +10,8 @@ use std::time::Duration;
 use esker_node::repository::engine;
 use esker_oci::{Challenge, Image, Reference, Registry, TokenServer, escaped, token};
 use esker_store::{
-    Callback, Cause, Disk as _, Engine, Fetch, KeptAuthorities, RealDisk, Servers, Source, Spool, StoreError,
-    Stored, connect,
+    Callback, Cause, Engine, Fetch, FolderSpool, KeptAuthorities, Servers, Source, Spool, StoreError, Stored,
+    connect,
 };
 
 use super::credentials::{self, Found, Login};
@@ -50,7 +48,7 @@ pub(super) fn open(name: &str, insecure: bool, opening: &Opening<'_>) -> Result<
         repository: opening.repository.clone(),
         insecure,
         stop: opening.stop.clone(),
-        spool: Arc::new(Beside { folder: opening.beside.to_owned(), count: AtomicU64::new(0) }),
+        spool: Arc::new(FolderSpool(opening.beside.to_owned())),
         authorization: Mutex::default(),
     };
     Image::in_registry(&what, &reference.reference, Box::new(web)).map_err(of_oci)
@@ -76,7 +74,7 @@ struct Web {
     repository: RepositoryArgs,
     insecure: bool,
     stop: Arc<AtomicBool>,
-    spool: Arc<Beside>,
+    spool: Arc<FolderSpool>,
     /// Authorization that the registry accepted.
     authorization: Mutex<Option<String>>,
 }
@@ -250,25 +248,5 @@ impl Registry for Web {
 
     fn blob(&self, digest: &str, limit: u64) -> io::Result<Box<dyn Read + Send>> {
         Ok(self.ask(&format!("blobs/{digest}"), "*/*", limit)?.into_reader())
-    }
-}
-
-/// Temporary files without a name in the folder of the image.
-struct Beside {
-    folder: PathBuf,
-    count: AtomicU64,
-}
-
-impl Spool for Beside {
-    fn file(&self) -> io::Result<File> {
-        let number = self.count.fetch_add(1, Ordering::Relaxed);
-        let path = self.folder.join(format!(".esker-blob-{}-{number}", std::process::id()));
-        let file = RealDisk::PRIVATE.create_spool(&path)?;
-        RealDisk::PRIVATE.remove(&path)?;
-        Ok(file)
-    }
-
-    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
-        RealDisk::PRIVATE.write(file, bytes)
     }
 }
