@@ -49,7 +49,7 @@ pub(crate) enum Reading {
     Named,
 }
 
-/// All groups, in the order of the table.
+/// All groups, in the order of the table. A mount needs each of them.
 pub(crate) static ALL_GROUPS: &[&Group] = &[
     &MEMORY,
     &THREADS,
@@ -64,22 +64,6 @@ pub(crate) static ALL_GROUPS: &[&Group] = &[
     &SOCKETS,
     &SOCKET_PAIRS,
     &MESSAGES,
-    &SESSION,
-    &CHILDREN,
-];
-static MOUNT: &[&Group] = &[
-    &MEMORY,
-    &THREADS,
-    &TIME,
-    &SIGNALS,
-    &FACTS,
-    &EVENTS,
-    &OPEN_FILES,
-    &READ_PATHS,
-    &CHANGE_PATHS,
-    &ATTRIBUTES,
-    &SOCKETS,
-    &SOCKET_PAIRS,
     &SESSION,
     &CHILDREN,
 ];
@@ -123,7 +107,7 @@ impl Role {
     /// Returns the groups of calls without conditions.
     pub(crate) fn groups(self) -> &'static [&'static Group] {
         match self {
-            Role::Mount => MOUNT,
+            Role::Mount => ALL_GROUPS,
             Role::Replayer => REPLAYER,
             Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Asker => SERVER,
             Role::Metrics => METRICS,
