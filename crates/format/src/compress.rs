@@ -102,11 +102,8 @@ pub fn decompress(
     expected_len: Option<u64>,
     limit: u64,
 ) -> Result<Vec<u8>, DecompressError> {
-    if expected_len.is_some_and(|expected| expected > limit) {
-        return Err(DecompressError::TooLarge { limit });
-    }
     match (compression, expected_len) {
-        (Compression::Zlib, Some(expected)) => inflate_exactly(stored, expected),
+        (Compression::Zlib, Some(expected)) if expected <= limit => inflate_exactly(stored, expected),
         _ => inflate_growing(stored, compression, expected_len, limit),
     }
 }
@@ -138,21 +135,35 @@ fn inflate_growing(
     expected_len: Option<u64>,
     limit: u64,
 ) -> Result<Vec<u8>, DecompressError> {
-    let stop = expected_len.unwrap_or(limit);
     let mut plain = Vec::new();
-    let mut inflater = Inflater::new(compression, stop);
-    let outcome = inflater.write(stored, &mut |piece| {
+    inflate_into(stored, compression, expected_len, limit, &mut |piece| {
         plain.extend_from_slice(piece);
         Ok(())
-    });
-    match (outcome.and_then(|()| inflater.finish()), expected_len) {
+    })?;
+    Ok(plain)
+}
+
+/// Variant of [`decompress`] that passes the plain bytes on, piece by piece; returns their number.
+pub fn inflate_into(
+    stored: &[u8],
+    compression: Compression,
+    expected_len: Option<u64>,
+    limit: u64,
+    sink: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+) -> Result<u64, DecompressError> {
+    if expected_len.is_some_and(|expected| expected > limit) {
+        return Err(DecompressError::TooLarge { limit });
+    }
+    let mut inflater = Inflater::new(compression, expected_len.unwrap_or(limit));
+    let outcome = inflater.write(stored, sink).and_then(|()| inflater.finish());
+    match (outcome, expected_len) {
         (Err(DecompressError::TooLarge { .. }), Some(expected)) => {
             Err(DecompressError::Length { expected, actual: expected.saturating_add(1) })
         }
         (Ok(actual), Some(expected)) if actual != expected => {
             Err(DecompressError::Length { expected, actual })
         }
-        (outcome, _) => outcome.map(|_| plain),
+        (outcome, _) => outcome,
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fmt, mem};
 
-use esker_format::compress::{Compression, DecompressError, Inflater, decompress};
+use esker_format::compress::{Compression, DecompressError, decompress, inflate_into};
 use memmap2::Mmap;
 
 use crate::folder_spool::FolderSpool;
@@ -208,28 +208,13 @@ pub fn inflated(
     limit: u64,
     folder: &Path,
 ) -> Result<LargeBytes, DecompressError> {
-    if size.is_some_and(|size| size > limit) {
-        return Err(DecompressError::TooLarge { limit });
-    }
     if size.is_some_and(|size| size <= MEMORY_MAX as u64) {
         // Faster, because the length is known.
         return decompress(stored, compression, size, limit).map(LargeBytes::from);
     }
-    let most = size.unwrap_or(limit);
-    let mut plain = LargeWriter::new(folder, most);
-    let mut inflater = Inflater::new(compression, most);
-    let outcome =
-        inflater.write(stored, &mut |piece| plain.write_all(piece)).and_then(|()| inflater.finish());
-    match (outcome, size) {
-        (Err(DecompressError::TooLarge { .. }), Some(expected)) => {
-            Err(DecompressError::Length { expected, actual: expected.saturating_add(1) })
-        }
-        (Ok(actual), Some(expected)) if actual != expected => {
-            Err(DecompressError::Length { expected, actual })
-        }
-        (Ok(_), _) => plain.finish().map_err(DecompressError::Sink),
-        (Err(error), _) => Err(error),
-    }
+    let mut plain = LargeWriter::new(folder, size.unwrap_or(limit));
+    inflate_into(stored, compression, size, limit, &mut |piece| plain.write_all(piece))?;
+    plain.finish().map_err(DecompressError::Sink)
 }
 
 #[cfg(test)]
