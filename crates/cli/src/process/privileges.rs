@@ -185,18 +185,24 @@ pub(crate) fn become_user(account: Option<&Account>, kept: CapabilitySet) -> Res
     give_up(account, kept).map_err(given_up)
 }
 
-fn give_up(account: Option<&Account>, kept: CapabilitySet) -> io::Result<()> {
-    set_no_new_privs(true)?;
-    let before = capabilities(None)?;
-    if before.effective.contains(CapabilitySet::SETPCAP) {
+/// Takes all capabilities but `kept` from programs that this process executes, as far as its own `effective` ones allow.
+pub(super) fn bound(effective: CapabilitySet, kept: CapabilitySet) -> rustix::io::Result<()> {
+    if effective.contains(CapabilitySet::SETPCAP) {
         for capability in CapabilitySet::all().iter() {
             if !kept.contains(capability) && matches!(capability_is_in_bounding_set(capability), Ok(true)) {
                 remove_capability_from_bounding_set(capability)?;
             }
         }
     }
-    // Kernels before 4.3 have none.
+    // Kernels before 4.3 have no ambient capabilities.
     let _ = clear_ambient_capability_set();
+    Ok(())
+}
+
+fn give_up(account: Option<&Account>, kept: CapabilitySet) -> io::Result<()> {
+    set_no_new_privs(true)?;
+    let before = capabilities(None)?;
+    bound(before.effective, kept)?;
     if let Some(account) = account {
         set_keep_capabilities(!kept.is_empty())?;
         let groups: Vec<Gid> = account.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();

@@ -7,11 +7,10 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::geteuid;
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits,
-    capability_is_in_bounding_set, clear_ambient_capability_set, no_new_privs,
-    remove_capability_from_bounding_set, set_capabilities,
+    no_new_privs, set_capabilities,
 };
 
-use super::privileges::OF_A_MOUNT;
+use super::privileges::{OF_A_MOUNT, bound};
 
 /// Gives up the capabilities of this process, which starts daemons. It keeps them all where its children would have none
 /// either: `no_new_privs`, or root without the privileges of root.
@@ -21,16 +20,7 @@ pub(crate) fn give_up() -> rustix::io::Result<()> {
         return Ok(());
     }
     let before = capabilities(None)?;
-    if before.effective.contains(CapabilitySet::SETPCAP) {
-        for capability in CapabilitySet::all().iter() {
-            let is_needed = OF_A_MOUNT.contains(capability);
-            if !is_needed && matches!(capability_is_in_bounding_set(capability), Ok(true)) {
-                remove_capability_from_bounding_set(capability)?;
-            }
-        }
-    }
-    // Kernels before 4.3 have none.
-    let _ = clear_ambient_capability_set();
+    bound(before.effective, OF_A_MOUNT)?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, inheritable: none, ..before })?;
     let kept = needed() & before.permitted;
