@@ -35,7 +35,7 @@ mod sys;
 
 pub use child::{ChildArguments, Point, Writable, become_command, namespaces_blocked};
 pub use explain::{Blocked, Step, device_blocked};
-pub use namespaces::{Identity, close_to_others, join};
+pub use namespaces::{Identity, close_to_others, has_ids, join};
 pub use parent::{Ending, Forwarding, Parent, RunError};
 pub use processes::{Orphans, enter_process_namespace};
 pub use service_manager::{Manager, inherited_listeners};

@@ -182,12 +182,27 @@ impl Maps {
 
 /// Returns the ranges of ids that this process's user namespace has: the first one, and how many.
 pub(crate) fn own_map(proc: &Path, map: &str) -> io::Result<Vec<(u32, u32)>> {
-    let own = fs::read_to_string(proc.join("self").join(map))?;
+    Ok(ranges_in(&fs::read_to_string(proc.join("self").join(map))?))
+}
+
+fn ranges_in(map: &str) -> Vec<(u32, u32)> {
     let range = |line: &str| {
         let mut fields = line.split_whitespace();
         Some((fields.next()?.parse().ok()?, fields.nth(1)?.parse().ok()?))
     };
-    Ok(own.lines().filter_map(range).collect())
+    map.lines().filter_map(range).collect()
+}
+
+/// Returns whether the user namespace of this process has `count` users and as many groups from these ids on.
+pub fn has_ids(uid: u32, gid: u32, count: u32) -> io::Result<bool> {
+    let has = |map, first| Ok::<_, io::Error>(have(&own_map(Path::new("/proc"), map)?, first, count));
+    Ok(has("uid_map", uid)? && has("gid_map", gid)?)
+}
+
+/// Returns true if one of the ranges has `count` ids from `first` on.
+fn have(ranges: &[(u32, u32)], first: u32, count: u32) -> bool {
+    let end = |first: u32, count: u32| u64::from(first) + u64::from(count);
+    ranges.iter().any(|(own, len)| *own <= first && end(first, count) <= end(*own, *len))
 }
 
 /// Explains an error at `step`.
@@ -213,4 +228,21 @@ fn map(identity: Identity, uid: u32, gid: u32) -> io::Result<()> {
         fs::write(at("gid_map"), format!("{inner_gid} {gid} 1"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_has_the_ids_of_its_map() {
+        let has = |map: &str, first, count| have(&ranges_in(map), first, count);
+        assert!(has("         0          0 4294967295\n", 65_522, 1));
+        assert!(has("0 100000 65536\n", 65_522, 1));
+        assert!(!has("0 1000 1\n", 65_522, 1) && !has("", 0, 1));
+        assert!(has("0 1000 1\n1 100000 65536\n", 65_521, 1));
+        // All of them, also of a range that is too short.
+        assert!(has("0 0 4294967295\n", 0x7fff_0000, 65_536) && has("5 9 10\n", 5, 10));
+        assert!(!has("5 9 10\n", 5, 11) && !has("5 9 10\n", 4, 2));
+    }
 }

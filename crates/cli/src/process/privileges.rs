@@ -112,8 +112,7 @@ impl Service {
             .hint("make a user for it with `useradd --system --no-create-home esker`, or name one with --user USER"));
         }
         // Root of a namespace without that id is an ordinary user of the machine.
-        let has = |map: &str| fs::read_to_string(map).map_or(true, |map| maps(&map, id));
-        if !has("/proc/self/uid_map") || !has("/proc/self/gid_map") {
+        if !esker_run::has_ids(id, id, 1).unwrap_or(true) {
             return Ok(None);
         }
         Ok(Some(Account { name: id.to_string(), uid: id, gid: id, groups: Vec::new() }))
@@ -131,16 +130,6 @@ fn can_become_another() -> bool {
         );
     }
     may
-}
-
-/// Returns true if a map of ids in a user namespace has an id.
-fn maps(map: &str, id: u32) -> bool {
-    map.lines().any(|line| {
-        let mut numbers = line.split_whitespace().map(|number| number.parse::<u64>().unwrap_or(0));
-        let (first, _, count) = (numbers.next(), numbers.next(), numbers.next());
-        let (first, count) = (first.unwrap_or(0), count.unwrap_or(0));
-        (first..first + count).contains(&u64::from(id))
-    })
 }
 
 /// Returns the owner of a folder, for root to write there; `None` to keep the current user.
@@ -411,13 +400,5 @@ mod tests {
         let other = account("other", USERS, GROUPS).expect("a user");
         give_folder(&at("cache"), &other, true).expect("nothing");
         assert_eq!(owner("cache"), 990);
-    }
-
-    #[test]
-    fn a_namespace_has_the_ids_of_its_map() {
-        assert!(maps("         0          0 4294967295\n", Service::Proxy as u32));
-        assert!(maps("0 100000 65536\n", Service::Proxy as u32));
-        assert!(!maps("0 1000 1\n", Service::Proxy as u32) && !maps("", 0));
-        assert!(maps("0 1000 1\n1 100000 65536\n", Service::Serve as u32));
     }
 }

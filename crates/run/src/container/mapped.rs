@@ -41,11 +41,7 @@ impl MappedIds {
         let first =
             |ranges: &[Range]| ranges.iter().find(|(_, count)| *count >= COUNT).map(|(first, _)| *first);
         let (uid, gid) = first(&uids).zip(first(&gids)).unwrap_or((FIRST, FIRST));
-        let has = |map: &str, first: u32| {
-            let lines = namespaces::own_map(Path::new("/proc"), map).unwrap_or_default();
-            lines.iter().any(|(own, count)| *own <= first && first - own <= count.saturating_sub(COUNT))
-        };
-        (has("uid_map", uid) && has("gid_map", gid)).then_some(Self { uid, gid })
+        namespaces::has_ids(uid, gid, COUNT).unwrap_or(false).then_some(Self { uid, gid })
     }
 
     /// Returns the host's numbers of root and its group in the container.
