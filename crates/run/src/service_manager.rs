@@ -38,7 +38,7 @@ pub fn inherited_listeners() -> io::Result<Vec<TcpListener>> {
         .collect()
 }
 
-/// Connection to the service manager, which is told states such as `READY=1`. It is made before a process is confined.
+/// Connection to the service manager, for states such as `READY=1`. A process makes it before it is confined.
 #[derive(Debug, Default)]
 pub struct Manager(Option<UnixDatagram>);
 

@@ -73,7 +73,7 @@ pub(crate) fn named(user: Option<&str>) -> Result<Option<Account>, Failure> {
 
 /// A server that root starts, with ids of its own for machines without a user `esker`.
 ///
-/// They are between those that systemd gives away for a while (61184 to 65519) and `nobody`, which other programs use. No
+/// The ids are between those that systemd gives away for a while (61184 to 65519) and `nobody`, which other programs use. No
 /// system gives them to users, and Debian reserves them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A verified manifest is the oldest one that is accepted from then on, also after a restart. One that wasn't verified is so only
-//! for a short time after a server confirmed it: whoever forged it must not shut the repository out (docs/decisions/0169-heads-without-keys.md).
+//! for a short time after a server confirmed it: a forged one must not shut the repository out (docs/decisions/0169-heads-without-keys.md).
 
 use std::collections::HashMap;
 use std::fs::{self, File};

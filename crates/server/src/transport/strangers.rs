@@ -13,7 +13,7 @@ use super::Transport;
 use crate::answer::Answer;
 use crate::counters::Limit;
 
-/// Largest number of clients that are told why they are refused; further ones are only disconnected.
+/// Maximum number of refused clients that get a response with the reason; further ones are only disconnected.
 const TOLD_MAX: usize = 64;
 /// Time limit for telling a client.
 const TELL_MAX: Duration = Duration::from_secs(2);

@@ -83,7 +83,7 @@ fn a_contained_command_reaches_nothing_of_the_host() {
                 assert!(!person.is_root() || outside.parse::<u32>().is_ok_and(|id| id > 65_535), "{outside}");
             }
         }
-        // What is asked for is shared.
+        // The command shares what `--share` names.
         let share = "terminal,descriptors,keyring,ipc,environment";
         for mut call in hostile.calls(&["--contain", "--bind", &bind, "--share", share], &attack) {
             inherit(&mut call, open.as_raw_fd());

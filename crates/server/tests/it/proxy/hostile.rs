@@ -251,7 +251,7 @@ fn clients_of_other_networks_are_refused_before_any_work() {
         assert!(refused.text().contains("--allow 127.2.0.1/32"), "{}", refused.text());
         assert_eq!(client.rest(), b"");
     }
-    // More than are told: all are disconnected, and the others are served.
+    // More strangers than get a response: all are disconnected, and the other clients are served.
     let mut silent: Vec<_> = (0..200).map(|_| client_at(proxy.address, "127.2.0.1")).collect();
     assert_eq!(client_at(proxy.address, "127.1.2.3").ask("GET", MANIFEST, "").status, 200);
     for client in &mut silent {
