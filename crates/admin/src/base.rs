@@ -2,7 +2,7 @@
 
 use esker_format::hash::ContentHash;
 
-use crate::commit::BranchRequest;
+use crate::branch::BranchRequest;
 use crate::error::AdminError;
 use crate::repository::{Base, Repository};
 

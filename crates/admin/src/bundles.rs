@@ -19,7 +19,7 @@ use crate::encode::Encoder;
 use crate::entry::is_profile_bundle;
 use crate::error::AdminError;
 use crate::path;
-use crate::profiles::NamedProfile;
+use crate::profiles::{NamedProfile, Profiles};
 use crate::published::Published;
 use crate::report::AddedBundles;
 use crate::revision::Context;
@@ -38,7 +38,7 @@ impl Context<'_> {
         added: &[NamedProfile],
         warnings: &mut Vec<String>,
     ) -> Result<Vec<NamedProfile>, AdminError> {
-        let profiles = self.repository.profiles();
+        let profiles = Profiles::of(self.repository);
         let mut all: BTreeMap<String, NamedProfile> = BTreeMap::new();
         for name in profiles.names()? {
             match profiles.get(&name) {
@@ -67,7 +67,7 @@ impl Context<'_> {
     ) -> Result<AddedBundles, AdminError> {
         let mut added_bundles = AddedBundles::default();
         let profiles = self.all_profiles(added, &mut added_bundles.warnings)?;
-        let before = self.repository.profiles().triggers();
+        let before = Profiles::of(self.repository).triggers();
         if profiles.is_empty() && before.is_empty() {
             return Ok(added_bundles);
         }

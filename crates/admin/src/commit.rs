@@ -12,12 +12,7 @@
 //! Object storage has no lock. There the head is replaced only if its bytes are still those that were read, and otherwise
 //! everything after the preparation is done again, after a random pause.
 
-mod branch;
-mod kept_history;
-mod lock;
-pub(crate) mod pending;
 mod prepared;
-mod publication;
 mod rebase;
 
 use std::collections::BTreeSet;
@@ -29,20 +24,18 @@ use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use esker_store::Swap;
 
+use crate::branch::{BranchHead, BranchRequest};
 use crate::changes::Changes;
 use crate::error::AdminError;
+use crate::head::{HeadLock, Next, read_history};
+use crate::profiles::Profiles;
 use crate::progress::Phase;
 use crate::report::Report;
 use crate::repository::{Base, Repository};
 use crate::returning::returning_objects;
 use crate::revision::{Context, PublishOptions};
 
-pub(crate) use branch::BranchHead;
-pub use branch::BranchRequest;
-pub(crate) use kept_history::read_history;
-pub(crate) use lock::{ATTEMPTS, HeadLock, RootLock, wait as wait_for_lock};
 use prepared::{Prepared, Written};
-pub(crate) use publication::Next;
 
 /// Tag for a revision, beside the automatic tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -157,7 +150,7 @@ fn publish(
     options: &PublishOptions<'_>,
     report: &mut Report,
 ) -> Result<Swap, AdminError> {
-    let profiles = context.repository.profiles();
+    let profiles = Profiles::of(context.repository);
     let Some(written) = &prepared.written else {
         let swap = match &options.tag.name {
             Some(_) => tag(context, lock, prepared.onto.new.as_ref(), &options.tag, report)?,

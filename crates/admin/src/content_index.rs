@@ -24,14 +24,13 @@ use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::AdminError;
+use crate::repository::Repository;
 use crate::state;
 
 const MAGIC: &[u8; 16] = b"esker-content-2\n";
 const RECORD_LEN: usize = 64;
 const DIGEST_LEN: usize = 20;
 const SHARDS: usize = 256;
-/// The folder of the files, in that of the publisher.
-pub(crate) const FOLDER: &str = "content";
 /// Maximum size of a file in bytes, above that of an index of a billion objects.
 const FILE_MAX: u64 = 1 << 30;
 
@@ -83,10 +82,15 @@ pub(crate) struct ContentIndex {
 }
 
 impl ContentIndex {
+    /// Returns the index of a repository, without reading it.
+    pub(crate) fn of(repository: &Repository) -> Self {
+        Self::new(repository.disks.private.clone(), repository.state())
+    }
+
     /// Creates the index in a publisher's folder, without reading it.
-    pub(crate) fn new(disk: Arc<dyn Disk>, state: &Path) -> Self {
+    fn new(disk: Arc<dyn Disk>, state: &Path) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { disk, state: state.to_owned(), folder: state.join(FOLDER), shards, is_kept: false }
+        Self { disk, state: state.to_owned(), folder: state.join(state::CONTENTS), shards, is_kept: false }
     }
 
     /// Has what changes written also by a publish that fails or is interrupted: its objects are stored, and the next one

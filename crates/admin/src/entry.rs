@@ -1,15 +1,13 @@
-//! Converts entries of the source, and compares them with published ones.
+//! Makes and compares catalog entries.
 
 use esker_format::bundle;
-use esker_format::catalog::{EntryKind, Flags, XattrList};
+use esker_format::catalog::{Flags, XattrList};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 use esker_format::write::catalog::Entry;
 
-use crate::filter;
-use crate::settings::{Settings, SpecialFiles};
-use crate::source::{Facts, SourceEntry};
+use crate::settings::Settings;
 
 /// Bits of an entry's flags that describe the stored form of its content.
 pub(crate) const STORAGE_BITS: u64 = 7 << 8 | 7 << 11;
@@ -18,45 +16,6 @@ pub(crate) const STORAGE_BITS: u64 = 7 << 8 | 7 << 11;
 pub(crate) const MARKER: &[u8] = b".cvmfscatalog";
 /// Name of the file that distinguishes automatic markers from those of users.
 pub(crate) const AUTO_MARKER: &[u8] = b".cvmfsautocatalog";
-
-/// Returns the catalog entry of a source entry; a file has no content hash yet.
-pub(crate) fn of_source(source: &SourceEntry, xattrs: Option<Vec<u8>>, settings: &Settings) -> Entry {
-    let facts = &source.facts;
-    Entry { name: source.name.clone(), symlink: source.target.clone(), xattrs, ..of_facts(facts, settings) }
-}
-
-/// Returns an entry with the metadata of a file, without name, extended attributes and link target.
-pub(crate) fn of_facts(facts: &Facts, settings: &Settings) -> Entry {
-    let size = match EntryKind::from_mode(facts.mode) {
-        Some(EntryKind::File | EntryKind::Directory) => facts.size,
-        _ if facts.is_device() => facts.special,
-        _ => 0,
-    };
-    Entry {
-        size,
-        mtime: facts.mtime.seconds,
-        mtime_ns: settings.nanoseconds.then_some(facts.mtime.nanoseconds),
-        uid: facts.uid,
-        gid: facts.gid,
-        // Directories are counted when their catalog is written.
-        link_count: if facts.is_directory() { 2 } else { 1 },
-        ..Entry::of_mode(facts.mode)
-    }
-}
-
-/// Returns true for files that publishers read from the repository. Their content is always stored.
-pub(crate) fn is_control(name: &[u8]) -> bool {
-    name.starts_with(b".cvmfs") || name == filter::NAME.as_bytes()
-}
-
-/// Returns true if the settings leave out a source entry of this mode: devices, sockets and pipes.
-pub(crate) fn is_left_out(mode: u32, settings: &Settings) -> bool {
-    let is_special = !matches!(
-        EntryKind::from_mode(mode),
-        Some(EntryKind::File | EntryKind::Directory | EntryKind::Symlink)
-    );
-    is_special && settings.special_files == SpecialFiles::Skip
-}
 
 /// Returns the entry of a directory that the source does not have, owned by the publisher.
 pub(crate) fn new_directory(name: &[u8], now: UnixTime, settings: &Settings) -> Entry {

@@ -25,8 +25,6 @@ use crate::state;
 const MAGIC: &[u8; 16] = b"esker-known-1\n\0\0";
 const RECORD_LEN: usize = 80;
 const DIGEST_LEN: usize = 20;
-/// The folder of the files, in that of the publisher.
-pub(crate) const FOLDER: &str = "known";
 /// Maximum size of a file in bytes, above that of the records of a hundred million files.
 const FILE_MAX: u64 = 8 << 30;
 
@@ -101,7 +99,7 @@ impl FileIndex {
     /// Reads the index of a target directory; empty if the file is missing or damaged.
     pub(crate) fn read(disk: Arc<dyn Disk>, state: &Path, target: &[u8]) -> Self {
         let name = ContentHash::of(HashAlgorithm::Sha1, target).hex();
-        let path = state.join(FOLDER).join(name);
+        let path = state.join(state::KNOWN_FILES).join(name);
         let bytes = read_file(&*disk, &path, FILE_MAX).ok().flatten();
         Self { disk, state: state.to_owned(), path, bytes: bytes.and_then(checked).unwrap_or_default() }
     }

@@ -59,7 +59,7 @@ impl Ingest<'_> {
         let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
         let tag = context.check_tag(&self.options)?;
-        let index = repository.content_index();
+        let index = ContentIndex::of(repository);
         let mut collected = self.collect(&context, &index, true)?;
         let mut report = context.report(collected.differences);
         report.warnings.extend(collected.warnings());
@@ -89,7 +89,7 @@ impl Ingest<'_> {
         let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
         context.check_tag(&self.options)?;
-        let index = repository.content_index().kept();
+        let index = ContentIndex::of(repository).kept();
         let collected = self.collect(&context, &index, false)?;
         context.confirm_shrink(collected.gone(), &mut self.options)?;
         let mut warnings = collected.warnings();
@@ -101,7 +101,7 @@ impl Ingest<'_> {
         let mut context = Context::on(repository, base, &self.target, now)?;
         context.filter.clone_from(&self.options.filter);
         context.check_tag(&self.options)?;
-        let index = repository.content_index().kept();
+        let index = ContentIndex::of(repository).kept();
         let collected = self.collect(&context, &index, false)?;
         context.confirm_shrink(collected.gone(), &mut self.options)?;
         let mut report = context.report(collected.differences);

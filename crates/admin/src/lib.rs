@@ -13,6 +13,7 @@
 mod back_off;
 mod balance;
 mod base;
+mod branch;
 mod bundles;
 mod catalog_list;
 mod catalogs;
@@ -32,20 +33,19 @@ mod encode;
 mod entry;
 mod entry_diff;
 mod error;
-mod exclusive;
 mod file_content;
 mod file_index;
 mod filter;
 mod follow_rules;
 mod graft;
 mod hash_lists;
+mod head;
 mod held_base;
 mod info;
 mod ingest;
-mod kept;
 mod key_folder;
 mod keys;
-mod lease;
+mod kind_counts;
 mod limits;
 mod log;
 mod object_source;
@@ -67,6 +67,7 @@ mod recount;
 mod reflog;
 mod reindex;
 mod remove;
+mod replica_state;
 mod replicate;
 mod report;
 mod repository;
@@ -82,6 +83,7 @@ mod signed;
 mod small_archive;
 mod snapshots;
 mod source;
+mod source_entry;
 mod spool;
 mod staged;
 mod state;
@@ -93,6 +95,7 @@ mod tree_diff;
 mod trigger_flags;
 
 pub use base::BaseRevision;
+pub use branch::BranchRequest;
 pub use catalog_list::ListedCatalog;
 pub use check::{
     Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
@@ -102,7 +105,7 @@ pub use clusters::{Cluster, clusters, extent};
 pub use collect::{
     Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
 };
-pub use commit::{BranchRequest, TagRequest};
+pub use commit::TagRequest;
 pub use copy_tree::CopyTree;
 pub use create::{NewRepository, TTL, WHITELIST_DAYS, WHITELIST_DAYS_MAX};
 pub use disks::Disks;
@@ -119,22 +122,21 @@ pub use info::{
 pub use ingest::{Ingest, Owner};
 pub use key_folder::{Copied, KeyCopy, KeyFile, KeyFolder, PassphraseFor, Passphrases, is_exposed};
 pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, TokenKey, list_certificates};
+pub use kind_counts::KindCounts;
 pub use log::{Log, LogEnd, LogEntry};
 pub use object_source::{ObjectSource, WantedObject};
 pub use open_work::{OpenWork, TransactionFolder};
 pub use over_limit::OverLimit;
 pub use overlay::{PublishUpper, Upper};
-pub use path_changes::{ChangeKind, PathChange};
-pub use plan::{Differences, KindCounts};
+pub use path_changes::PathChange;
+pub use plan::Differences;
 pub use profiles::{NamedProfile, Profiles};
 pub use progress::{Phase, Progress};
 pub use publish::Publish;
-pub use reindex::Reindexed;
+pub use reindex::{Reindexed, reindex};
 pub use remove::Removal;
-pub use replicate::{
-    ReplicaState, Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit,
-    SkippedRevision,
-};
+pub use replica_state::{ReplicaState, SkippedRevision};
+pub use replicate::{Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit};
 pub use report::{BundleCounts, Report, Seconds};
 pub use repository::Repository;
 pub use resign::{Resign, Resigned};
@@ -154,4 +156,4 @@ pub use takeover::{
     ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, Upstream, UpstreamBucket,
     remembered_spool,
 };
-pub use tree_diff::{DiffCounts, DiffVisitor, PathDiff, TreeDiff};
+pub use tree_diff::{ChangeKind, DiffCounts, DiffVisitor, PathDiff, TreeDiff};

@@ -8,9 +8,8 @@ use serde::Serialize;
 
 use crate::entry_diff::Attributes;
 use crate::error::AdminError;
-use crate::path_changes::ChangeKind;
 use crate::revisions::{Revision, Revisions};
-use crate::tree_diff::{DiffCounts, TreeDiff};
+use crate::tree_diff::{ChangeKind, DiffCounts, TreeDiff};
 
 /// Request for the revisions of a repository.
 pub struct Log<'r> {

@@ -44,7 +44,7 @@ use crate::error::AdminError;
 use crate::filter::{self, Filter};
 use crate::follow_rules::Rules;
 use crate::path;
-use crate::path_changes::{self, ChangeKind, PathChange};
+use crate::path_changes::{self, PathChange};
 use crate::pipeline::folder::FolderFiles;
 use crate::plan::{Differences, Plan};
 use crate::progress::Phase;
@@ -56,6 +56,7 @@ use crate::settings::Settings;
 use crate::snapshots;
 use crate::source::Source;
 use crate::storage::Storage;
+use crate::tree_diff::ChangeKind;
 
 use access::Access;
 use walk::{Walk, Walked};
@@ -276,7 +277,7 @@ impl PublishUpper<'_> {
         let scanned = context.seconds();
         context.check_files(&changed)?;
         context.confirm_shrink(differences.removed.total(), &mut self.options)?;
-        let index = repository.content_index().kept();
+        let index = ContentIndex::of(repository).kept();
         self.store(&context, &mut planned.plan, &index)?;
         tidy::tidy(&lower, &mut planned.plan.changes)?;
         let changed = planned.changes(&lower, &context.published)?;

@@ -11,18 +11,7 @@ use crate::entry;
 use crate::error::AdminError;
 use crate::path;
 use crate::published::Published;
-
-/// How a path changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ChangeKind {
-    /// The path is new.
-    Added,
-    /// The content or attributes of the path change.
-    Changed,
-    /// The path is gone.
-    Removed,
-}
+use crate::tree_diff::ChangeKind;
 
 /// A path that a publish changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -24,10 +24,10 @@ use parking_lot::Mutex;
 
 use crate::condemned::Condemned;
 use crate::content_index::ContentIndex;
-use crate::entry::is_control;
 use crate::error::AdminError;
 use crate::progress::{Counters, TICK};
 use crate::settings::Settings;
+use crate::source_entry::is_control;
 use budget::{Budget, Share};
 
 /// Objects that hold the content of one file.

@@ -15,56 +15,12 @@ use crate::file_index::{FileIndex, Record};
 use crate::filter::Filter;
 use crate::follow_rules::Rules;
 use crate::graft::Grafts;
+use crate::kind_counts::KindCounts;
 use crate::path;
 use crate::published::{Listed, Published};
 use crate::settings::Settings;
 use crate::source::{Facts, SourceEntry, Time};
-
-/// Numbers of entries by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct KindCounts {
-    /// Number of regular files.
-    pub files: u64,
-    /// Number of directories.
-    pub directories: u64,
-    /// Number of symlinks.
-    pub symlinks: u64,
-    /// Pipes, sockets and devices.
-    pub special: u64,
-}
-
-impl KindCounts {
-    /// Counts an entry by its kind.
-    pub(crate) fn add(&mut self, entry: &Entry) {
-        *self.of(entry) += 1;
-    }
-
-    pub(crate) fn remove(&mut self, entry: &Entry) {
-        *self.of(entry) -= 1;
-    }
-
-    pub(crate) fn add_all(&mut self, other: &Self) {
-        self.files += other.files;
-        self.directories += other.directories;
-        self.symlinks += other.symlinks;
-        self.special += other.special;
-    }
-
-    fn of(&mut self, entry: &Entry) -> &mut u64 {
-        use esker_format::catalog::EntryKind as Kind;
-        match entry.kind() {
-            Some(Kind::File) => &mut self.files,
-            Some(Kind::Directory) => &mut self.directories,
-            Some(Kind::Symlink) => &mut self.symlinks,
-            _ => &mut self.special,
-        }
-    }
-
-    /// Returns the total number of entries.
-    pub fn total(&self) -> u64 {
-        self.files + self.directories + self.symlinks + self.special
-    }
-}
+use crate::source_entry;
 
 /// Counts of differences between the source and the published revision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -181,7 +137,7 @@ impl Comparison<'_> {
         let mut groups = Groups::of(&found);
         let triggers = bundle_triggers(&found, &mut old, &mut plan);
         for (source, xattrs) in found {
-            let mut new = entry::of_source(&source, xattrs, self.settings);
+            let mut new = source_entry::of_source(&source, xattrs, self.settings);
             self.filter.own(&mut new);
             groups.assign(&source, &mut new);
             grafts.set_in(&mut new, &source.facts, self.settings);
@@ -228,7 +184,7 @@ impl Comparison<'_> {
         if before.as_ref().is_some_and(|marker| marker.flags.has(Flags::HIDDEN)) {
             return Ok(());
         }
-        let mut owner = entry::of_facts(facts, self.settings);
+        let mut owner = source_entry::of_facts(facts, self.settings);
         self.filter.own(&mut owner);
         let entry = self.marker(MARKER, 0o100_644, &owner);
         match before {
@@ -266,7 +222,7 @@ impl Comparison<'_> {
         let mut must_wait = false;
         let is_grafted = new.hash.is_some() || !new.chunks.is_empty();
         if facts.is_file() && !is_grafted {
-            let is_external = self.settings.external_data && !entry::is_control(&new.name);
+            let is_external = self.settings.external_data && !source_entry::is_control(&new.name);
             let settled = source.dated && facts.mtime.max(facts.ctime).seconds < now.seconds - CLOCK_STEP;
             let unchanged = before.as_ref().filter(|before| {
                 let may_be = source.dated

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::AdminError;
-use crate::key_folder::KeyFolder;
+use crate::repository::Repository;
 use crate::source::Facts;
 
 /// Private files and folders of a repository: what each is, by device and inode.
@@ -22,8 +22,9 @@ const STATE: &str = "it is the publisher's state of this repository";
 
 impl PrivateFiles {
     /// Finds the private keys in the folders of a repository's keys, and its storage and state. Absent ones are none.
-    pub(crate) fn of(keys: &KeyFolder, storage: Option<&Path>, state: &Path) -> Result<Self, AdminError> {
-        let keys = keys.private_keys()?;
+    pub(crate) fn of(repository: &Repository) -> Result<Self, AdminError> {
+        let storage = repository.storage.is_folder().then(|| repository.storage.place());
+        let (keys, state) = (repository.keys().private_keys()?, repository.state());
         let keys = keys.iter().map(|path| (path.as_path(), KEY));
         let folders = storage.map(|path| (path, STORAGE)).into_iter().chain([(state, STATE)]);
         let mut private = Self::default();

@@ -14,10 +14,9 @@ use esker_format::profile::{self, Profile, ProfileError};
 use esker_store::{Disk, make_dirs, persist, read_file};
 
 use crate::error::AdminError;
+use crate::repository::Repository;
 use crate::state;
 
-/// The folder of the profiles, in that of the publisher.
-pub(crate) const FOLDER: &str = "profiles";
 const SUFFIX: &str = ".json";
 const TRIGGERS: &str = "bundles.json";
 /// Maximum number of profiles of one repository.
@@ -71,17 +70,19 @@ pub struct Profiles<'r> {
 }
 
 impl<'r> Profiles<'r> {
-    pub(crate) fn new(disk: Arc<dyn Disk>, state: &'r Path, repository: &'r str) -> Self {
-        Self { disk, state, repository }
+    /// Returns the profiles of a repository, from which bundles are made.
+    pub fn of(repository: &'r Repository) -> Self {
+        let disk = repository.disks.private.clone();
+        Self { disk, state: repository.state(), repository: repository.name().as_str() }
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.state.join(FOLDER).join(format!("{name}{SUFFIX}"))
+        self.state.join(state::PROFILES).join(format!("{name}{SUFFIX}"))
     }
 
     /// Returns the names of the profiles.
     pub fn names(&self) -> Result<Vec<String>, AdminError> {
-        let folder = self.state.join(FOLDER);
+        let folder = self.state.join(state::PROFILES);
         let listed = match self.disk.list(&folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             listed => listed.map_err(AdminError::file("reading folder", &folder))?,
@@ -113,7 +114,7 @@ impl<'r> Profiles<'r> {
             let reason = format!("there are {PROFILES_MAX} profiles already");
             return Err(AdminError::Profile { path, reason });
         }
-        let folder = self.state.join(FOLDER);
+        let folder = self.state.join(state::PROFILES);
         make_dirs(&*self.disk, &folder).map_err(AdminError::file("making folder", &folder))?;
         let _lock = state::lock(self.state)?;
         persist(&*self.disk, &path, &added.profile.to_json()).map_err(AdminError::file("writing", &path))
@@ -136,7 +137,7 @@ impl<'r> Profiles<'r> {
         }
         let path = self.file(name);
         self.disk.remove(&path).map_err(AdminError::file("removing", &path))?;
-        let folder = self.state.join(FOLDER);
+        let folder = self.state.join(state::PROFILES);
         self.disk.sync_dir(&folder).map_err(AdminError::file("writing folder", &folder))
     }
 

@@ -19,6 +19,7 @@ use crate::path;
 use crate::pipeline::folder::FolderFiles;
 use crate::pipeline::{Content, Pipeline};
 use crate::plan::Plan;
+use crate::private_files::PrivateFiles;
 use crate::progress::Phase;
 use crate::published::{Listed, Published};
 use crate::report::Report;
@@ -27,6 +28,7 @@ use crate::revision::{Context, PublishOptions, until_kept};
 use crate::scan::Scan;
 use crate::snapshots;
 use crate::source::{Facts, Source, pack_xattrs, read_xattr_pairs};
+use crate::source_entry;
 
 /// Description of a publish.
 pub struct Publish<'r> {
@@ -74,7 +76,7 @@ impl Publish<'_> {
         let scanned = context.seconds();
         context.check_files(&plan.changes)?;
         context.confirm_shrink(plan.differences.removed.total(), &mut self.options)?;
-        let index = repository.content_index().kept();
+        let index = ContentIndex::of(repository).kept();
         let contents = self.store(&context, &plan, &index, &*repository.sink)?;
         resolve(&context, &mut plan, &contents)?;
         if !context.target.is_empty() {
@@ -114,7 +116,7 @@ impl Publish<'_> {
         tick();
         let source = Source::open(&self.source)?;
         let facts = source.root_facts()?;
-        let private = context.repository.private_files()?;
+        let private = PrivateFiles::of(context.repository)?;
         private.check_root(&self.source)?;
         let comparison = context.comparison();
         let before = context.published.entry(&context.target)?;
@@ -136,7 +138,7 @@ impl Publish<'_> {
     /// Reads the possibly unchanged files without storing them, and drops changes that are none.
     fn compare_contents(&mut self, context: &Context<'_>, plan: &mut Plan) -> Result<(), AdminError> {
         let doubtful = plan.take_doubtful(&context.published)?;
-        let index = context.repository.content_index();
+        let index = ContentIndex::of(context.repository);
         let sink = DrySink(&*context.repository.sink);
         let contents = self.store(context, &doubtful, &index, &sink)?;
         plan.waiting = doubtful.waiting;
@@ -171,7 +173,7 @@ fn plan_top(
     plan: &mut Plan,
 ) -> Result<(), AdminError> {
     let settings = &context.repository.settings;
-    let mut top = entry::of_facts(facts, settings);
+    let mut top = source_entry::of_facts(facts, settings);
     context.filter.own(&mut top);
     if settings.xattrs {
         let folder = source.open_directory(b"")?;

@@ -9,8 +9,8 @@ use esker_store::Swap;
 
 use crate::catalogs::{Built, CatalogBuilder, outline_all};
 use crate::changes::{Changes, NewTree};
-use crate::commit::{ATTEMPTS, Next};
 use crate::error::AdminError;
+use crate::head::{ATTEMPTS, Next};
 use crate::published::Published;
 use crate::repository::{ReadHead, Repository};
 
@@ -25,82 +25,80 @@ struct Recounted {
     now: UnixTime,
 }
 
-impl Repository {
-    /// Writes those of the catalogs once more that the head has, with all above them, and publishes a revision of them.
-    /// Returns its number; none if the head has none of them. The lock is held only while the head is replaced.
-    pub(crate) fn recount(
-        &self,
-        miscounted: &[Miscounted],
-        now: UnixTime,
-        stop: &AtomicBool,
-    ) -> Result<Option<u64>, AdminError> {
-        let mut head = self.read_head()?;
-        for _ in 0..ATTEMPTS {
-            let Some(written) = self.write_recounted(miscounted, &head, now)? else { return Ok(None) };
-            let lock = self.lock_head(stop)?;
-            if !lock.is_of(&head) {
-                head = lock.head().clone();
-                continue;
-            }
-            let mut history = lock.history()?;
-            // An undo is to take back what was published before, and not this.
-            history.replace_head(&Tag {
-                name: String::new(),
-                root_catalog: written.root.hash,
-                size: Some(written.root.size),
-                revision: written.revision,
-                timestamp: written.now,
-                description: String::new(),
-                branch: DEFAULT_BRANCH.to_owned(),
-            });
-            let next = Next {
-                root: (written.root.hash, written.root.size),
-                revision: written.revision,
-                ttl: written.ttl,
-                history: Some(history),
-                ..lock.same_revision(written.now)
-            };
-            if lock.publish(next)? == Swap::Replaced {
-                return Ok(Some(written.revision));
-            }
-            head = self.read_head()?;
+/// Writes those of the catalogs once more that the head has, with all above them, and publishes a revision of them.
+/// Returns its number; none if the head has none of them. The lock is held only while the head is replaced.
+pub(crate) fn recount(
+    repository: &Repository,
+    miscounted: &[Miscounted],
+    now: UnixTime,
+    stop: &AtomicBool,
+) -> Result<Option<u64>, AdminError> {
+    let mut head = repository.read_head()?;
+    for _ in 0..ATTEMPTS {
+        let Some(written) = write_recounted(repository, miscounted, &head, now)? else { return Ok(None) };
+        let lock = repository.lock_head(stop)?;
+        if !lock.is_of(&head) {
+            head = lock.head().clone();
+            continue;
         }
-        Err(AdminError::Moving)
-    }
-
-    fn write_recounted(
-        &self,
-        miscounted: &[Miscounted],
-        head: &ReadHead,
-        now: UnixTime,
-    ) -> Result<Option<Recounted>, AdminError> {
-        let published = Published::new(self.sink.clone(), &head.verified);
-        let mut changes = Changes::default();
-        for (mountpoint, hash) in miscounted {
-            if published.at(mountpoint)?.is_some_and(|catalog| catalog.hash == *hash) {
-                changes.touch(mountpoint);
-            }
-        }
-        if changes.is_empty() {
-            return Ok(None);
-        }
-        let revision = head.verified.revision().saturating_add(1);
-        let ttl = published.root()?.catalog.properties().ttl.unwrap_or(head.verified.ttl());
-        let now = now.max(head.verified.timestamp());
-        let tree = NewTree { published: &published, changes: &changes };
-        let builder = CatalogBuilder {
-            tree,
-            sink: &*self.sink,
-            algorithm: head.verified.hash_algorithm(),
-            revision,
-            replaces: None,
-            recount: true,
-            now,
-            ttl,
-            built: Default::default(),
+        let mut history = lock.history()?;
+        // An undo is to take back what was published before, and not this.
+        history.replace_head(&Tag {
+            name: String::new(),
+            root_catalog: written.root.hash,
+            size: Some(written.root.size),
+            revision: written.revision,
+            timestamp: written.now,
+            description: String::new(),
+            branch: DEFAULT_BRANCH.to_owned(),
+        });
+        let next = Next {
+            root: (written.root.hash, written.root.size),
+            revision: written.revision,
+            ttl: written.ttl,
+            history: Some(history),
+            ..lock.same_revision(written.now)
         };
-        let root = builder.run(&outline_all(tree)?, 1)?;
-        self.sink.flush()?;
-        Ok(Some(Recounted { root, revision, ttl, now }))
+        if lock.publish(next)? == Swap::Replaced {
+            return Ok(Some(written.revision));
+        }
+        head = repository.read_head()?;
     }
+    Err(AdminError::Moving)
+}
+
+fn write_recounted(
+    repository: &Repository,
+    miscounted: &[Miscounted],
+    head: &ReadHead,
+    now: UnixTime,
+) -> Result<Option<Recounted>, AdminError> {
+    let published = Published::new(repository.sink.clone(), &head.verified);
+    let mut changes = Changes::default();
+    for (mountpoint, hash) in miscounted {
+        if published.at(mountpoint)?.is_some_and(|catalog| catalog.hash == *hash) {
+            changes.touch(mountpoint);
+        }
+    }
+    if changes.is_empty() {
+        return Ok(None);
+    }
+    let revision = head.verified.revision().saturating_add(1);
+    let ttl = published.root()?.catalog.properties().ttl.unwrap_or(head.verified.ttl());
+    let now = now.max(head.verified.timestamp());
+    let tree = NewTree { published: &published, changes: &changes };
+    let builder = CatalogBuilder {
+        tree,
+        sink: &*repository.sink,
+        algorithm: head.verified.hash_algorithm(),
+        revision,
+        replaces: None,
+        recount: true,
+        now,
+        ttl,
+        built: Default::default(),
+    };
+    let root = builder.run(&outline_all(tree)?, 1)?;
+    repository.sink.flush()?;
+    Ok(Some(Recounted { root, revision, ttl, now }))
 }

@@ -33,73 +33,73 @@ pub struct Reindexed {
     pub left_out: u64,
 }
 
-impl Repository {
-    /// Reads every file of the published revision and records the object of its content, so that no content is stored
-    /// twice.
-    pub fn reindex(&self, threads: usize, stop: &AtomicBool) -> Result<Reindexed, AdminError> {
-        let sink: Arc<dyn Sink> = self.sink.clone();
-        let published = Published::new(sink, &self.head);
-        let objects: Vec<Stored> = objects(&published)?.into_iter().collect();
-        let index = self.content_index();
-        let next = AtomicUsize::new(0);
-        let left_out = AtomicU64::new(0);
-        let error = Mutex::new(None);
-        let work = || -> Result<(), AdminError> {
-            while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
-                if stop.load(Ordering::Relaxed) {
-                    return Err(AdminError::Interrupted);
-                }
-                if !self.index_object(&index, object)? {
-                    left_out.fetch_add(1, Ordering::Relaxed);
-                }
+/// Reads every file of the published revision and records the object of its content, so that no content is stored
+/// twice.
+pub fn reindex(repository: &Repository, threads: usize, stop: &AtomicBool) -> Result<Reindexed, AdminError> {
+    let sink: Arc<dyn Sink> = repository.sink.clone();
+    let published = Published::new(sink, &repository.head);
+    let objects: Vec<Stored> = objects(&published)?.into_iter().collect();
+    let index = ContentIndex::of(repository);
+    let next = AtomicUsize::new(0);
+    let left_out = AtomicU64::new(0);
+    let error = Mutex::new(None);
+    let work = || -> Result<(), AdminError> {
+        while let Some(object) = objects.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if stop.load(Ordering::Relaxed) {
+                return Err(AdminError::Interrupted);
             }
-            Ok(())
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    if let Err(failed) = work() {
-                        let mut error = error.lock();
-                        *error = error.take().or(Some(failed));
-                        // The others find nothing more to do.
-                        next.store(objects.len(), Ordering::Relaxed);
-                    }
-                });
+            if !index_object(&*repository.sink, &index, object)? {
+                left_out.fetch_add(1, Ordering::Relaxed);
             }
-        });
-        if let Some(error) = error.into_inner() {
-            return Err(error);
         }
-        index.write()?;
-        let left_out = left_out.into_inner();
-        Ok(Reindexed { objects: objects.len() as u64 - left_out, left_out })
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                if let Err(failed) = work() {
+                    let mut error = error.lock();
+                    *error = error.take().or(Some(failed));
+                    // The others find nothing more to do.
+                    next.store(objects.len(), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    if let Some(error) = error.into_inner() {
+        return Err(error);
     }
+    index.write()?;
+    let left_out = left_out.into_inner();
+    Ok(Reindexed { objects: objects.len() as u64 - left_out, left_out })
+}
 
-    /// Adds an object to the index; returns false if it is too large.
-    fn index_object(&self, index: &ContentIndex, (name, compression): &Stored) -> Result<bool, AdminError> {
-        let object = || name.to_string();
-        let what = || "a file of the published revision".to_owned();
-        let stored = match self.sink.read(&name.path(), OBJECT_MAX) {
-            Err(error) if matches!(error.cause(), Cause::TooLarge { .. }) => return Ok(false),
-            other => other?,
-        };
-        let stored = stored.ok_or_else(|| AdminError::Missing { what: what(), object: object() })?;
-        if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
-            return Err(AdminError::Corrupt { what: what(), object: object() });
-        }
-        let plain = match decompress(&stored, *compression, None, OBJECT_MAX) {
-            Err(DecompressError::TooLarge { .. }) => return Ok(false),
-            other => {
-                other.map_err(|source| AdminError::Compressed { what: format!("object {name}"), source })?
-            }
-        };
-        index.insert(
-            ContentKey::of(&plain, name.hash.algorithm(), *compression, name.kind),
-            name,
-            stored.len() as u64,
-        );
-        Ok(true)
+/// Adds an object to the index; returns false if it is too large.
+fn index_object(
+    sink: &dyn Sink,
+    index: &ContentIndex,
+    (name, compression): &Stored,
+) -> Result<bool, AdminError> {
+    let object = || name.to_string();
+    let what = || "a file of the published revision".to_owned();
+    let stored = match sink.read(&name.path(), OBJECT_MAX) {
+        Err(error) if matches!(error.cause(), Cause::TooLarge { .. }) => return Ok(false),
+        other => other?,
+    };
+    let stored = stored.ok_or_else(|| AdminError::Missing { what: what(), object: object() })?;
+    if ContentHash::of(name.hash.algorithm(), &stored) != name.hash {
+        return Err(AdminError::Corrupt { what: what(), object: object() });
     }
+    let plain = match decompress(&stored, *compression, None, OBJECT_MAX) {
+        Err(DecompressError::TooLarge { .. }) => return Ok(false),
+        other => other.map_err(|source| AdminError::Compressed { what: format!("object {name}"), source })?,
+    };
+    index.insert(
+        ContentKey::of(&plain, name.hash.algorithm(), *compression, name.kind),
+        name,
+        stored.len() as u64,
+    );
+    Ok(true)
 }
 
 /// Returns the objects of all files.

@@ -17,16 +17,11 @@ mod history;
 mod offer;
 mod options;
 mod origin;
-mod remembered;
 mod replica;
 mod retrying;
 mod run;
 mod space;
 mod walk;
 
-pub use options::{
-    Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit, SkippedRevision,
-};
+pub use options::{Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit};
 pub(crate) use walk::is_selected;
-
-pub use remembered::ReplicaState;

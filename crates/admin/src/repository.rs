@@ -17,15 +17,12 @@ use esker_format::trust::VerifiedHead;
 use esker_format::write::keys::Publisher;
 use esker_store::Sink;
 
-use crate::commit::pending;
 use crate::condemned::CondemnedFolder;
-use crate::content_index::ContentIndex;
 use crate::disks::Disks;
 use crate::error::AdminError;
+use crate::head::pending;
 use crate::key_folder::KeyFolder;
-use crate::private_files::PrivateFiles;
-use crate::profiles::Profiles;
-use crate::replicate::ReplicaState;
+use crate::replica_state::ReplicaState;
 use crate::settings::Settings;
 use crate::signed::SignedFiles;
 use crate::spool::Spool;
@@ -274,6 +271,11 @@ impl Repository {
         (self.lock_wait, self.on_lock_wait) = (limit, begins);
     }
 
+    /// Returns the folder of the keys; that of a replica is empty.
+    pub(crate) fn keys(&self) -> &KeyFolder {
+        &self.keys
+    }
+
     /// Returns the time at which it was opened.
     pub(crate) fn opened(&self) -> UnixTime {
         self.opened
@@ -326,25 +328,9 @@ impl Repository {
         &mut self.settings
     }
 
-    /// Returns the content index.
-    pub(crate) fn content_index(&self) -> ContentIndex {
-        ContentIndex::new(self.disks.private.clone(), &self.state)
-    }
-
-    /// Returns the profiles from which bundles are made.
-    pub fn profiles(&self) -> Profiles<'_> {
-        Profiles::new(self.disks.private.clone(), &self.state, self.name.as_str())
-    }
-
     /// Returns the folder of the publisher's state.
     pub(crate) fn state(&self) -> &Path {
         &self.state
-    }
-
-    /// Returns the files of the repository that must not be published.
-    pub(crate) fn private_files(&self) -> Result<PrivateFiles, AdminError> {
-        let storage = self.storage.is_folder().then(|| self.storage.place());
-        PrivateFiles::of(&self.keys, storage, &self.state)
     }
 }
 

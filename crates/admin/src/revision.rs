@@ -12,8 +12,9 @@ use esker_format::write::catalog::Entry;
 use esker_store::Sink;
 
 use crate::balance;
+use crate::branch::BranchRequest;
 use crate::changes::{Changes, NewTree};
-use crate::commit::{self, BranchRequest, TagRequest};
+use crate::commit::{self, TagRequest};
 use crate::content_index::ContentIndex;
 use crate::encode::Encoder;
 use crate::entry;
@@ -26,7 +27,7 @@ use crate::path;
 use crate::path_changes;
 use crate::pipeline::Pipeline;
 use crate::plan::{Comparison, Differences};
-use crate::profiles::NamedProfile;
+use crate::profiles::{NamedProfile, Profiles};
 use crate::progress::{Counters, Progress};
 use crate::published::Published;
 use crate::report::Report;
@@ -312,7 +313,7 @@ impl<'r> Context<'r> {
         options: &mut PublishOptions<'_>,
         report: &mut Report,
     ) -> Result<(), AdminError> {
-        let profiles = self.repository.profiles();
+        let profiles = Profiles::of(self.repository);
         options.profiles.iter().try_for_each(|added| profiles.add(added))?;
         commit::commit(self, changes, options, report)
     }

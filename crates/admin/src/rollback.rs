@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::catalogs::{Built, CatalogBuilder, Outline};
 use crate::changes::{Changes, NewTree};
-use crate::commit::{self, Next};
 use crate::error::AdminError;
-use crate::exclusive::exclusively;
+use crate::head::exclusively;
+use crate::head::{self, Next};
 use crate::published::Published;
 use crate::repository::Repository;
 use crate::returning::returning_objects;
@@ -59,7 +59,7 @@ impl Rollback {
         let revisions = Revisions::of_head(repository, head.clone())?;
         let mut report = self.plan(&revisions, visit)?;
         existing_objects(repository, &revisions, &report)?;
-        let mut history = commit::read_history(repository, head.history())?;
+        let mut history = head::read_history(repository, head.history())?;
         let target = report.target.clone();
         report.change(&mut history, &new_head(&target, report.revision, now));
         Ok(report)

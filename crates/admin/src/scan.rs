@@ -14,6 +14,7 @@ use crate::private_files::PrivateFiles;
 use crate::progress::{Counters, TICK};
 use crate::published::Published;
 use crate::source::{Facts, Source, SourceEntry, Time, pack_xattrs, read_xattr_pairs};
+use crate::source_entry;
 
 /// A walk over the source.
 pub(crate) struct Scan<'r> {
@@ -123,7 +124,7 @@ impl Scan<'_> {
             !filter.ignores(&path, entry.facts.is_directory())
         });
         let listed = entries.len();
-        entries.retain(|entry| !entry::is_left_out(entry.facts.mode, self.comparison.settings));
+        entries.retain(|entry| !source_entry::is_left_out(entry.facts.mode, self.comparison.settings));
         let special_left_out = (listed - entries.len()) as u64;
         let grafts = Grafts::take(self.source, &folder, &step.relative, &mut entries)?;
         self.refuse(&directory, step, &entries)?;

@@ -19,11 +19,11 @@ use esker_format::write::history::{HistoryDraft, is_reserved};
 
 use crate::catalogs::{CatalogBuilder, outline_all};
 use crate::changes::{Changes, NewTree};
-use crate::commit::{HeadLock, Next};
 use crate::encode::Encoder;
 use crate::entry::MARKER;
 use crate::error::AdminError;
-use crate::exclusive::exclusively;
+use crate::head::exclusively;
+use crate::head::{HeadLock, Next};
 use crate::path::{self, RESERVED};
 use crate::published::{OldCatalog, Published};
 use crate::report::Report;

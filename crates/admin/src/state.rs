@@ -9,14 +9,17 @@ use std::path::{Path, PathBuf};
 use esker_store::{Disk, FileLock, Locking, persist, read_file, refuse_link_of_others, remove_unfinished};
 
 use crate::condemned;
-use crate::content_index;
 use crate::disks::Disks;
 use crate::error::AdminError;
-use crate::file_index;
-use crate::profiles;
 use crate::random;
 use crate::storage;
 
+/// Folder of the index of published source files.
+pub(crate) const KNOWN_FILES: &str = "known";
+/// Folder of the index of stored contents.
+pub(crate) const CONTENTS: &str = "content";
+/// Folder of the profiles from which bundles are made.
+pub(crate) const PROFILES: &str = "profiles";
 /// Folder of the records of open work.
 pub(crate) const OPEN: &str = "open";
 const LOCK: &str = "lock";
@@ -40,7 +43,7 @@ pub(crate) fn make(disks: &Disks, root: &Path) -> Result<PathBuf, AdminError> {
     let locking = FileLock::try_take(&path).map_err(AdminError::file("locking", &path))?;
     // Another process writes now; the next start removes leftovers.
     let Locking::Taken(_lock) = locking else { return Ok(state) };
-    let below = [file_index::FOLDER, content_index::FOLDER, profiles::FOLDER, condemned::FOLDER, OPEN];
+    let below = [KNOWN_FILES, CONTENTS, PROFILES, condemned::FOLDER, OPEN];
     for folder in [state.clone()].into_iter().chain(below.map(|folder| state.join(folder))) {
         refuse_link_of_others(&folder).map_err(AdminError::file("using folder", &folder))?;
         match remove_unfinished(disk, &folder, |_| true) {

@@ -7,9 +7,9 @@ use esker_format::time::UnixTime;
 use esker_format::write::history::{HistoryDraft, TagError};
 use serde::Serialize;
 
-use crate::commit::{self, Next};
 use crate::error::AdminError;
-use crate::exclusive::exclusively;
+use crate::head::exclusively;
+use crate::head::{self, Next};
 use crate::repository::Repository;
 use crate::returning::returning_objects;
 use crate::revisions::Revisions;
@@ -146,7 +146,7 @@ impl TagChange {
     /// Returns the report of the planned change, and changes nothing.
     pub fn dry_run(&self, repository: &Repository) -> Result<TagReport, AdminError> {
         let head = repository.read_head()?.verified;
-        let mut history = commit::read_history(repository, head.history())?;
+        let mut history = head::read_history(repository, head.history())?;
         self.apply(&Revisions::of_head(repository, head)?, &mut history)
     }
 

@@ -14,11 +14,22 @@ use serde::Serialize;
 use crate::entry;
 use crate::entry_diff::Attributes;
 use crate::error::AdminError;
+use crate::kind_counts::KindCounts;
 use crate::object_source::ObjectSource;
 use crate::path;
-use crate::path_changes::ChangeKind;
-use crate::plan::KindCounts;
 use crate::published::OldCatalog;
+
+/// How a path changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    /// The path is new.
+    Added,
+    /// The content or attributes of the path change.
+    Changed,
+    /// The path is gone.
+    Removed,
+}
 
 /// A path at which two revisions differ.
 #[derive(Clone, Copy, Debug)]

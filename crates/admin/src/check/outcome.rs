@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 use esker_format::time::UnixTime;
 
 use super::options::CheckReport;
-use crate::commit::wait_for_lock;
 use crate::error::AdminError;
-use crate::replicate::ReplicaState;
+use crate::head::wait_for_lock;
+use crate::replica_state::ReplicaState;
 use crate::repository::LOCK_WAIT;
 use crate::status_file;
 use crate::storage::Storage;

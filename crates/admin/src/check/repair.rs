@@ -23,11 +23,11 @@ use super::head;
 use super::mirror::Mirror;
 use super::options::{Check, CheckPlace, CheckReport};
 use super::target::Target;
-use crate::commit::wait_for_lock;
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
-use crate::recount::Miscounted;
-use crate::replicate::ReplicaState;
+use crate::head::wait_for_lock;
+use crate::recount::{Miscounted, recount};
+use crate::replica_state::ReplicaState;
 use crate::repository::{DATABASE_MAX, LOCK_WAIT, Repository};
 use crate::signed::{SMALL_FILE_MAX, SignedFiles, decoded_object};
 use crate::spool::REFLOG_CHECKSUM;
@@ -174,7 +174,7 @@ impl Repair<'_> {
             })
             .collect();
         if !miscounted.is_empty() {
-            repaired.recounted = open()?.recount(&miscounted, now, &check.stop)?;
+            repaired.recounted = recount(&open()?, &miscounted, now, &check.stop)?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use super::target::{ServerFiles, Target};
 use super::{data, head, history, paths, reflog, remote, storage};
 use crate::error::AdminError;
 use crate::hash_lists::HashLists;
-use crate::replicate::ReplicaState;
+use crate::replica_state::ReplicaState;
 use crate::state;
 use crate::storage::Storage;
 

@@ -16,14 +16,14 @@ use super::marks::{Kept, Marker, shared_record, tags};
 use super::revisions::{Revisions, expired_tags};
 use super::sweep::{Deleted, sweep};
 use super::{Collect, CollectPlan, Collected, Waiting, orphans};
-use crate::commit::{HeadLock, Next};
 use crate::condemned::{Condemned, CondemnedFolder, State};
 use crate::error::AdminError;
-use crate::exclusive::exclusively;
 use crate::hash_lists::{HashLists, SortedSet};
+use crate::head::exclusively;
+use crate::head::{HeadLock, Next};
 use crate::open_work::OpenWork;
 use crate::reflog::KnownReflog;
-use crate::replicate::ReplicaState;
+use crate::replica_state::ReplicaState;
 use crate::repository::{DATABASE_MAX, ReadHead, Repository};
 use crate::status_file;
 

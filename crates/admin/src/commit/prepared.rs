@@ -6,6 +6,7 @@ use esker_format::object::{ObjectKind, ObjectName};
 use esker_format::time::UnixTime;
 
 use crate::balance;
+use crate::branch::BranchHead;
 use crate::catalogs::{Built, CatalogBuilder};
 use crate::changes::{Changes, NewTree};
 use crate::entry::objects_of;
@@ -16,7 +17,6 @@ use crate::report::AddedBundles;
 use crate::repository::ReadHead;
 use crate::revision::{Context, PublishOptions};
 
-use super::branch::BranchHead;
 use super::rebase::{Rebased, rebase};
 
 /// Changes on top of a head, with their catalogs stored.

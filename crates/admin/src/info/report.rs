@@ -4,7 +4,7 @@ use esker_format::manifest::Manifest;
 use serde::Serialize;
 
 use crate::key_folder::KeyFile;
-use crate::replicate::SkippedRevision;
+use crate::replica_state::SkippedRevision;
 use crate::settings::SettingValue;
 
 /// Description of a repository. What can't be read is none, and a problem says why.
@@ -144,7 +144,7 @@ impl RepositoryInfo {
 
     /// Adds what a replica remembers of its servers, if this is one.
     pub fn add_replica(&mut self, root: &std::path::Path) {
-        let known = match crate::replicate::ReplicaState::read(root) {
+        let known = match crate::replica_state::ReplicaState::read(root) {
             Ok(known) => known,
             Err(error) => {
                 self.problems.push(Problem { part: "replica", text: super::causes(&error) });

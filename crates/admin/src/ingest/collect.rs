@@ -15,6 +15,7 @@ use crate::pipeline::Content;
 use crate::plan::Differences;
 use crate::revision::Context;
 use crate::settings::Settings;
+use crate::source_entry;
 use crate::trigger_flags::with_flags_mended;
 
 use super::{Member, Owner, links};
@@ -355,7 +356,7 @@ impl<'r> Collector<'r> {
 
     /// Adds a directory, symlink or special file, or a file whose content a marker says.
     pub(super) fn other(&mut self, mut member: Member) -> Result<(), AdminError> {
-        if entry::is_left_out(member.entry.mode, self.settings()) {
+        if source_entry::is_left_out(member.entry.mode, self.settings()) {
             self.counted.special_left_out += 1;
             self.left_out.insert(member.path);
             return Ok(());

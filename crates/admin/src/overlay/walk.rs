@@ -20,6 +20,7 @@ use crate::plan::{Differences, Plan, ReadDirectory, ReadFile, Waiting};
 use crate::published::Published;
 use crate::settings::Settings;
 use crate::source::{Facts, Source, SourceEntry, pack_xattrs, read_xattr_pairs};
+use crate::source_entry;
 
 use super::access::Access;
 use super::carried;
@@ -138,7 +139,7 @@ impl Walk<'_> {
             let MarkedEntry { marks, xattrs, published } =
                 self.marks(&folder, &at, &entry.name, &mut walked.left_out.xattrs_left_out)?;
             let is_whiteout = is_whiteout(&entry, marks);
-            let is_left_out = !is_whiteout && entry::is_left_out(entry.facts.mode, self.settings);
+            let is_left_out = !is_whiteout && source_entry::is_left_out(entry.facts.mode, self.settings);
             walked.left_out.special_left_out += u64::from(is_left_out);
             if is_whiteout || is_left_out {
                 if old.get(&entry.name).is_some_and(|before| !self.is_left_to_balance(before)) {
@@ -359,7 +360,7 @@ impl Walk<'_> {
         xattrs: Option<Vec<u8>>,
         before: Option<&Entry>,
     ) -> Entry {
-        let mut new = entry::of_source(source, xattrs, self.settings);
+        let mut new = source_entry::of_source(source, xattrs, self.settings);
         if let Some(mode) = self.access.mode(at) {
             new.mode = mode;
         }

@@ -25,7 +25,7 @@ fn published(settings: &Settings, facts: &Facts, content: &[u8]) -> Entry {
         name: b"file".to_vec(),
         hash: Some(ContentHash::of(HashAlgorithm::Sha1, content)),
         flags: Flags(Flags::storage(HashAlgorithm::Sha1, settings.compression) | Flags::FILE),
-        ..entry::of_facts(facts, settings)
+        ..source_entry::of_facts(facts, settings)
     }
 }
 

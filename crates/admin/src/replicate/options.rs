@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use esker_format::name::RepositoryName;
 use esker_store::Source;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::disks::Disks;
+use crate::replica_state::SkippedRevision;
 
 /// Default of the bytes that stay free on the file system of a replica.
 const RESERVE: u64 = 256 << 20;
@@ -146,17 +147,6 @@ impl<'r> Replicate<'r> {
             progress,
         }
     }
-}
-
-/// A revision that is not copied, because the server lacks a part of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SkippedRevision {
-    /// Its number; 0 for one without tags.
-    pub revision: u64,
-    /// Its tags.
-    pub tags: Vec<String>,
-    /// Reason for leaving it out.
-    pub reason: String,
 }
 
 /// What a replication would fetch.

@@ -17,11 +17,11 @@ use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
 use esker_store::{FileLock, LargeBytes, LargeWriter, Sink, make_dirs, persist, replace};
 
-use super::remembered::{FOLDER, ReplicaState, SHARED, STATE};
 use crate::condemned::CondemnedFolder;
 use crate::create::MASTER_REPLICA;
 use crate::disks::Disks;
 use crate::error::AdminError;
+use crate::replica_state::{FOLDER, ReplicaState, SHARED, STATE};
 use crate::repository::DATABASE_MAX;
 use crate::signed::SMALL_FILE_MAX;
 use crate::state;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use esker_admin::{AdminError, Ingest, NamedProfile, Owner, Publish, Report};
+use esker_admin::{AdminError, Ingest, NamedProfile, Owner, Profiles, Publish, Report};
 use esker_format::name::RepositoryName;
 use esker_format::profile::{Profile, ProfileFile, ProfileRead};
 use esker_format::time::UnixTime;
@@ -112,11 +112,11 @@ fn removing_a_profile_removes_its_bundles() {
     publish_with(&workshop, vec![profile("tool", &TOOL), other.clone()], "");
     assert_eq!(workshop.assert_equal().bundles.len(), 2);
     let repository = workshop.open();
-    assert_eq!(repository.profiles().names().unwrap(), ["other", "tool"]);
-    assert_eq!(repository.profiles().get("other").unwrap(), other);
-    repository.profiles().remove("tool").unwrap();
-    assert!(matches!(repository.profiles().remove("tool"), Err(AdminError::NoProfile(_))));
-    assert!(matches!(repository.profiles().get("../settings"), Err(AdminError::NoProfile(_))));
+    assert_eq!(Profiles::of(&repository).names().unwrap(), ["other", "tool"]);
+    assert_eq!(Profiles::of(&repository).get("other").unwrap(), other);
+    Profiles::of(&repository).remove("tool").unwrap();
+    assert!(matches!(Profiles::of(&repository).remove("tool"), Err(AdminError::NoProfile(_))));
+    assert!(matches!(Profiles::of(&repository).get("../settings"), Err(AdminError::NoProfile(_))));
     drop(repository);
     // A publish elsewhere is enough.
     let report = publish_with(&workshop, Vec::new(), "/lib");
@@ -185,7 +185,7 @@ fn invalid_profiles_are_refused() {
     let repository = workshop.open();
     let mut strange = profile("strange", &TOOL);
     strange.profile.repository = RepositoryName::parse("another.test").unwrap();
-    let error = repository.profiles().add(&strange).unwrap_err();
+    let error = Profiles::of(&repository).add(&strange).unwrap_err();
     assert!(error.to_string().contains("recorded in `another.test`"), "{error}");
     let text = profile("x", &TOOL).profile.to_json();
     for (file, text, expected) in [
@@ -227,7 +227,7 @@ fn a_dry_run_stores_no_profile() {
     let mut publish = Publish { source: workshop.source(), target: Vec::new(), options };
     let report = publish.dry_run(&workshop.open(), now()).unwrap();
     assert_eq!((report.bundles.bundles, report.published), (1, false));
-    assert_eq!(workshop.open().profiles().names().unwrap(), [""; 0]);
+    assert_eq!(Profiles::of(&workshop.open()).names().unwrap(), [""; 0]);
     workshop.publish();
     assert_eq!(bundles(&workshop.assert_equal()), []);
 }

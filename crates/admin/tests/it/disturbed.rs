@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use esker_admin::{AdminError, Phase, Publish, Repository};
+use esker_admin::{AdminError, Phase, Publish, Repository, reindex};
 use esker_format::name::RepositoryName;
 use rand::rngs::StdRng;
 use rand::{RngCore as _, SeedableRng as _};
@@ -253,7 +253,7 @@ fn a_reindex_rebuilds_the_content_index() {
     // The fixture was cut into smaller chunks than is usual.
     repository.settings_mut().chunks =
         esker_format::chunker::ChunkSizes::new(1 << 16, 1 << 17, 1 << 18).unwrap();
-    let done = repository.reindex(2, &AtomicBool::new(false)).unwrap();
+    let done = reindex(&repository, 2, &AtomicBool::new(false)).unwrap();
     assert!(done.objects > 100 && done.left_out == 0, "{done:?}");
 
     // A file of it, somewhere else and encoded differently: only the index can know it.
@@ -298,7 +298,7 @@ fn an_object_that_is_too_large_is_left_out_of_the_index() {
     }
     workshop.publish();
     fs::File::options().write(true).open(workshop.object_of(b"large")).unwrap().set_len(2 << 30).unwrap();
-    let done = workshop.open().reindex(2, &AtomicBool::new(false)).unwrap();
+    let done = reindex(&workshop.open(), 2, &AtomicBool::new(false)).unwrap();
     assert_eq!((done.objects, done.left_out), (2, 1));
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use esker_admin::{
     AdminError, Check, CheckPlace, Collect, Collected, Disks, Ingest, Keep, NewRepository, Owner, Publish,
-    Report, Repository, Storage, TagChange,
+    Report, Repository, Storage, TagChange, reindex,
 };
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
@@ -214,7 +214,7 @@ fn walk_through(site: &Site) {
     add.run(&other, now(), &stop).unwrap();
     assert_eq!(site.findings().assert_clean().tags.get("v1"), Some(&1));
     // A rebuilt index finds the content that another machine stored.
-    assert!(other.reindex(2, &stop).unwrap().objects >= 3);
+    assert!(reindex(&other, 2, &stop).unwrap().objects >= 3);
     let copy = folder(&[("again", "two")]);
     let report = publish(&other, copy.path(), "/c").unwrap();
     assert_eq!((report.objects_stored, report.objects_present), (0, 1), "{report:?}");

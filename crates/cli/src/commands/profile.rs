@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use esker_admin::{AdminError, Cluster, NamedProfile, clusters, extent};
+use esker_admin::{AdminError, Cluster, NamedProfile, Profiles, clusters, extent};
 use esker_format::profile::Profile;
 use serde_json::{Value, json};
 
@@ -174,7 +174,7 @@ fn add(args: &AddArgs, settings: &Settings) -> Result<(), Failure> {
     let repository = place.open(args.lock, &interrupt, false)?;
     let mut out = Output::new();
     for profile in &profiles {
-        repository.profiles().add(profile).map_err(failed("can't store a profile", &place))?;
+        Profiles::of(&repository).add(profile).map_err(failed("can't store a profile", &place))?;
         out.line(format!("profile {} is stored; the next publish writes its bundles", profile.name))?;
     }
     out.finish()
@@ -185,7 +185,7 @@ fn list(args: &ListArgs, settings: &Settings) -> Result<(), Failure> {
     let place = args.place.place(&args.name, settings)?;
     let repository = place.open(args.lock, &interrupt, false)?;
     let failed = failed("can't list the profiles", &place);
-    let stored = repository.profiles();
+    let stored = Profiles::of(&repository);
     let names = stored.names().map_err(&failed)?;
     let mut out = Output::new();
     if args.json {
@@ -217,7 +217,7 @@ fn remove(args: &RemoveArgs, settings: &Settings) -> Result<(), Failure> {
     let repository = place.open(args.lock, &interrupt, false)?;
     let mut out = Output::new();
     for name in &args.profiles {
-        repository.profiles().remove(name).map_err(failed("can't give up a profile", &place))?;
+        Profiles::of(&repository).remove(name).map_err(failed("can't give up a profile", &place))?;
         out.line(format!("profile {name} is given up; the next publish takes its bundles back"))?;
     }
     out.finish()

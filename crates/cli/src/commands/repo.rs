@@ -182,9 +182,8 @@ fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
     let interrupt = Interrupt::on_signals()?;
     let place = args.place.place(&args.name, settings)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let Reindexed { objects, left_out } = place
-        .open(args.lock, &interrupt, false)?
-        .reindex(threads, &interrupt.flag())
+    let repository = place.open(args.lock, &interrupt, false)?;
+    let Reindexed { objects, left_out } = esker_admin::reindex(&repository, threads, &interrupt.flag())
         .map_err(|error| of_admin(&format!("{} was not indexed", place.name), &error))?;
     let mut out = Output::new();
     match args.json {

@@ -4,9 +4,11 @@ use std::sync::atomic::AtomicBool;
 
 use esker_store::Swap;
 
-use crate::commit::{HeadLock, Next};
 use crate::error::AdminError;
 use crate::repository::Repository;
+
+use super::lock::HeadLock;
+use super::publication::Next;
 
 /// Takes the lock, computes the next head and publishes it; again if a program replaced the head without the lock.
 /// Without a next head nothing is published.

@@ -6,7 +6,6 @@ use esker_format::master_keys::MasterKeys;
 use esker_store::{Disk, read_file};
 use serde::{Deserialize, Serialize};
 
-use super::options::SkippedRevision;
 use crate::disks::Disks;
 use crate::error::AdminError;
 use crate::signed::SMALL_FILE_MAX;
@@ -14,12 +13,23 @@ use crate::state;
 use crate::storage::Storage;
 
 /// Folder of replication in the state folder.
-pub(super) const FOLDER: &str = "replica";
+pub(crate) const FOLDER: &str = "replica";
 /// File in that folder.
-pub(super) const STATE: &str = "state.json";
+pub(crate) const STATE: &str = "state.json";
 
 /// File with the same in the root of object storage.
-pub(super) const SHARED: &str = ".esker_replica.json";
+pub(crate) const SHARED: &str = ".esker_replica.json";
+
+/// A revision that is not copied, because the server lacks a part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedRevision {
+    /// Its number; 0 for one without tags.
+    pub revision: u64,
+    /// Its tags.
+    pub tags: Vec<String>,
+    /// Reason for leaving it out.
+    pub reason: String,
+}
 
 /// What a replica remembers of its last run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,7 +71,7 @@ impl ReplicaState {
         Self::of_on(&Disks::default(), storage)
     }
 
-    pub(super) fn of_on(disks: &Disks, storage: &Storage) -> Result<Option<Self>, AdminError> {
+    pub(crate) fn of_on(disks: &Disks, storage: &Storage) -> Result<Option<Self>, AdminError> {
         let local = Self::read_on(&*disks.private, &state::folder(storage.place()));
         let Some(sink) = storage.shared() else { return local };
         let Some(text) = sink.read(SHARED, SMALL_FILE_MAX)? else { return local };
@@ -70,7 +80,7 @@ impl ReplicaState {
         parsed.map(Some).map_err(|error| AdminError::ReplicaState { path, reason: error.to_string() })
     }
 
-    pub(super) fn read_on(disk: &dyn Disk, state: &Path) -> Result<Option<Self>, AdminError> {
+    pub(crate) fn read_on(disk: &dyn Disk, state: &Path) -> Result<Option<Self>, AdminError> {
         let path = state.join(FOLDER).join(STATE);
         let text = read_file(disk, &path, SMALL_FILE_MAX).map_err(AdminError::file("reading", &path))?;
         let parsed = text.map(|text| serde_json::from_slice(&text)).transpose();

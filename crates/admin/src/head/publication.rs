@@ -19,11 +19,11 @@ use esker_store::Swap;
 use crate::back_off::BackOff;
 use crate::encode::Encoder;
 use crate::error::AdminError;
-use crate::kept;
 use crate::repository::DATABASE_MAX;
 use crate::signed::SMALL_FILE_MAX;
 use crate::spool::remember_reflog;
 
+use super::kept;
 use super::lock::HeadLock;
 use super::pending;
 

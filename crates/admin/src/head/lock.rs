@@ -12,11 +12,11 @@ use esker_store::{FileLock, LockHolder};
 use crate::back_off::BackOff;
 use crate::condemned::Condemned;
 use crate::error::AdminError;
-use crate::lease::Lease;
 use crate::repository::{Base, ReadHead, Repository};
 use crate::storage::Storage;
 
-use super::kept_history::read_history;
+use super::history::read_history;
+use super::lease::Lease;
 use super::publication::Next;
 
 /// Attempts to replace the head under the lock. Another one is only needed if a program replaces it without the lock.
