@@ -2,7 +2,7 @@
 # Compares `esker check` with `cvmfs_swissknife check` on damaged repositories: judge-check.sh BUILD [FOLDER]
 #
 # BUILD is the folder where CernVM-FS 2.12 was compiled. FOLDER takes the damaged repositories, about 60 MB, and must not
-# exist; a test makes them (crates/admin/tests/it/corpus.rs). ESKER names the binary if it is not that of a debug build.
+# exist; a test makes them (crates/maintain/tests/it/corpus.rs). ESKER names the binary if it is not that of a debug build.
 # Prints one row a repository: what each of the two found. Fails if the reference finds a fault where Esker finds none.
 set -euo pipefail
 build=$(realpath "${1:?the folder of a CernVM-FS build}")
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 esker=$(realpath "${ESKER:-target/debug/esker}")
 mkdir "$corpus"
 export LD_LIBRARY_PATH=$build CVMFS_LIBRARY_PATH=$build
-ESKER_CORPUS=$corpus ${CARGO:-cargo} test -q -p esker-admin --test it corpus >/dev/null
+ESKER_CORPUS=$corpus ${CARGO:-cargo} test -q -p esker-maintain --test it corpus >/dev/null
 missed=0 both=0 only=0 neither=0
 printf '| damage | reference | Esker |\n|---|---|---|\n'
 for world in "$corpus"/*/; do

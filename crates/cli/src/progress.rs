@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-use esker_admin::{Phase, Progress};
+use esker_publish::{Phase, Progress};
 
 use crate::output::{plain, size};
 

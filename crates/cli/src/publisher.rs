@@ -21,13 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_admin::{
-    AdminError, Filter, KeyFolder, Progress, PublishOptions, RememberedStorage, ReplicaState, Report,
-    Repository, Shrink, TagRequest, remembered_spool,
-};
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
+use esker_maintain::remembered_spool;
+use esker_publish::{Filter, Progress, PublishOptions, Report, TagRequest};
+use esker_repository::{AdminError, KeyFolder, RememberedStorage, ReplicaState, Repository, Shrink};
 use esker_run::{give_signals_back, take_signals};
 
 use crate::error::{Context, Failure, Kind, warn};

@@ -20,9 +20,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use esker_admin::{BaseRevision, Filter, OpenWork, RememberedStorage, Upper};
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
+use esker_publish::{BaseRevision, Filter, Upper};
+use esker_repository::{OpenWork, RememberedStorage};
 use esker_store::{FileLock, Locking, RealDisk, persist, read_file};
 
 use crate::error::{Context as _, Failure, Kind};

@@ -26,10 +26,10 @@ mod tree;
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_admin::AdminError;
 use esker_format::hash::ContentHash;
 use esker_format::manifest::{self, Manifest};
 use esker_format::name::RepositoryName;
+use esker_repository::AdminError;
 use parking_lot::Mutex;
 
 use crate::repositories::{Repositories, Unread, manifest_of};

@@ -1,4 +1,4 @@
-//! Serves repositories over HTTP: objects, batches of them, events of new revisions, and pages to browse.
+//! Serves repositories over HTTP: objects, batches, events, pages to browse and metrics; and proxies those of other servers.
 //!
 //! Read [`server`] for threads and limits, [`transport`] for connections, [`route`] and [`routes`] for the served paths,
 //! [`answer`] for headers, [`pages`] for the dashboard.

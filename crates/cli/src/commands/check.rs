@@ -1,13 +1,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use esker_admin::{
-    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Mirror, MirrorFolder, MirrorServer, Repair,
-    Repaired, ReplicaState, note_outcome,
-};
 use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
+use esker_maintain::{
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Mirror, MirrorFolder, MirrorServer, Repair,
+    Repaired, note_outcome,
+};
+use esker_repository::ReplicaState;
 use serde_json::json;
 
 use crate::error::{Context as _, Failure, Kind};

@@ -2,9 +2,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use esker_admin::{AdminError, Collect, CollectPlan, Collected, Keep, OpenWork, RememberedStorage};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
+use esker_maintain::{Collect, CollectPlan, Collected, Keep};
+use esker_repository::{AdminError, OpenWork, RememberedStorage};
 use serde_json::json;
 
 use crate::error::{Failure, Kind, warn};

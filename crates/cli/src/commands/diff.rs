@@ -3,9 +3,9 @@ mod patch;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
-use esker_admin::{ChangeKind, DiffCounts, KindCounts, PathDiff, Revision, TreeDiff};
 use esker_format::catalog::EntryKind;
 use esker_format::write::catalog::Entry;
+use esker_repository::{ChangeKind, DiffCounts, KindCounts, PathDiff, Revision, TreeDiff};
 use serde::Serialize;
 use serde_json::json;
 
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
         // A closed pipe ends the comparison.
         printed.map_err(|failure| {
             broken = Some(failure);
-            esker_admin::AdminError::Interrupted
+            esker_repository::AdminError::Interrupted
         })
     });
     let counts = match (broken, counts) {
@@ -167,7 +167,7 @@ fn print_json(
     args: &Args,
     diff: &TreeDiff<'_>,
     (old, new): (&Revision, &Revision),
-    failed: &dyn Fn(esker_admin::AdminError) -> Failure,
+    failed: &dyn Fn(esker_repository::AdminError) -> Failure,
 ) -> Result<(), Failure> {
     if args.stat {
         let counts = diff.run(&mut |_| Ok(())).map_err(failed)?;
@@ -178,7 +178,7 @@ fn print_json(
     let done = diff.run(&mut |found| {
         array.add(out, &DiffJson::new(found)).map_err(|failure| {
             broken = Some(failure);
-            esker_admin::AdminError::Interrupted
+            esker_repository::AdminError::Interrupted
         })
     });
     if let Some(failure) = broken {

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
-use esker_admin::{Graft, GraftOptions};
 use esker_format::compress::Compression;
+use esker_publish::{Graft, GraftOptions};
 
 use crate::commands::repo::HashArg;
 use crate::error::{Context as _, Failure, Kind};

@@ -2,7 +2,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use esker_admin::{Ingest, Owner, PublishOptions};
+use esker_publish::{Ingest, Owner, PublishOptions};
 
 use crate::commands::transaction::IngestThen;
 use crate::error::{Context as _, Failure, Kind};

@@ -1,4 +1,4 @@
-use esker_admin::{AdminError, ChangeKind, LogEnd, LogEntry};
+use esker_repository::{AdminError, ChangeKind, LogEnd, LogEntry};
 
 use crate::commands::diff::trimmed;
 use crate::commands::tag::when;
@@ -38,7 +38,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<(), Failure> {
     use std::os::unix::ffi::OsStrExt as _;
     let revisions = args.source.open(&args.place, settings)?;
-    let log = esker_admin::Log {
+    let log = esker_repository::Log {
         revisions: &revisions,
         within: trimmed(args.path.as_os_str().as_bytes()),
         limit: args.limit.and_then(|limit| usize::try_from(limit).ok()),

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use esker_admin::{AdminError, Cluster, NamedProfile, Profiles, clusters, extent};
 use esker_format::profile::Profile;
+use esker_publish::{Cluster, NamedProfile, Profiles, clusters, extent};
+use esker_repository::AdminError;
 use serde_json::{Value, json};
 
 use crate::error::Failure;

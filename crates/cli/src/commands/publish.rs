@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use esker_admin::{Publish, PublishOptions};
+use esker_publish::{Publish, PublishOptions};
 
 use crate::error::Failure;
 use crate::publisher::{BranchArgs, HowArgs, Interrupt, PublisherArgs, now};

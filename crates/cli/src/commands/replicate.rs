@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use esker_admin::{AdminError, ReplicateProgress, Replicated, ReplicationPlan};
+use esker_maintain::{ReplicateProgress, Replicated, ReplicationPlan};
+use esker_repository::AdminError;
 use esker_store::{Engine, EngineOptions, HttpOptions};
 use serde_json::json;
 

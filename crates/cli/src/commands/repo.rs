@@ -12,10 +12,11 @@ mod timer;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use esker_admin::{NewRepository, Reindexed, RememberedStorage, Settings as PublishSettings};
 use esker_format::chunker::ChunkSizes;
 use esker_format::compress::Compression;
 use esker_format::hash::HashAlgorithm;
+use esker_publish::Reindexed;
+use esker_repository::{NewRepository, RememberedStorage, Settings as PublishSettings};
 use serde_json::json;
 
 use crate::error::Failure;
@@ -114,11 +115,11 @@ struct CreateArgs {
     chunks: Vec<u64>,
 
     /// Seconds after which clients check for a newer revision
-    #[arg(long, value_name = "SECONDS", default_value_t = esker_admin::TTL)]
+    #[arg(long, value_name = "SECONDS", default_value_t = esker_repository::TTL)]
     ttl: u32,
 
     /// Days for which the whitelist is valid
-    #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS, value_parser = whitelist_days())]
+    #[arg(long, value_name = "DAYS", default_value_t = esker_repository::WHITELIST_DAYS, value_parser = whitelist_days())]
     whitelist_days: u32,
 
     /// Keep old revisions: mark the repository as not garbage-collectable
@@ -135,7 +136,7 @@ struct CreateArgs {
 
 /// At least one: a whitelist of no days has expired when it is signed.
 fn whitelist_days() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(esker_admin::WHITELIST_DAYS_MAX))
+    clap::value_parser!(u32).range(1..=i64::from(esker_repository::WHITELIST_DAYS_MAX))
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -183,7 +184,7 @@ fn reindex(args: &ReindexArgs, settings: &Settings) -> Result<(), Failure> {
     let place = args.place.place(&args.name, settings)?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let repository = place.open(args.lock, &interrupt, false)?;
-    let Reindexed { objects, left_out } = esker_admin::reindex(&repository, threads, &interrupt.flag())
+    let Reindexed { objects, left_out } = esker_publish::reindex(&repository, threads, &interrupt.flag())
         .map_err(|error| of_admin(&format!("{} was not indexed", place.name), &error))?;
     let mut out = Output::new();
     match args.json {

@@ -1,6 +1,7 @@
 use std::cell::RefCell;
 
-use esker_admin::{AdminError, Rollback, RollbackReport};
+use esker_publish::{Rollback, RollbackReport};
+use esker_repository::AdminError;
 
 use crate::commands::diff;
 use crate::error::Failure;

@@ -1,5 +1,6 @@
 use clap::Subcommand;
-use esker_admin::{AdminError, BranchInfo, TagChange, TagInfo, TagReport};
+use esker_publish::{BranchInfo, TagChange, TagInfo, TagReport};
+use esker_repository::AdminError;
 use esker_vfs::Time;
 
 use crate::error::Failure;

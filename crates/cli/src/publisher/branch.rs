@@ -1,6 +1,6 @@
 //! Options of commands that publish on a branch.
 
-use esker_admin::BranchRequest;
+use esker_repository::BranchRequest;
 
 /// Branch of a new revision.
 #[derive(clap::Args, Clone, Debug, Default)]

@@ -2,7 +2,8 @@
 
 use std::sync::Mutex;
 
-use esker_admin::{Collect, CollectProgress, Collected, Repository};
+use esker_maintain::{Collect, CollectProgress, Collected};
+use esker_repository::Repository;
 
 use super::{Interrupt, now};
 use crate::error::{chain_after, warn};

@@ -1,8 +1,8 @@
 //! Failures of a publisher's commands: the kind, the cause, and the next step.
 
-use esker_admin::AdminError;
 use esker_format::trust::TrustError;
 use esker_format::write::history::TagError;
+use esker_repository::AdminError;
 
 use crate::error::{Failure, Kind, chain_after, of_store};
 

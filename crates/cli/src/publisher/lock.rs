@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use esker_admin::AdminError;
+use esker_repository::AdminError;
 
 use super::interrupt::{Interrupt, Woken};
 use crate::output::{parse_duration, tell};

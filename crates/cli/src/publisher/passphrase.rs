@@ -6,7 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use esker_admin::{PassphraseFor, Passphrases};
+use esker_repository::{PassphraseFor, Passphrases};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::settings::Settings;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use esker_admin::NamedProfile;
 use esker_format::profile;
+use esker_publish::NamedProfile;
 use esker_store::{RealDisk, read_file};
 
 use super::of_admin;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use esker_admin::RepositoryFiles;
+use esker_maintain::RepositoryFiles;
 use esker_store::{Callback, Cause, Engine, EngineOptions, Fetch, Servers, Source, connect};
 
 use crate::error::{Failure, chain, of_store};

@@ -1,6 +1,8 @@
 //! Prints the result of a publish, as text or JSON.
 
-use esker_admin::{BundleCounts, ChangeKind, Collected, PathChange, Report};
+use esker_maintain::Collected;
+use esker_publish::{BundleCounts, PathChange, Report};
+use esker_repository::ChangeKind;
 
 use crate::error::{Failure, warn};
 use crate::output::{Output, size};

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use esker_admin::{AdminError, Deflate, Filter, OwnerMap, Settings as PublishSettings};
+use esker_publish::{Filter, OwnerMap};
+use esker_repository::{AdminError, Deflate, Settings as PublishSettings};
 
 use super::failure::of_admin;
 use crate::error::{Context as _, Failure, Kind};

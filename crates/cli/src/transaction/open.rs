@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
-use esker_admin::{AdminError, OpenWork, RememberedStorage, TransactionFolder};
 use esker_format::object::ObjectName;
+use esker_repository::{AdminError, OpenWork, RememberedStorage, TransactionFolder};
 
 use super::{Transaction, Transactions};
 use crate::error::{Failure, warn};

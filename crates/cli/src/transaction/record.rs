@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use esker_admin::BranchRequest;
+use esker_repository::BranchRequest;
 use serde::{Deserialize, Serialize};
 
 /// End of the command of a transaction.

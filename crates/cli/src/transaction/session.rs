@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args as _, FromArgMatches as _};
-use esker_admin::KeyFolder;
 use esker_format::copied_xattr::OverlayOwner;
 use esker_format::name::RepositoryName;
 use esker_fuse::SessionOptions;
+use esker_repository::KeyFolder;
 use esker_run::{Ending, Forwarding, Writable};
 use esker_view::{Pin, ViewOptions};
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use esker_admin::{AdminError, ObjectSource, Revisions, WantedObject};
 use esker_format::compress::Compression;
 use esker_format::object::ObjectName;
 use esker_node::repository::Repository;
+use esker_repository::{AdminError, ObjectSource, Revisions, WantedObject};
 use esker_store::{Callback, Cause, LargeBytes, ObjectRequest, ObjectStore as _, StoreError};
 
 use crate::error::{Failure, of_store};

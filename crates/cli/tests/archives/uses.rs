@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_admin::{Ingest, KeyFolder, NewRepository, Owner, PublishOptions, Repository, TagRequest};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
 use esker_oci::{FileContent, Image, Kind as LayerKind, Limits};
+use esker_publish::{Ingest, Owner, PublishOptions, TagRequest};
+use esker_repository::{KeyFolder, NewRepository, Repository};
 use esker_squashfs::layout::CodecId;
 use esker_squashfs::writer::{Archive, BuildControl, Compression, ImageFile, Options, build};
 use esker_squashfs::{FileImage, ImageTree};

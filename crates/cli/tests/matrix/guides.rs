@@ -424,7 +424,7 @@ fn the_examples_of_help_work() {
             "broker" => {}
             // The same example as that of one of its commands, whose repository is there by now.
             "repo" => assert_eq!(example, format!("esker repo create {NAME}")),
-            // They need a token, a terminal, or another publisher; `crates/admin/tests/it/keys.rs` has those.
+            // They need a token, a terminal, or another publisher; `crates/maintain/tests/it/keys.rs` has those.
             "key signer" | "key encrypt" | "key revoke" => assert!(example.contains(NAME), "{example}"),
             // It needs a machine that is configured, as those of `configuring.rs` are.
             "config check" => assert_eq!(example, format!("esker config check {NAME}")),

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use esker_admin::{KeyFolder, Resign};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
+use esker_maintain::Resign;
+use esker_repository::KeyFolder;
 use esker_testkit::{programs, skip};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};

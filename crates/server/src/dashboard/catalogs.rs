@@ -2,10 +2,10 @@
 
 use std::collections::BinaryHeap;
 
-use esker_admin::AdminError;
 use esker_format::catalog::NestedCatalog;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_repository::AdminError;
 
 use super::objects::Objects;
 use super::tree::{Mounted, own_hash};

@@ -1,8 +1,8 @@
 //! Paths at which two revisions differ, and their counts.
 
-use esker_admin::{ChangeKind, PathDiff};
 use esker_format::catalog::EntryKind;
 use esker_format::write::catalog::Entry;
+use esker_repository::{ChangeKind, PathDiff};
 
 /// A path at which two revisions differ.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Comparison of two revisions, bounded in paths, bytes and time.
 
-use esker_admin::{AdminError, TreeDiff};
 use esker_format::hash::ContentHash;
+use esker_repository::{AdminError, TreeDiff};
 
 use super::changed_paths::{ChangedPath, Counts};
 use super::objects::Objects;

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use esker_admin::{AdminError, ObjectSource, WantedObject};
 use esker_format::catalog::Catalog;
 use esker_format::compress::{Compression, decompress};
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_repository::{AdminError, ObjectSource, WantedObject};
 use esker_store::LargeBytes;
 use parking_lot::Mutex;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use esker_admin::AdminError;
 use esker_format::hash::ContentHash;
 use esker_format::manifest::Manifest;
+use esker_repository::AdminError;
 
 use super::comparison::Comparison;
 use super::objects::{Objects, catalog_error};

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use esker_admin::AdminError;
 use esker_format::catalog::{Flags, PathKey, Row};
 use esker_format::hash::ContentHash;
+use esker_repository::AdminError;
 
 use super::objects::Objects;
 use super::tree::{Mounted, TreeEntry, own_hash};

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use esker_admin::AdminError;
 use esker_format::hash::ContentHash;
 use esker_format::history::{History, Tag};
 use esker_format::manifest::Manifest;
 use esker_format::object::{ObjectKind, ObjectName};
+use esker_repository::AdminError;
 
 use super::objects::{self, Objects};
 use crate::file::Folder;

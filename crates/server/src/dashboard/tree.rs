@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use esker_admin::AdminError;
 use esker_format::catalog::{EntryKind, Flags, NestedCatalog, PathKey, Row};
 use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
+use esker_repository::AdminError;
 
 use super::objects::{Objects, OpenCatalog, catalog_error};
 

@@ -1,7 +1,7 @@
 //! Page that compares two revisions.
 
-use esker_admin::ChangeKind;
 use esker_format::hash::ContentHash;
+use esker_repository::ChangeKind;
 use maud::{Markup, html};
 
 use super::address;

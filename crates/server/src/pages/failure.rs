@@ -1,6 +1,6 @@
 //! Page for a request that has no other one.
 
-use esker_admin::AdminError;
+use esker_repository::AdminError;
 use maud::{Markup, html};
 
 use super::layout::{self, Part};

@@ -1,8 +1,8 @@
 //! Addresses of the dashboard.
 
-use esker_admin::AdminError;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
+use esker_repository::AdminError;
 use maud::Markup;
 
 use super::address::{self, Query};

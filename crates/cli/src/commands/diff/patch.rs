@@ -1,7 +1,7 @@
 //! Differences between text files, in the unified format.
 
-use esker_admin::{AdminError, ObjectSource, PathDiff, file_content};
 use esker_format::write::catalog::Entry;
+use esker_repository::{AdminError, ObjectSource, PathDiff, file_content};
 use similar::TextDiff;
 
 use crate::error::Failure;
@@ -28,7 +28,7 @@ pub(super) fn print(
 /// Returns the difference of two texts; none if there is no text to compare.
 fn text_of(objects: &dyn ObjectSource, diff: &PathDiff<'_>) -> Result<Option<String>, AdminError> {
     let is_file = |entry: Option<&Entry>| entry.is_none_or(Entry::is_file);
-    let is_changed = diff.attributes.is_empty() || diff.attributes.has(esker_admin::Attributes::CONTENT);
+    let is_changed = diff.attributes.is_empty() || diff.attributes.has(esker_repository::Attributes::CONTENT);
     if !(is_file(diff.old) && is_file(diff.new) && is_changed) {
         return Ok(None);
     }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use esker_admin::Graft;
+use esker_publish::Graft;
 use esker_store::{RealDisk, persist};
 
 use crate::error::{Context as _, Failure, Kind};

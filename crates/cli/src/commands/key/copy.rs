@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use esker_admin::{Copied, KeyCopy, KeyFolder};
+use esker_repository::{Copied, KeyCopy, KeyFolder};
 use serde_json::json;
 
 use crate::error::Failure;

@@ -1,5 +1,5 @@
-use esker_admin::list_certificates;
 use esker_format::time::UnixTime;
+use esker_maintain::list_certificates;
 use serde_json::json;
 
 use crate::error::{Failure, chain, warn};

@@ -1,4 +1,4 @@
-use esker_admin::KeyCopy;
+use esker_repository::KeyCopy;
 use serde_json::json;
 
 use crate::error::Failure;

@@ -1,9 +1,9 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use esker_admin::{SignAnswer, SignRequest};
 use esker_format::hash::ContentHash;
 use esker_format::whitelist::Whitelist;
+use esker_maintain::{SignAnswer, SignRequest};
 
 use super::revoke::{MasterArgs, fingerprint};
 use crate::error::Failure;
@@ -33,8 +33,8 @@ pub(super) struct RequestArgs {
     drop: Vec<ContentHash>,
 
     /// Days for which the whitelist is valid
-    #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(esker_admin::WHITELIST_DAYS_MAX)))]
+    #[arg(long, value_name = "DAYS", default_value_t = esker_repository::WHITELIST_DAYS,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(esker_repository::WHITELIST_DAYS_MAX)))]
     whitelist_days: u32,
 }
 

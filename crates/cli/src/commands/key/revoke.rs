@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
-use esker_admin::KeyFolder;
 use esker_format::hash::ContentHash;
+use esker_repository::KeyFolder;
 use serde_json::json;
 
 use crate::error::Failure;
@@ -21,8 +21,8 @@ pub(crate) struct MasterArgs {
     pub(super) master_signer: Option<String>,
 
     /// Days for which the whitelist is valid
-    #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(esker_admin::WHITELIST_DAYS_MAX)))]
+    #[arg(long, value_name = "DAYS", default_value_t = esker_repository::WHITELIST_DAYS,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(esker_repository::WHITELIST_DAYS_MAX)))]
     pub(super) whitelist_days: u32,
 }
 

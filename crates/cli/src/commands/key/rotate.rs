@@ -1,6 +1,7 @@
 use std::path::PathBuf;
 
-use esker_admin::{Resign, Rotate, Rotated, TokenKey, is_exposed};
+use esker_maintain::{Resign, Rotate, Rotated};
+use esker_repository::{TokenKey, is_exposed};
 use serde_json::json;
 
 use crate::error::Failure;

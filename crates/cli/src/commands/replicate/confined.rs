@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use esker_admin::{RememberedStorage, Repository, remembered_spool};
 use esker_confine::{Policy, Role};
 use esker_format::name::RepositoryName;
+use esker_maintain::remembered_spool;
+use esker_repository::{RememberedStorage, Repository};
 use esker_run::Manager;
 use esker_store::{RealDisk, make_dirs};
 

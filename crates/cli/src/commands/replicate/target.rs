@@ -3,11 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_admin::{
-    AdminError, Disks, RememberedStorage, ReplicaState, Replicate, ReplicateProgress, Replicated, Repository,
-    RevisionLimit, Storage, remembered_spool,
-};
 use esker_format::name::RepositoryName;
+use esker_maintain::{Replicate, ReplicateProgress, Replicated, RevisionLimit, remembered_spool};
+use esker_repository::{AdminError, Disks, RememberedStorage, ReplicaState, Repository, Storage};
 use esker_store::{Engine, Servers, Source, connect, without_passwords};
 
 use super::Args;

@@ -2,8 +2,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
-use esker_admin::{AdminError, ListedCatalog};
 use esker_format::manifest;
+use esker_repository::{AdminError, ListedCatalog};
 use serde_json::json;
 
 use crate::error::Failure;

@@ -1,7 +1,7 @@
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-use esker_admin::{CopyTree, PublishOptions};
+use esker_publish::{CopyTree, PublishOptions};
 
 use crate::error::Failure;
 use crate::publisher::{HowArgs, Interrupt, NoSource, PublisherArgs, now};

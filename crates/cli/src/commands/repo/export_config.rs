@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use esker_admin::{ExportedConfig, remembered_spool};
+use esker_maintain::{ExportedConfig, remembered_spool};
 use serde_json::json;
 
 use crate::error::{Failure, warn};

@@ -1,8 +1,9 @@
 use std::path::PathBuf;
 
-use esker_admin::{Disks, Outcome, RememberedStorage, Repository, ServerConf, Storage, Takeover, Upstream};
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
+use esker_maintain::{Outcome, ServerConf, Takeover, Upstream};
+use esker_repository::{Disks, RememberedStorage, Repository, Storage};
 use esker_store::Environment;
 use serde_json::json;
 

@@ -1,11 +1,12 @@
 use std::path::{Path, PathBuf};
 
-use esker_admin::{InfoContext, KeyFolder, Problem, ReplicaState, RepositoryInfo, Storage, remembered_spool};
 use esker_format::certificate::Certificate;
 use esker_format::manifest::{self, Manifest};
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
+use esker_maintain::{InfoContext, Problem, RepositoryInfo, remembered_spool};
+use esker_repository::{KeyFolder, ReplicaState, Storage};
 
 use crate::error::Failure;
 use crate::output::{Output, lossy, size};
@@ -118,7 +119,7 @@ fn local(args: &Args, settings: &Settings) -> Result<RepositoryInfo, Failure> {
 
 /// Asks the servers of a replica for their head, the first that answers.
 fn ask_upstream(info: &mut RepositoryInfo) {
-    use esker_admin::RepositoryFiles as _;
+    use esker_maintain::RepositoryFiles as _;
     let servers = info.replica.as_ref().map(|replica| replica.servers.clone()).unwrap_or_default();
     let mut refused = String::new();
     for url in servers.split(';') {
@@ -135,7 +136,7 @@ fn ask_upstream(info: &mut RepositoryInfo) {
 
 /// Returns the name in the manifest of a folder, or that of the folder.
 fn name_of(root: &Path) -> Option<RepositoryName> {
-    use esker_admin::RepositoryFiles as _;
+    use esker_maintain::RepositoryFiles as _;
     let read =
         Storage::open(root).ok().and_then(|storage| storage.read(manifest::PATH, 1 << 20).ok().flatten());
     let name = read.and_then(|bytes| Manifest::parse(&bytes).ok()?.name);

@@ -1,8 +1,8 @@
 use std::path::PathBuf;
 
-use esker_admin::{ListedRepository, list_repositories, remembered_spool};
 use esker_format::name::RepositoryName;
 use esker_format::time::UnixTime;
+use esker_maintain::{ListedRepository, list_repositories, remembered_spool};
 
 use crate::error::Failure;
 use crate::output::Output;

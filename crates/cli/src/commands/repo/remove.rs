@@ -1,4 +1,4 @@
-use esker_admin::Removal;
+use esker_maintain::Removal;
 use serde_json::json;
 
 use crate::error::Failure;

@@ -1,7 +1,8 @@
 use std::path::PathBuf;
 
-use esker_admin::{Resign, is_exposed};
 use esker_format::time::UnixTime;
+use esker_maintain::Resign;
+use esker_repository::is_exposed;
 use serde_json::json;
 
 use crate::error::Failure;
@@ -39,7 +40,7 @@ pub(super) struct Args {
     master_signer: Option<String>,
 
     /// Days for which the whitelist is valid
-    #[arg(long, value_name = "DAYS", default_value_t = esker_admin::WHITELIST_DAYS, value_parser = super::whitelist_days())]
+    #[arg(long, value_name = "DAYS", default_value_t = esker_repository::WHITELIST_DAYS, value_parser = super::whitelist_days())]
     whitelist_days: u32,
 
     /// Remove all certificates from the whitelist except the one in the keys folder

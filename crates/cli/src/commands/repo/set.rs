@@ -1,4 +1,4 @@
-use esker_admin::{NAMED, SettingsChange, SettingsChanged};
+use esker_repository::{NAMED, SettingsChange, SettingsChanged};
 use serde_json::json;
 
 use crate::error::Failure;

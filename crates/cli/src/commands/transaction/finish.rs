@@ -1,4 +1,4 @@
-use esker_admin::{PublishOptions, PublishUpper, Upper};
+use esker_publish::{PublishOptions, PublishUpper, Upper};
 use esker_store::FileLock;
 
 use crate::error::Failure;

@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicBool;
 
-use esker_admin::{ChangeKind, PathChange};
+use esker_publish::PathChange;
+use esker_repository::ChangeKind;
 use serde::Serialize;
 
 use crate::error::Failure;

@@ -4,8 +4,9 @@ use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use esker_admin::{BaseRevision, BranchRequest, CopyTree, PublishOptions, Repository, Staged};
 use esker_format::object::ObjectName;
+use esker_publish::{BaseRevision, CopyTree, PublishOptions, Staged};
+use esker_repository::{BranchRequest, Repository};
 use esker_run::{Ending, Forwarding, take_terminal};
 use esker_store::FileLock;
 

@@ -5,9 +5,9 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use esker_admin::{ArchiveLimits, files_of_archive};
 use esker_config::{Files, Probe, read_file};
 use esker_format::name::RepositoryName;
+use esker_publish::{ArchiveLimits, files_of_archive};
 
 use super::Scope;
 use crate::error::{Context, Failure, Kind};

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use esker_admin::RememberedStorage;
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
+use esker_repository::RememberedStorage;
 use esker_store::{Environment, StorageSettings, StorageUrl, reading_url};
 
 use crate::error::Failure;

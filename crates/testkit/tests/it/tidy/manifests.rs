@@ -21,11 +21,13 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("1", "fuse", "journal, threads, vfs"),
     ("1", "oci", "archive"),
     ("2", "prefetch", "format, store, threads, vfs"),
-    ("2", "admin", "archive, format, store, vfs"),
+    ("2", "repository", "format, store"),
     ("2", "run", "vfs, fuse"),
     ("2", "cache-share", "format, store, fuse, threads"),
     ("3", "view", "format, journal, store, vfs, prefetch"),
-    ("3", "server", "format, store, admin"),
+    ("3", "server", "format, store, repository"),
+    ("3", "publish", "archive, format, store, repository"),
+    ("4", "maintain", "format, store, repository, publish"),
     ("4", "config", "format, store, cache-share, view, threads"),
     (
         "5",
@@ -36,11 +38,19 @@ const AGREED: &[(&str, &str, &str)] = &[
     (
         "6",
         "cli",
-        "format, vfs, store, squashfs, fuse, oci, prefetch, view, admin, run, cache-share, config, confine, node, \
+        "format, vfs, store, squashfs, fuse, oci, prefetch, view, repository, publish, maintain, run, cache-share, config, confine, node, \
          server, threads, journal",
     ),
-    ("dev", "testkit", "format, vfs, store, squashfs, fuse, oci, view, admin, run, node, server"),
-    ("dev", "bench", "format, vfs, store, squashfs, fuse, oci, view, admin, run, node, server, testkit"),
+    (
+        "dev",
+        "testkit",
+        "format, vfs, store, squashfs, fuse, oci, view, repository, publish, maintain, run, node, server",
+    ),
+    (
+        "dev",
+        "bench",
+        "format, vfs, store, squashfs, fuse, oci, view, repository, publish, maintain, run, node, server, testkit",
+    ),
 ];
 
 struct Package {

@@ -1,0 +1,135 @@
+//! Runs the parts of a check one after the other.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_format::history::Tag;
+use esker_format::manifest;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::time::UnixTime;
+use esker_repository::{AdminError, ReplicaState, Storage, state};
+use esker_store::RealDisk;
+
+use super::catalogs::Catalogs;
+use super::finding::Findings;
+use super::mirror::Mirror;
+use super::options::{Check, CheckPlace, CheckReport};
+use super::storage::BadObjects;
+use super::target::{ServerFiles, Target};
+use super::{data, head, history, paths, reflog, remote, storage};
+use crate::hash_lists::HashLists;
+
+impl Check<'_> {
+    /// Checks a repository in a folder or in object storage.
+    pub fn run(&self, place: &CheckPlace, now: UnixTime) -> Result<CheckReport, AdminError> {
+        self.run_in(&Storage::open(&place.root)?, place, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn run_in(
+        &self,
+        storage: &Storage,
+        place: &CheckPlace,
+        now: UnixTime,
+    ) -> Result<CheckReport, AdminError> {
+        let target = Target::Storage(storage);
+        let state = Some(state::folder(&place.root)).filter(|state| state.is_dir());
+        let scratch = tempfile_folder(state.as_deref());
+        self.until_settled(&target, place, (state.as_deref(), &scratch), now)
+    }
+
+    /// Checks a repository on a server; a server that can't be reached is an error. Notes are kept in a folder of the
+    /// caller.
+    pub fn run_remote(
+        &self,
+        server: &dyn Mirror,
+        place: &CheckPlace,
+        scratch: &Path,
+        now: UnixTime,
+    ) -> Result<CheckReport, AdminError> {
+        server.presence(manifest::PATH)?;
+        let target = Target::Server(ServerFiles(server));
+        self.until_settled(&target, place, (Some(scratch), scratch), now)
+    }
+
+    /// Runs all parts once. `damaged` objects were read before.
+    pub(super) fn run_on(
+        &self,
+        target: &Target<'_>,
+        place: &CheckPlace,
+        (state, scratch): (Option<&Path>, &Path),
+        damaged: BadObjects,
+        now: UnixTime,
+    ) -> Result<CheckReport, AdminError> {
+        let sink = target.sink();
+        let disk = Arc::new(RealDisk::PRIVATE);
+        let lists = HashLists::new(sink, disk.clone(), state);
+        let mut findings = Findings::default();
+        let mut report = CheckReport::default();
+        if let Some(head) = head::check(target, place, now, &mut findings, &mut report.notes)? {
+            report.revision = Some(head.revision);
+            let mut tags = history::check(sink, place, &head, &mut findings);
+            leave_out_tags(target, &mut tags, &mut report.notes)?;
+            reflog::check(target, place, &head, &mut findings, &mut report.notes)?;
+            let catalogs = Catalogs::check(self, sink, &lists, (&head, &tags), &mut findings)?;
+            report.revisions = catalogs.roots.len() as u64;
+            report.catalogs = catalogs.known.len() as u64;
+            report.entries = catalogs.entries;
+            report.notes.extend(catalogs.notes());
+            let named = catalogs.objects(self, sink, &lists, (disk.clone(), scratch))?;
+            report.objects = named.len();
+            let mut bad = match (target, &self.data) {
+                (Target::Storage(storage), _) => match storage.sink().folder() {
+                    Some(folder) => storage::missing(self, folder, &named)?,
+                    None => storage::missing_listed(self, sink, &named, (disk, scratch))?,
+                },
+                (Target::Server(server), None) => remote::missing(self, server.0, &named)?,
+                // Each object is read.
+                (Target::Server(_), Some(_)) => BadObjects::new(),
+            };
+            if let Some(options) = &self.data {
+                let read = data::check(self, target, options, (&head, &named), &mut findings)?;
+                (report.read_objects, report.read_bytes) = (read.objects, read.bytes);
+                for (record, fault) in read.bad {
+                    bad.entry(record).or_insert(fault);
+                }
+            }
+            bad.extend(damaged);
+            paths::name(self, sink, &lists, &catalogs, &bad, &mut findings)?;
+        }
+        (report.findings, report.more) = findings.finish();
+        Ok(report)
+    }
+}
+
+/// Leaves out the tags whose revisions a replica does not have.
+fn leave_out_tags(
+    target: &Target<'_>,
+    tags: &mut Vec<Tag>,
+    notes: &mut Vec<String>,
+) -> Result<(), AdminError> {
+    let Target::Storage(storage) = target else { return Ok(()) };
+    if ReplicaState::read(storage.place())?.is_none() {
+        return Ok(());
+    }
+    let before = tags.len();
+    let mut here = Vec::new();
+    for tag in tags.drain(..) {
+        let root = ObjectName::new(tag.root_catalog, ObjectKind::Catalog);
+        if storage.sink().len_of(&root)?.is_some() {
+            here.push(tag);
+        }
+    }
+    *tags = here;
+    let left_out = before - tags.len();
+    if left_out > 0 {
+        notes.push(format!("the revisions of {left_out} tags are not on this replica"));
+    }
+    Ok(())
+}
+
+/// Returns the folder for sorted runs: the publisher's state, or else the one for temporary files.
+fn tempfile_folder(state: Option<&Path>) -> PathBuf {
+    let is_ours = |state: &&Path| rustix::fs::access(*state, rustix::fs::Access::WRITE_OK).is_ok();
+    state.filter(is_ours).map_or_else(std::env::temp_dir, ToOwned::to_owned)
+}

@@ -1,0 +1,193 @@
+//! Marks: the objects that kept revisions name, and those that only dropped ones name.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use esker_format::hash::ContentHash;
+use esker_format::history::{History, Tag};
+use esker_format::manifest::Manifest;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::reflog::Reflog;
+use esker_format::time::UnixTime;
+use esker_repository::{AdminError, HISTORY_MAX, OpenWork, Storage, signed::read_object};
+use esker_store::{Disk, Sink};
+
+use super::revisions::{KeptRoot, Revisions};
+use super::{Collect, CollectProgress};
+use crate::hash_lists::{
+    Closure, HashLists, Incomplete, Owner, Record, SortedSet, Sorter, Tagged, minus, parallel,
+};
+
+/// Requests to object storage at once.
+const REQUESTS: usize = 16;
+
+/// What marking reads and where it sorts.
+pub(crate) struct Marker<'m> {
+    pub(crate) collect: &'m Collect<'m>,
+    pub(crate) storage: &'m Storage,
+    /// Whether catalogs and the like have a second name.
+    pub(crate) has_alternative_paths: bool,
+    /// Disk of the storage, if that is a folder.
+    pub(crate) served: Arc<dyn Disk>,
+    /// Disk of the runs that are sorted.
+    pub(crate) private: Arc<dyn Disk>,
+    pub(crate) lists: HashLists<'m>,
+    /// Folder of the runs.
+    pub(crate) scratch: PathBuf,
+    /// Whether catalogs are missing by intention, since only some paths were replicated.
+    pub(crate) is_partial: bool,
+}
+
+/// The kept objects.
+pub(crate) struct Kept {
+    pub(crate) objects: SortedSet,
+    /// Catalogs of the kept revisions.
+    pub(crate) catalogs: HashSet<ContentHash>,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Returns the tags in the history of a head, newest first.
+pub(crate) fn tags(sink: &dyn Sink, head: &Manifest) -> Result<Vec<Tag>, AdminError> {
+    let Some(hash) = head.history else { return Ok(Vec::new()) };
+    let object = ObjectName::new(hash, ObjectKind::History);
+    let bytes = read_object(sink, &object, None, HISTORY_MAX, "the history")?;
+    Ok(History::parse(&bytes).map_err(AdminError::History)?.tags().to_vec())
+}
+
+impl Marker<'_> {
+    /// Decides which revisions are kept.
+    pub(crate) fn revisions(
+        &self,
+        head: &Manifest,
+        tags: &[Tag],
+        reflog: &Reflog,
+        open: &[OpenWork],
+        now: UnixTime,
+    ) -> Result<Revisions, AdminError> {
+        // Made by all threads, so that the walk along the revisions finds them.
+        let roots: Vec<ContentHash> = reflog
+            .references()
+            .iter()
+            .filter(|reference| reference.object.kind == ObjectKind::Catalog)
+            .map(|reference| reference.object.hash)
+            .collect();
+        let lenient = self.lists.lenient();
+        self.each(&roots, |root| lenient.get(root).map(|_| ()))?;
+        let has = |name: &ObjectName| self.has(name);
+        Revisions::of(&lenient, &has, (head, tags, reflog), open, self.collect.keep, now)
+    }
+
+    /// Collects the names of all objects of kept revisions, and of those that the head and the reflog name.
+    pub(crate) fn kept(
+        &self,
+        head: &Manifest,
+        reflog: &Reflog,
+        revisions: &Revisions,
+    ) -> Result<Kept, AdminError> {
+        (self.collect.progress)(CollectProgress::Mark {
+            kept: revisions.kept.len() as u64,
+            dropped: revisions.dropped.len() as u64,
+        });
+        self.refuse_incomplete(&revisions.kept)?;
+        // Of the others, a damaged catalog holds up nothing: what it names can't be read any more.
+        let lists = self.lists.lenient();
+        let closure = self.closure(&lists, &revisions.kept_roots())?;
+        let mut sorter = self.sorter();
+        closure.add_objects(&lists, &mut sorter, self.collect.threads, &self.collect.stop)?;
+        let unlisted = revisions.unlisted();
+        let listed = reflog.references().iter().map(|reference| reference.object);
+        // Kept root catalogs are in the closure, with their owners.
+        let listed = listed.filter(|object| object.kind != ObjectKind::Catalog && !unlisted.contains(object));
+        sorter.extend(of_head(head).chain(listed).map(|object| shared(&object)))?;
+        let warning = |incomplete: &Incomplete| {
+            let catalog = incomplete.catalog;
+            format!("catalog {catalog} of a kept revision is missing; what it names may be deleted")
+        };
+        Ok(Kept {
+            objects: sorter.finish()?,
+            catalogs: closure.catalogs.into_keys().collect(),
+            warnings: closure.incomplete.iter().filter(|_| !self.is_partial).map(warning).collect(),
+        })
+    }
+
+    /// Fails if a catalog of the head or of a tagged revision is missing: the objects that it names would be deleted.
+    fn refuse_incomplete(&self, kept: &[KeptRoot]) -> Result<(), AdminError> {
+        if self.is_partial {
+            return Ok(());
+        }
+        let required: Vec<&KeptRoot> = kept.iter().filter(|kept| kept.required).collect();
+        let roots: Vec<ContentHash> = required.iter().map(|kept| kept.root).collect();
+        let closure = self.closure(&self.lists, &roots)?;
+        let Some(first) = closure.incomplete.first() else { return Ok(()) };
+        let revision = required.get(first.root).map(|kept| format!(" of revision {}", kept.revision));
+        let what = format!("a catalog{}", revision.unwrap_or_else(|| " of several revisions".to_owned()));
+        Err(AdminError::Missing { what, object: first.catalog.to_string() })
+    }
+
+    /// Collects the names of the objects that only dropped revisions name.
+    pub(crate) fn dropped(&self, revisions: &Revisions, kept: &Kept) -> Result<SortedSet, AdminError> {
+        let roots: Vec<ContentHash> = revisions.dropped.iter().map(|dropped| dropped.root).collect();
+        let lenient = self.lists.lenient();
+        let closure = self.closure(&lenient, &roots)?;
+        let mut sorter = self.sorter();
+        closure.add_objects(&lenient, &mut sorter, self.collect.threads, &self.collect.stop)?;
+        sorter.extend(revisions.auxiliary.iter().map(shared))?;
+        let all = sorter.finish()?;
+        let mut sorter = self.sorter();
+        for record in minus(all.iter(), kept.objects.iter()) {
+            sorter.extend([record?])?;
+        }
+        sorter.finish()
+    }
+
+    fn closure(&self, lists: &HashLists<'_>, roots: &[ContentHash]) -> Result<Closure, AdminError> {
+        Closure::of(lists, roots, self.collect.threads, &self.collect.stop)
+    }
+
+    pub(crate) fn sorter(&self) -> Sorter {
+        Sorter::new(self.private.clone(), &self.scratch, self.collect.buffer)
+    }
+
+    /// Calls `work` for every item by all threads.
+    pub(crate) fn each<T: Sync, R: Send>(
+        &self,
+        items: &[T],
+        work: impl Fn(&T) -> Result<R, AdminError> + Sync,
+    ) -> Result<Vec<R>, AdminError> {
+        let is_folder = self.storage.is_folder();
+        let threads = if is_folder { self.collect.threads } else { self.collect.threads.max(REQUESTS) };
+        parallel::map(threads, &self.collect.stop, items, work)
+    }
+
+    /// Returns true if the storage has an object.
+    fn has(&self, name: &ObjectName) -> Result<bool, AdminError> {
+        Ok(self.size(name)?.is_some())
+    }
+
+    /// Returns the stored size of an object; none if the storage does not have it.
+    pub(crate) fn size(&self, name: &ObjectName) -> Result<Option<u64>, AdminError> {
+        Ok(self.storage.sink().len_of(name)?)
+    }
+}
+
+/// Returns the objects that a head names itself.
+fn of_head(head: &Manifest) -> impl Iterator<Item = ObjectName> {
+    let named = [
+        (Some(head.root_catalog), ObjectKind::Catalog),
+        (head.certificate, ObjectKind::Certificate),
+        (head.history, ObjectKind::History),
+        (head.metainfo, ObjectKind::Metainfo),
+        (head.micro_catalog, ObjectKind::Micro),
+    ];
+    named.into_iter().filter_map(|(hash, kind)| Some(ObjectName::new(hash?, kind)))
+}
+
+pub(crate) fn shared(object: &ObjectName) -> Tagged {
+    Tagged { record: Record::of(object), owner: Owner::SHARED }
+}
+
+/// Returns a record that belongs to no root.
+pub(crate) fn shared_record(record: Record) -> Tagged {
+    Tagged { record, owner: Owner::SHARED }
+}

@@ -1,0 +1,419 @@
+//! Sorted sets of records that need not fit into memory.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_repository::AdminError;
+use esker_store::Disk;
+
+use super::record::Tagged;
+
+/// Records of the buffer: 64 MiB.
+pub(crate) const RECORDS: usize = (64 << 20) / Tagged::LEN;
+/// Bytes read or written at once of a run.
+pub(crate) const READ: usize = 1 << 16;
+/// Runs that are merged at once.
+pub(crate) const FAN_IN: usize = 64;
+
+/// Collects records in any order, and sorts them with a buffer of a given size.
+pub(crate) struct Sorter {
+    disk: Arc<dyn Disk>,
+    folder: PathBuf,
+    limit: usize,
+    buffer: Vec<Tagged>,
+    runs: Vec<Run>,
+}
+
+/// Sorted records in a file without a name, which is gone with its last handle.
+#[derive(Clone)]
+struct Run {
+    file: Arc<File>,
+    len: u64,
+}
+
+/// A sorted set without duplicates.
+pub(crate) struct SortedSet {
+    folder: PathBuf,
+    memory: Vec<Tagged>,
+    run: Option<Run>,
+}
+
+impl Sorter {
+    /// Makes a sorter that buffers this many records and spills into this folder.
+    pub(crate) fn new(disk: Arc<dyn Disk>, folder: &Path, limit: usize) -> Self {
+        Self { disk, folder: folder.to_owned(), limit: limit.max(2), buffer: Vec::new(), runs: Vec::new() }
+    }
+
+    /// Adds records.
+    pub(crate) fn extend(&mut self, records: impl IntoIterator<Item = Tagged>) -> Result<(), AdminError> {
+        for record in records {
+            if self.buffer.len() >= self.limit {
+                self.make_room()?;
+            }
+            self.buffer.push(record);
+        }
+        Ok(())
+    }
+
+    /// Removes duplicates from the buffer, and spills it if that does not make it half empty.
+    fn make_room(&mut self) -> Result<(), AdminError> {
+        self.sort_buffer();
+        if self.buffer.len() > self.limit / 2 {
+            self.spill()?;
+        }
+        Ok(())
+    }
+
+    fn sort_buffer(&mut self) {
+        self.buffer.sort_unstable();
+        self.buffer.dedup_by(|next, first| {
+            let same = next.record == first.record;
+            if same {
+                first.owner = first.owner.with(next.owner);
+            }
+            same
+        });
+    }
+
+    fn spill(&mut self) -> Result<(), AdminError> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut writer = self.run()?;
+        for record in &buffer {
+            writer.push(record)?;
+        }
+        let run = writer.finish()?;
+        self.runs.push(run);
+        buffer.clear();
+        self.buffer = buffer;
+        if self.runs.len() >= FAN_IN {
+            let merged = self.merge()?;
+            self.runs.push(merged);
+        }
+        Ok(())
+    }
+
+    fn run(&self) -> Result<RunWriter<'_>, AdminError> {
+        let file = nameless(&*self.disk, &self.folder).map_err(spilling(&self.folder))?;
+        Ok(RunWriter { sorter: self, file, len: 0, buffer: Vec::with_capacity(READ + Tagged::LEN) })
+    }
+
+    /// Merges all runs into one.
+    fn merge(&mut self) -> Result<Run, AdminError> {
+        let runs = std::mem::take(&mut self.runs);
+        let mut writer = self.run()?;
+        for record in Merge::of(&runs, &self.folder)? {
+            writer.push(&record?)?;
+        }
+        writer.finish()
+    }
+
+    /// Returns the set of all records.
+    pub(crate) fn finish(mut self) -> Result<SortedSet, AdminError> {
+        self.sort_buffer();
+        if self.runs.is_empty() {
+            return Ok(SortedSet { folder: self.folder, memory: self.buffer, run: None });
+        }
+        if !self.buffer.is_empty() {
+            self.spill()?;
+        }
+        self.buffer = Vec::new();
+        let run = match (self.runs.pop(), self.runs.is_empty()) {
+            (Some(only), true) => only,
+            (last, _) => {
+                self.runs.extend(last);
+                self.merge()?
+            }
+        };
+        Ok(SortedSet { folder: self.folder, memory: Vec::new(), run: Some(run) })
+    }
+
+    /// Returns the number of spilled runs.
+    #[cfg(test)]
+    fn spilled(&self) -> usize {
+        self.runs.len()
+    }
+}
+
+/// Makes a file that has no name, or has lost it already.
+fn nameless(disk: &dyn Disk, folder: &Path) -> io::Result<File> {
+    if let Some(file) = disk.create_nameless(folder)? {
+        return Ok(file);
+    }
+    static NUMBER: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let path = folder.join(format!("run-{}-{number}", std::process::id()));
+    let file = disk.create_spool(&path)?;
+    disk.remove(&path)?;
+    Ok(file)
+}
+
+fn spilling(folder: &Path) -> impl FnOnce(io::Error) -> AdminError {
+    AdminError::file("sorting in", folder)
+}
+
+struct RunWriter<'s> {
+    sorter: &'s Sorter,
+    file: File,
+    len: u64,
+    buffer: Vec<u8>,
+}
+
+impl RunWriter<'_> {
+    fn push(&mut self, record: &Tagged) -> Result<(), AdminError> {
+        record.encode(&mut self.buffer);
+        if self.buffer.len() >= READ {
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), AdminError> {
+        let written = self.sorter.disk.write(&self.file, &self.buffer);
+        written.map_err(spilling(&self.sorter.folder))?;
+        self.len += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Run, AdminError> {
+        self.write()?;
+        Ok(Run { file: Arc::new(self.file), len: self.len })
+    }
+}
+
+/// Reads the records of a run.
+struct RunReader {
+    run: Run,
+    at: u64,
+    buffer: Vec<u8>,
+    used: usize,
+}
+
+impl RunReader {
+    fn new(run: &Run) -> Self {
+        Self { run: run.clone(), at: 0, buffer: Vec::new(), used: 0 }
+    }
+
+    fn next(&mut self) -> io::Result<Option<Tagged>> {
+        if self.used == self.buffer.len() {
+            let left = self.run.len.saturating_sub(self.at);
+            let whole = READ - READ % Tagged::LEN;
+            self.buffer.resize(usize::try_from(left).map_or(whole, |left| left.min(whole)), 0);
+            self.run.file.read_exact_at(&mut self.buffer, self.at)?;
+            self.at += self.buffer.len() as u64;
+            self.used = 0;
+        }
+        let next = self.buffer.get(self.used..).and_then(<[u8]>::first_chunk);
+        self.used += next.map_or(0, |_| Tagged::LEN);
+        Ok(next.map(Tagged::decode))
+    }
+}
+
+/// Merges runs, and joins equal records.
+struct Merge {
+    readers: Vec<RunReader>,
+    heap: BinaryHeap<Reverse<(Tagged, usize)>>,
+    folder: PathBuf,
+}
+
+impl Merge {
+    fn of(runs: &[Run], folder: &Path) -> Result<Self, AdminError> {
+        let readers: Vec<_> = runs.iter().map(RunReader::new).collect();
+        let mut merge = Self { readers, heap: BinaryHeap::new(), folder: folder.to_owned() };
+        for number in 0..merge.readers.len() {
+            merge.refill(number)?;
+        }
+        Ok(merge)
+    }
+
+    fn refill(&mut self, number: usize) -> Result<(), AdminError> {
+        let Some(reader) = self.readers.get_mut(number) else { return Ok(()) };
+        if let Some(record) = reader.next().map_err(spilling(&self.folder))? {
+            self.heap.push(Reverse((record, number)));
+        }
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<Option<Tagged>, AdminError> {
+        let Some(Reverse((mut first, number))) = self.heap.pop() else { return Ok(None) };
+        self.refill(number)?;
+        while let Some(Reverse((next, number))) = self.heap.peek().copied() {
+            if next.record != first.record {
+                break;
+            }
+            first.owner = first.owner.with(next.owner);
+            self.heap.pop();
+            self.refill(number)?;
+        }
+        Ok(Some(first))
+    }
+}
+
+impl Iterator for Merge {
+    type Item = Result<Tagged, AdminError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step().transpose()
+    }
+}
+
+impl SortedSet {
+    /// Returns the records in order.
+    pub(crate) fn iter(&self) -> SetIter<'_> {
+        SetIter { set: self, at: 0, reader: self.run.as_ref().map(RunReader::new) }
+    }
+
+    /// Returns the number of records.
+    pub(crate) fn len(&self) -> u64 {
+        self.run.as_ref().map_or(self.memory.len() as u64, |run| run.len / Tagged::LEN as u64)
+    }
+}
+
+/// Iterator over a set.
+pub(crate) struct SetIter<'s> {
+    set: &'s SortedSet,
+    at: usize,
+    reader: Option<RunReader>,
+}
+
+impl Iterator for SetIter<'_> {
+    type Item = Result<Tagged, AdminError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match &mut self.reader {
+            Some(reader) => reader.next().map_err(spilling(&self.set.folder)).transpose(),
+            None => {
+                self.at += 1;
+                self.set.memory.get(self.at - 1).copied().map(Ok)
+            }
+        }
+    }
+}
+
+/// Returns the records of the first sequence that are not in the second; both are sorted.
+pub(crate) fn minus<A, B>(first: A, second: B) -> Minus<A, B>
+where
+    A: Iterator<Item = Result<Tagged, AdminError>>,
+    B: Iterator<Item = Result<Tagged, AdminError>>,
+{
+    Minus { first, second, next: None, ended: false }
+}
+
+/// Iterator of a difference.
+pub(crate) struct Minus<A, B> {
+    first: A,
+    second: B,
+    next: Option<Tagged>,
+    ended: bool,
+}
+
+impl<A, B> Minus<A, B>
+where
+    A: Iterator<Item = Result<Tagged, AdminError>>,
+    B: Iterator<Item = Result<Tagged, AdminError>>,
+{
+    /// Moves the second sequence up to a record, and returns whether it has that record.
+    fn has(&mut self, wanted: &Tagged) -> Result<bool, AdminError> {
+        while !self.ended && self.next.is_none_or(|next| next.record < wanted.record) {
+            self.next = self.second.next().transpose()?;
+            self.ended = self.next.is_none();
+        }
+        Ok(self.next.is_some_and(|next| next.record == wanted.record))
+    }
+}
+
+impl<A, B> Iterator for Minus<A, B>
+where
+    A: Iterator<Item = Result<Tagged, AdminError>>,
+    B: Iterator<Item = Result<Tagged, AdminError>>,
+{
+    type Item = Result<Tagged, AdminError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let record = match self.first.next()? {
+                Ok(record) => record,
+                Err(error) => return Some(Err(error)),
+            };
+            match self.has(&record) {
+                Ok(true) => {}
+                Ok(false) => return Some(Ok(record)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use esker_store::RealDisk;
+    use rand::rngs::StdRng;
+    use rand::{Rng as _, SeedableRng as _};
+
+    use super::super::record::{Owner, Record};
+    use super::*;
+
+    fn record(number: u16, owner: u32) -> Tagged {
+        let mut bytes = [0; Record::LEN];
+        bytes[..2].copy_from_slice(&number.to_be_bytes());
+        Tagged { record: Record(bytes), owner: Owner(owner) }
+    }
+
+    fn collected(records: impl Iterator<Item = Result<Tagged, AdminError>>) -> Vec<Tagged> {
+        records.collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn sets_with_tiny_buffers_equal_maps() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut random = StdRng::seed_from_u64(1);
+        for (limit, count) in [(2, 500), (7, 3000), (64, 3000), (100_000, 3000)] {
+            let mut sets = Vec::new();
+            for _ in 0..2 {
+                let mut sorter = Sorter::new(Arc::new(RealDisk::PRIVATE), folder.path(), limit);
+                let mut model: BTreeMap<Record, Owner> = BTreeMap::new();
+                for _ in 0..count {
+                    let record = record(random.random_range(0..2000), random.random_range(0..2));
+                    sorter.extend([record]).unwrap();
+                    model
+                        .entry(record.record)
+                        .and_modify(|owner| *owner = owner.with(record.owner))
+                        .or_insert(record.owner);
+                }
+                assert_eq!(sorter.spilled() > 0, limit < 100_000, "the limit of {limit} spills");
+                let set = sorter.finish().unwrap();
+                let model: Vec<Tagged> =
+                    model.into_iter().map(|(record, owner)| Tagged { record, owner }).collect();
+                assert_eq!(collected(set.iter()), model);
+                assert_eq!(set.len(), model.len() as u64);
+                sets.push((set, model));
+            }
+            let [(first, first_model), (second, second_model)] = &sets[..] else { unreachable!() };
+            let model: Vec<Tagged> = first_model
+                .iter()
+                .filter(|record| second_model.iter().all(|other| other.record != record.record))
+                .copied()
+                .collect();
+            assert_eq!(collected(minus(first.iter(), second.iter())), model);
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "no run is left");
+    }
+
+    #[test]
+    fn a_buffer_of_duplicates_does_not_spill() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut sorter = Sorter::new(Arc::new(RealDisk::PRIVATE), folder.path(), 16);
+        for number in 0..10_000 {
+            sorter.extend([record(number % 5, 0)]).unwrap();
+        }
+        assert_eq!(sorter.spilled(), 0);
+        assert_eq!(sorter.finish().unwrap().len(), 5);
+    }
+}

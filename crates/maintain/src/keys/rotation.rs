@@ -1,0 +1,165 @@
+//! Replaces the publisher's key and certificate without a moment in which clients refuse the repository.
+//!
+//! ```text
+//! rotate    NAME.next.key, NAME.next.crt are made ─► whitelist with both is signed ─► they become NAME.key, NAME.crt
+//! publish   the head is signed with the new key
+//! finish    whitelist without the old certificate is signed ─► NAME.old.key, NAME.old.crt are removed
+//! ```
+//!
+//! A key in a token has a command in NAME.key.signer in place of NAME.key, and the same for `next` and `old`.
+//!
+//! Every step can be repeated: a rotation that was interrupted goes on where it was.
+
+use std::path::Path;
+
+use esker_format::certificate::Certificate;
+use esker_format::hash::ContentHash;
+use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
+use esker_repository::{
+    AdminError, Disks, KeyFolder, Repository, Storage, TokenKey,
+    settings::sign_head,
+    signed::{SignedFiles, is_of},
+};
+use serde::Serialize;
+
+use crate::resign::{Resign, Resigned};
+
+/// Replacement of the publisher's key.
+#[derive(Clone, Debug)]
+pub struct Rotate {
+    /// Days for which the new certificate is valid.
+    pub certificate_days: u32,
+    /// How whitelists are signed.
+    pub resign: Resign,
+    /// Protect the new key with a passphrase.
+    pub encrypt: bool,
+    /// The new key, if a token has it; none makes one in a file.
+    pub token: Option<TokenKey>,
+}
+
+/// Result of a step of a rotation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Rotated {
+    /// Fingerprint of the new certificate.
+    pub new: String,
+    /// Fingerprint of the old certificate.
+    pub old: Option<String>,
+    /// The whitelist that was signed in this step.
+    pub whitelist: Option<Resigned>,
+    /// Whether the master key is elsewhere, and the whitelist has to be signed there.
+    pub needs_signature: bool,
+    /// Whether the head was signed again in this step.
+    pub signed_head: bool,
+    /// Whether the rotation is finished.
+    pub finished: bool,
+}
+
+impl Rotate {
+    /// Makes a new key and puts it to use, as far as this is possible here.
+    pub fn start(
+        &self,
+        root: &Path,
+        name: &RepositoryName,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<Rotated, AdminError> {
+        self.start_on(&Disks::default(), root, name, keys, now)
+    }
+
+    /// The same on disks of the caller's.
+    pub fn start_on(
+        &self,
+        disks: &Disks,
+        root: &Path,
+        name: &RepositoryName,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<Rotated, AdminError> {
+        let next = keys.next_certificate()?;
+        let old = keys.certificate_in("old.crt")?;
+        if next.is_none() && old.is_some() {
+            let text = "the one before is not finished; publish, and then finish it";
+            return Err(AdminError::Rotation(text.to_owned()));
+        }
+        let signed = SignedFiles::read(&**Storage::open_on(disks, root)?.sink(), name)?;
+        let algorithm = signed.whitelist(name)?.fingerprints.first().map(ContentHash::algorithm);
+        let algorithm = algorithm.unwrap_or(esker_format::hash::HashAlgorithm::Sha1);
+        let next = match (next, &self.token) {
+            (Some(next), _) => next,
+            (None, Some(token)) => keys.take_next(disks, token)?,
+            (None, None) => keys.make_next(disks, now, self.certificate_days, self.encrypt)?,
+        };
+        let mut told = Rotated {
+            new: next.fingerprint(algorithm).to_fingerprint(),
+            old: keys.certificate()?.map(|own| own.fingerprint(algorithm).to_fingerprint()),
+            whitelist: None,
+            needs_signature: false,
+            signed_head: false,
+            finished: false,
+        };
+        if !signed.lists(name, &next)? {
+            match self.resign.run_on(disks, root, name, keys, now) {
+                Ok(resigned) => told.whitelist = Some(resigned),
+                Err(AdminError::NoKey { path, .. }) if path == keys.master_key_file() => {
+                    told.needs_signature = true;
+                    return Ok(told);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // A publish must not begin with the one key and end with the other.
+        let _lock = Storage::open_on(disks, root)?.lock()?;
+        keys.switch_to_next(disks)?;
+        Ok(told)
+    }
+
+    /// Takes the old certificate off the whitelist and removes the old key, once the head is signed with the new one.
+    pub fn finish(
+        &self,
+        root: &Path,
+        name: &RepositoryName,
+        keys: &KeyFolder,
+        open: impl FnOnce() -> Result<Repository, AdminError>,
+        now: UnixTime,
+    ) -> Result<Rotated, AdminError> {
+        let old = keys.certificate_in("old.crt")?;
+        let (Some(old), None) = (old, keys.next_certificate()?) else {
+            let text = "there is none to finish; a rotation starts with `esker key rotate NAME`";
+            return Err(AdminError::Rotation(text.to_owned()));
+        };
+        let own = keys.publisher_certificate()?;
+        let disks = Disks::default();
+        let signed = SignedFiles::read(&**Storage::open_on(&disks, root)?.sink(), name)?;
+        let signed_head = Certificate::parse(&signed.certificate).ok().as_ref() == Some(&old);
+        if signed_head {
+            sign_head(&open()?, now, |_| ())?;
+        }
+        let listed: Vec<ContentHash> =
+            signed.whitelist(name)?.fingerprints.into_iter().filter(|listed| is_of(listed, &old)).collect();
+        let algorithm =
+            listed.first().map_or(esker_format::hash::HashAlgorithm::Sha1, ContentHash::algorithm);
+        let mut told = Rotated {
+            new: own.fingerprint(algorithm).to_fingerprint(),
+            old: Some(old.fingerprint(algorithm).to_fingerprint()),
+            whitelist: None,
+            needs_signature: false,
+            signed_head,
+            finished: false,
+        };
+        if !listed.is_empty() {
+            let resign = Resign { drop: listed, ..self.resign.clone() };
+            match resign.run(root, name, keys, now) {
+                Ok(resigned) => told.whitelist = Some(resigned),
+                Err(AdminError::NoKey { path, .. }) if path == keys.master_key_file() => {
+                    told.needs_signature = true;
+                    return Ok(told);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        keys.remove_old(&disks)?;
+        told.finished = true;
+        Ok(told)
+    }
+}

@@ -1,0 +1,34 @@
+//! Maintains repositories: collects, checks, repairs and replicates them, renews signatures and keys, and imports from CernVM-FS.
+#![deny(unsafe_code)]
+
+mod check;
+mod collect;
+mod hash_lists;
+mod info;
+mod keys;
+mod reflog;
+mod remove;
+mod replicate;
+mod resign;
+mod status_file;
+mod takeover;
+
+pub use check::{
+    Check, CheckPlace, CheckProgress, CheckReport, DataCheck, Finding, FindingKind, Fix, Mirror,
+    MirrorFolder, MirrorServer, Repair, Repaired, Verdict, note_outcome,
+};
+pub use collect::{
+    Collect, CollectPlan, CollectProgress, Collected, Deleted, DroppedRevision, Keep, KeptRevision, Waiting,
+};
+pub use info::{
+    CertificateInfo, InfoContext, ListedRepository, Problem, ReplicaInfo, RepositoryFiles, RepositoryInfo,
+    WhitelistInfo, list_repositories,
+};
+pub use keys::{ListedCertificate, Rotate, Rotated, SignAnswer, SignRequest, list_certificates};
+pub use remove::Removal;
+pub use replicate::{Replicate, ReplicateProgress, Replicated, ReplicationPlan, Retries, RevisionLimit};
+pub use resign::{Resign, Resigned};
+pub use takeover::{
+    ExportedConfig, Outcome, ParameterRow, ServerConf, TakenOver, Takeover, Upstream, UpstreamBucket,
+    remembered_spool,
+};

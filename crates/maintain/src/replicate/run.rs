@@ -1,0 +1,394 @@
+//! The steps of a replication.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use esker_format::hash::ContentHash;
+use esker_format::manifest::Manifest;
+use esker_format::master_keys::MasterKeys;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::reflog;
+use esker_format::time::UnixTime;
+use esker_repository::{
+    AdminError, DATABASE_MAX, ReplicaState, SkippedRevision, Storage, signed::SMALL_FILE_MAX,
+};
+
+use super::commit::{Prepared, Switched};
+use super::fetcher::Fetcher;
+use super::history::{CopiedHistory, Tagged, described};
+use super::offer::Offer;
+use super::options::{Replicate, Replicated, ReplicationPlan, RevisionLimit};
+use super::origin::Origin;
+use super::replica::{Replica, fingerprint};
+use super::retrying::Retrying;
+use super::walk::{Tree, Walker, plain_size};
+use crate::hash_lists::{HashLists, SortedSet, Sorter};
+use crate::status_file;
+
+/// Attempts to switch the head, of which all but the first follow a collect or another program's change.
+const ATTEMPTS: u32 = 4;
+/// File that exists while a replication is under way.
+const IN_PROGRESS: &str = ".cvmfs_is_snapshotting";
+
+/// What is copied besides the head.
+struct Others {
+    history: CopiedHistory,
+    /// Revisions without tags between the old head and the new one.
+    between: Vec<Tagged>,
+    /// Objects of all these revisions that the head does not name.
+    wanted: SortedSet,
+}
+
+/// Most revisions without tags that are copied in one run.
+const BETWEEN_MAX: usize = 10_000;
+
+impl Replicate<'_> {
+    /// Returns what a replication would fetch, and changes nothing.
+    pub fn dry_run(&self, root: &Path, now: UnixTime) -> Result<ReplicationPlan, AdminError> {
+        self.dry_run_in(Storage::open_on(&self.disks, root)?, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn dry_run_in(&self, storage: Storage, now: UnixTime) -> Result<ReplicationPlan, AdminError> {
+        let keys = self.master_keys()?;
+        let replica = Replica::look(storage, &self.disks, &self.name)?;
+        let origin = self.origin(&replica);
+        let before = head_of(&replica)?;
+        let offer = Offer::fetch(&origin, &replica, (&self.name, &keys), now)?;
+        let lists = self.lists(&replica);
+        let mut walker = Walker::new(self, &origin, &replica, &lists);
+        walker.trusts = !self.full && replica.is_complete(&self.path_texts())?;
+        let condemned = replica.condemned().map(|folder| folder.read()).transpose()?.flatten();
+        walker.condemned = condemned.as_ref();
+        let (named, wanted) = self.walk_head(&mut walker, &offer, before.as_ref())?;
+        let others = self.walk_others(&mut walker, &offer, &named, &origin, &replica, before.as_ref())?;
+        let mut plan = ReplicationPlan {
+            before: before.map(|head| head.revision),
+            revision: offer.head.revision(),
+            catalogs: walker.fetched.load(Ordering::Relaxed),
+            ..ReplicationPlan::default()
+        };
+        let fetcher = Fetcher::new(self, &origin, &replica);
+        for tagged in wanted.iter().chain(others.wanted.iter()) {
+            let tagged = tagged?;
+            if let Some(name) = tagged.record.name()
+                && !fetcher.is_here(&name)?
+            {
+                plan.objects += 1;
+                plan.plain_bytes = plan.plain_bytes.saturating_add(plain_size(&tagged).unwrap_or(0));
+            }
+        }
+        for tagged in &others.history.revisions {
+            match walker.catalogs_of(&tagged.root, &HashSet::new())? {
+                Ok(catalogs) => plan.revisions += u64::from(!catalogs.is_empty()),
+                Err(reason) => {
+                    let (revision, tags) = (tagged.revision, tagged.tags.clone());
+                    plan.skipped.push(SkippedRevision { revision, tags, reason });
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Replicates into the storage of a place: a folder, which is made if it does not exist, or the object storage that
+    /// is remembered there.
+    pub fn run(&self, root: &Path, now: UnixTime) -> Result<Replicated, AdminError> {
+        self.run_in(Storage::open_on(&self.disks, root)?, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn run_in(&self, storage: Storage, now: UnixTime) -> Result<Replicated, AdminError> {
+        let begun = Instant::now();
+        let keys = self.master_keys()?;
+        let mut replica = Replica::open(storage, &self.disks, &self.name)?;
+        let mut state = replica.remembered.clone().unwrap_or_default();
+        state.attempted = now.0;
+        let outcome = self.attempts(&mut replica, &mut state, &keys, now);
+        if replica.remembered.is_none() && outcome.is_err() {
+            // No head was verified, so nothing is remembered.
+            return outcome;
+        }
+        // The next run removes it if this fails.
+        let removed = replica.remove_root_file(IN_PROGRESS);
+        match outcome {
+            Ok(mut done) => {
+                self.asked(&mut state);
+                state.failure = None;
+                state.succeeded = Some(now.0);
+                replica.remember(state)?;
+                removed?;
+                done.seconds = begun.elapsed().as_secs_f64();
+                Ok(done)
+            }
+            Err(error) => {
+                state.failure = Some(crate::info::causes(&error));
+                // The error that matters is the first one.
+                let _ = replica.remember(state);
+                Err(error)
+            }
+        }
+    }
+
+    /// Notes what this run was asked for.
+    fn asked(&self, state: &mut ReplicaState) {
+        state.name = self.name.to_string();
+        state.servers.clone_from(&self.servers);
+        state.keys = String::from_utf8_lossy(&self.keys).into_owned();
+        (state.paths, state.revisions) = (self.path_texts(), self.revisions.number());
+    }
+
+    fn attempts(
+        &self,
+        replica: &mut Replica,
+        state: &mut ReplicaState,
+        keys: &MasterKeys,
+        now: UnixTime,
+    ) -> Result<Replicated, AdminError> {
+        let mut done = Replicated::default();
+        for _ in 0..ATTEMPTS {
+            let origin = self.origin(replica);
+            let offer = Offer::fetch(&origin, replica, (&self.name, keys), now)?;
+            state.upstream_revision = offer.head.revision();
+            if replica.remembered.is_none() {
+                // The head is verified. From now on, a run that was killed is continued.
+                self.asked(state);
+                replica.remember(state.clone())?;
+            }
+            let is_same = self.is_up_to_date(replica, &offer)?;
+            if is_same || self.copy(replica, state, &origin, &offer, &mut done, now)? {
+                done.revision = offer.head.revision();
+                done.root = offer.head.root_catalog().hash.to_string();
+                if is_same {
+                    if let Some(reflog) = replica.sink.read(reflog::PATH, DATABASE_MAX)? {
+                        // A run that was killed may have left the one before.
+                        self.tell_spool(&offer, &reflog)?;
+                    }
+                    done.before = Some(done.revision);
+                    self.set_status(replica, now)?;
+                }
+                return Ok(done);
+            }
+        }
+        Err(AdminError::Moving)
+    }
+
+    /// Returns true if the servers offer exactly the head that is here, with everything that was asked for.
+    fn is_up_to_date(&self, replica: &Replica, offer: &Offer) -> Result<bool, AdminError> {
+        let is_same = replica.manifest()?.as_ref() == Some(&offer.manifest)
+            && replica.root_file(esker_format::whitelist::PATH)?.as_ref() == Some(&offer.whitelist);
+        let revisions = replica.remembered.as_ref().map(|known| known.revisions);
+        // What an earlier run left out may be there by now; versions before this one didn't record it.
+        let left_out = replica.remembered.as_ref().and_then(|known| known.left_out.as_ref());
+        let is_asked =
+            !self.full && revisions == Some(self.revisions.number()) && left_out.is_some_and(Vec::is_empty);
+        Ok(is_same && is_asked && replica.is_complete(&self.path_texts())? && has_all_named(replica, offer)?)
+    }
+
+    /// Copies what is missing and switches the head; false if that has to be repeated.
+    fn copy(
+        &self,
+        replica: &mut Replica,
+        state: &mut ReplicaState,
+        origin: &Origin,
+        offer: &Offer,
+        done: &mut Replicated,
+        now: UnixTime,
+    ) -> Result<bool, AdminError> {
+        let text = format!("{}\n", status_file::date(now));
+        replica.sink.put_root(IN_PROGRESS, text.as_bytes())?;
+        let before = replica.manifest()?;
+        let whitelist_before = replica.root_file(esker_format::whitelist::PATH)?;
+        let head = head_of(replica)?;
+        done.before = head.as_ref().map(|head| head.revision);
+        let folder = replica.condemned();
+        let collections = folder.as_ref().map(|folder| folder.collections()).transpose()?;
+        let condemned = folder.as_ref().map(|folder| folder.read()).transpose()?.flatten();
+        let lists = self.lists(replica);
+        let mut walker = Walker::new(self, origin, replica, &lists);
+        walker.trusts = !self.full && replica.is_complete(&self.path_texts())?;
+        walker.condemned = condemned.as_ref();
+        let (named, wanted) = self.walk_head(&mut walker, offer, head.as_ref())?;
+        let trusts = walker.trusts;
+        let fetcher = Fetcher::new(self, origin, replica);
+        // The objects of the head arrive while the other revisions are read.
+        let others = std::thread::scope(|scope| {
+            let fetched = scope.spawn(|| fetcher.fetch(&wanted, true));
+            let others = self.walk_others(&mut walker, offer, &named, origin, replica, head.as_ref());
+            if others.is_err() {
+                fetcher.give_up();
+            }
+            let fetched = fetched.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            fetched.and(others)
+        })?;
+        let lost = fetcher.fetch(&others.wanted, false)?;
+        let history = &others.history;
+        let mut prepared = Prepared { before, collections, ..Prepared::default() };
+        let root = offer.head.root_catalog().hash;
+        let mut catalogs: BTreeSet<ContentHash> = BTreeSet::new();
+        match walker.catalogs_of(&root, &HashSet::new())? {
+            Ok(below) => catalogs.extend(below),
+            Err(what) => return Err(AdminError::Missing { what, object: root.to_string() }),
+        }
+        prepared.roots.push(root);
+        for tagged in history.revisions.iter().chain(&others.between) {
+            match walker.catalogs_of(&tagged.root, &lost)? {
+                Ok(below) => {
+                    done.revisions += u64::from(!below.is_empty());
+                    catalogs.extend(below);
+                    prepared.roots.push(tagged.root);
+                }
+                Err(reason) => {
+                    let (revision, tags) = (tagged.revision, tagged.tags.clone());
+                    done.skipped.push(SkippedRevision { revision, tags, reason });
+                }
+            }
+        }
+        prepared.catalogs = walker.levels(&catalogs);
+        prepared.small.push(offer.certificate.clone());
+        prepared.small.extend(history.object.clone());
+        for name in described(&offer.head) {
+            let here = replica.stored(&name, SMALL_FILE_MAX)?;
+            match here.map_or_else(
+                || origin.object(&name, offer.head.path(name), SMALL_FILE_MAX),
+                |b| Ok(Some(b)),
+            )? {
+                Some(stored) => prepared.small.push((name, stored)),
+                None => {
+                    let what = format!("an object that the head names on {}", origin.source.describe());
+                    return Err(AdminError::Missing { what, object: name.to_string() });
+                }
+            }
+        }
+        // Of a list that began or ended meanwhile, the commit finds out itself.
+        let named = wanted.iter().chain(others.wanted.iter());
+        let named = named.filter_map(|tagged| tagged.map(|tagged| tagged.record.name()).transpose());
+        let catalogs =
+            prepared.catalogs.iter().flatten().map(|hash| Ok(ObjectName::new(*hash, ObjectKind::Catalog)));
+        let small = prepared.small.iter().map(|(name, _)| Ok(*name));
+        prepared.revived = replica.condemned_of(named.chain(catalogs).chain(small))?;
+        done.catalogs += walker.fetched.load(Ordering::Relaxed);
+        done.catalog_bytes += walker.fetched_bytes.load(Ordering::Relaxed);
+        done.objects += fetcher.objects.load(Ordering::Relaxed);
+        done.bytes += fetcher.bytes.load(Ordering::Relaxed);
+        done.present = fetcher.present.load(Ordering::Relaxed);
+        drop(fetcher);
+        drop(walker);
+        if !trusts {
+            // Catalogs with another selection of paths are about to be stored: if that is interrupted, none is trusted.
+            state.complete = None;
+            replica.remember(state.clone())?;
+        }
+        if self.switch(replica, offer, &prepared, now)? == Switched::Again {
+            done.skipped.clear();
+            return Ok(false);
+        }
+        done.changed = prepared.before.as_ref() != Some(&offer.manifest)
+            || whitelist_before.as_ref() != Some(&offer.whitelist);
+        state.left_out = Some(done.skipped.clone());
+        state.complete = Some(fingerprint(&offer.manifest));
+        replica.clear_staging();
+        Ok(true)
+    }
+
+    /// Visits the catalogs of the head, and returns the objects that they name, and those among them that may be absent.
+    fn walk_head(
+        &self,
+        walker: &mut Walker<'_>,
+        offer: &Offer,
+        before: Option<&Manifest>,
+    ) -> Result<(SortedSet, SortedSet), AdminError> {
+        let root = offer.head.root_catalog();
+        let (root_path, size) = (Some(offer.head.path(root)), offer.head.root_catalog_size());
+        let mut sorter = walker.sorter();
+        walker.trees(vec![Tree { root: root.hash, root_path, size }], true, &mut sorter)?;
+        let named = sorter.finish()?;
+        let replaced = walker.of_replaced(before.map(|head| head.root_catalog), root.hash)?;
+        let wanted = walker.without(&named, &replaced)?;
+        Ok((named, wanted))
+    }
+
+    /// Visits the catalogs of the other revisions, and returns their objects that the head does not name.
+    fn walk_others(
+        &self,
+        walker: &mut Walker<'_>,
+        offer: &Offer,
+        named: &SortedSet,
+        origin: &Origin,
+        replica: &Replica,
+        before: Option<&Manifest>,
+    ) -> Result<Others, AdminError> {
+        let history = CopiedHistory::fetch(self, origin, replica, &offer.head)?;
+        let mut sorter = walker.sorter();
+        let tree = |tagged: &Tagged| Tree { root: tagged.root, root_path: None, size: tagged.size };
+        walker.trees(history.revisions.iter().map(tree).collect(), false, &mut sorter)?;
+        let between = self.between(walker, offer, before, &mut sorter)?;
+        let wanted = walker.without(&sorter.finish()?, named)?;
+        Ok(Others { history, between, wanted })
+    }
+
+    /// Visits the revisions without tags between the old head and the new one, if the repository keeps all revisions. A
+    /// replica of CernVM-FS that copies from this one follows them and fails if one is missing.
+    fn between(
+        &self,
+        walker: &mut Walker<'_>,
+        offer: &Offer,
+        before: Option<&Manifest>,
+        sorter: &mut Sorter,
+    ) -> Result<Vec<Tagged>, AdminError> {
+        let mut found = Vec::new();
+        if before.is_none() || offer.head.garbage_collectable() || self.revisions != RevisionLimit::All {
+            return Ok(found);
+        }
+        let mut next = walker.previous_of(&offer.head.root_catalog().hash)?;
+        while let Some(root) = next.filter(|_| found.len() < BETWEEN_MAX) {
+            if walker.is_complete(&root)? || Some(root) == before.map(|head| head.root_catalog) {
+                break;
+            }
+            walker.trees(vec![Tree { root, root_path: None, size: None }], false, sorter)?;
+            found.push(Tagged { root, revision: 0, size: None, tags: Vec::new() });
+            next = walker.previous_of(&root)?;
+        }
+        Ok(found)
+    }
+
+    fn master_keys(&self) -> Result<MasterKeys, AdminError> {
+        MasterKeys::parse(&self.keys).map_err(|error| AdminError::PublicKey {
+            path: format!("of {}", self.name).into(),
+            reason: error.to_string(),
+        })
+    }
+
+    fn origin(&self, replica: &Replica) -> Origin {
+        let stop = self.stop.clone();
+        let objects = Arc::new(Retrying::start(self.source.clone(), self.retries, stop.clone()));
+        Origin { source: self.source.clone(), objects, stop, spool: replica.scratch() }
+    }
+
+    fn lists<'r>(&self, replica: &'r Replica) -> HashLists<'r> {
+        HashLists::new(&*replica.sink, self.disks.private.clone(), replica.state.as_deref())
+    }
+
+    pub(super) fn path_texts(&self) -> Vec<String> {
+        let mut paths: Vec<String> =
+            self.paths.iter().map(|path| esker_repository::path::shown(path)).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        paths
+    }
+}
+
+/// Returns true if everything that a head names is here.
+fn has_all_named(replica: &Replica, offer: &Offer) -> Result<bool, AdminError> {
+    let head = &offer.head;
+    let named = [head.root_catalog(), offer.certificate.0].into_iter();
+    let named = named.chain(head.history()).chain(described(head));
+    Ok(replica.storage.missing(&named.collect::<Vec<_>>())?.is_empty())
+}
+
+/// Returns the head of the replica; none if there is none that can be read.
+fn head_of(replica: &Replica) -> Result<Option<Manifest>, AdminError> {
+    Ok(replica.manifest()?.and_then(|bytes| Manifest::parse(&bytes).ok()))
+}

@@ -1,0 +1,190 @@
+//! Signing the whitelist again: for another time, and for other certificates.
+//!
+//! A certificate is replaced in three steps, and clients accept every revision in between: sign the whitelist with
+//! the new one on it too; publish with the new one; sign the whitelist with the new one only.
+
+use std::path::{Path, PathBuf};
+
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::name::RepositoryName;
+use esker_format::time::UnixTime;
+use esker_format::trust::TrustError;
+use esker_format::whitelist::{self, Whitelist};
+use esker_format::write::head::sign_whitelist;
+use esker_repository::{
+    AdminError, Disks, KeyFolder, Storage,
+    settings::DAY,
+    signed::{SignedFiles, is_of},
+};
+use esker_store::{Sink, Swap};
+use serde::Serialize;
+
+/// Options for a new signature of the whitelist.
+#[derive(Clone, Debug)]
+pub struct Resign {
+    /// Days for which the new whitelist is valid.
+    pub days: u32,
+    /// The master key, if it is not in the folder of the other keys.
+    pub master: Option<PathBuf>,
+    /// True if only the certificate in the keys folder stays on the whitelist.
+    pub only_own: bool,
+    /// Certificates to take off the whitelist.
+    pub drop: Vec<ContentHash>,
+}
+
+/// A whitelist that was signed, or that a dry run would sign.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Resigned {
+    /// End of the old whitelist's validity, in seconds since 1970.
+    pub expired: i64,
+    /// End of the new whitelist's validity, in seconds since 1970.
+    pub expires: i64,
+    /// Certificates on both whitelists.
+    pub kept: Vec<String>,
+    /// Certificate that is new on the whitelist.
+    pub added: Option<String>,
+    /// Certificate of a rotation under way, if it is new on the whitelist.
+    pub added_next: Option<String>,
+    /// Certificates removed from the whitelist.
+    pub dropped: Vec<String>,
+}
+
+/// A whitelist to sign.
+pub(crate) struct Draft {
+    /// Signed files that are published.
+    pub(crate) before: SignedFiles,
+    pub(crate) whitelist: Whitelist,
+    pub(crate) algorithm: HashAlgorithm,
+    pub(crate) told: Resigned,
+}
+
+impl Resign {
+    /// Signs the whitelist of the repository at a place.
+    pub fn run(
+        &self,
+        root: &Path,
+        name: &RepositoryName,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<Resigned, AdminError> {
+        self.run_on(&Disks::default(), root, name, keys, now)
+    }
+
+    /// Variant of the function above that works on disks given by the caller.
+    pub fn run_on(
+        &self,
+        disks: &Disks,
+        root: &Path,
+        name: &RepositoryName,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<Resigned, AdminError> {
+        let storage = open(disks, root)?;
+        let sink = &**storage.sink();
+        let _lock = storage.lock()?;
+        let (bytes, before, resigned) = self.plan(sink, name, keys, now)?;
+        match sink.replace_root(whitelist::PATH, &bytes, Some(&before))? {
+            Swap::Replaced => Ok(resigned),
+            Swap::Moved => Err(AdminError::Moving),
+        }
+    }
+
+    /// Returns the whitelist that would be signed; writes nothing.
+    pub fn dry_run(
+        &self,
+        root: &Path,
+        name: &RepositoryName,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<Resigned, AdminError> {
+        let storage = open(&Disks::default(), root)?;
+        self.draft(&**storage.sink(), name, keys, now).map(|draft| draft.told)
+    }
+
+    fn plan(
+        &self,
+        sink: &dyn Sink,
+        name: &RepositoryName,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<(Vec<u8>, Vec<u8>, Resigned), AdminError> {
+        let Draft { before, whitelist, algorithm, told } = self.draft(sink, name, keys, now)?;
+        let master = keys.master(self.master.as_deref())?;
+        let bytes = sign_whitelist(&whitelist, algorithm, &*master).map_err(AdminError::Signing)?;
+        let (old, after) = (before.whitelist.clone(), SignedFiles { whitelist: bytes, ..before });
+        let file = self.master.clone().unwrap_or_else(|| keys.master_key_file());
+        // A whitelist that no client would accept is not written.
+        after.verify(name, &keys.public()?, now).map_err(|error| explain(error, &file, keys))?;
+        Ok((after.whitelist, old, told))
+    }
+
+    /// Returns the whitelist to sign.
+    pub(crate) fn draft(
+        &self,
+        sink: &dyn Sink,
+        name: &RepositoryName,
+        keys: &KeyFolder,
+        now: UnixTime,
+    ) -> Result<Draft, AdminError> {
+        let before = SignedFiles::read(sink, name)?;
+        let old = before.whitelist(name)?;
+        let public = keys.public()?;
+        // Only a whitelist that the owner signed is renewed; it is verified at a time before its expiry, which is the
+        // reason for renewing it.
+        let still_valid = UnixTime(old.expires.hour().0.saturating_sub(1)).min(now);
+        let algorithm = before.verify(name, &public, still_valid)?.hash_algorithm();
+
+        let is_dropped = |fingerprint: &ContentHash| self.drop.contains(fingerprint);
+        if let Some(unknown) = self.drop.iter().find(|dropped| !old.fingerprints.contains(dropped)) {
+            return Err(AdminError::NotOnWhitelist(unknown.to_fingerprint()));
+        }
+        let own = [keys.certificate()?, keys.next_certificate()?];
+        let is_own = |listed: &ContentHash| own.iter().flatten().any(|own| is_of(listed, own));
+        let (kept, dropped): (Vec<_>, Vec<_>) = old
+            .fingerprints
+            .iter()
+            .copied()
+            .partition(|listed| !is_dropped(listed) && (!self.only_own || is_own(listed)));
+        let [added, added_next] = own.map(|own| {
+            let own = own.filter(|own| !old.fingerprints.iter().any(|listed| is_of(listed, own)));
+            own.map(|own| own.fingerprint(algorithm))
+        });
+        let whitelist = Whitelist {
+            // Clients refuse a whitelist that is older than the one they saw, so a clock that was set back must not count.
+            created: Some(old.created.map_or(now, |before| before.max(now))),
+            expires: UnixTime(now.0.saturating_add(i64::from(self.days) * DAY)),
+            fingerprints: kept.iter().copied().chain(added).chain(added_next).collect(),
+            ..old.clone()
+        };
+        before.check_listed(&whitelist, algorithm)?;
+        let text = |hash: &ContentHash| hash.to_fingerprint();
+        let told = Resigned {
+            expired: old.expires.0,
+            expires: whitelist.expires.0,
+            kept: kept.iter().map(text).collect(),
+            added: added.as_ref().map(text),
+            added_next: added_next.as_ref().map(text),
+            dropped: dropped.iter().map(text).collect(),
+        };
+        Ok(Draft { before, whitelist, algorithm, told })
+    }
+}
+
+/// Explains why the new whitelist does not verify.
+pub(crate) fn explain(error: AdminError, master: &Path, keys: &KeyFolder) -> AdminError {
+    let AdminError::Untrusted { name, source } = error else { return error };
+    match *source {
+        TrustError::CertificateNotListed { fingerprint } => AdminError::StillNeeded { fingerprint },
+        TrustError::WhitelistSignature { .. } => {
+            AdminError::OtherMaster { master: master.to_owned(), public: keys.public_key_file() }
+        }
+        source => AdminError::Untrusted { name, source: Box::new(source) },
+    }
+}
+
+/// Opens the storage of a repository that exists.
+pub(crate) fn open(disks: &Disks, root: &Path) -> Result<Storage, AdminError> {
+    let storage = Storage::open_on(disks, root)?;
+    storage.require_head(disks)?;
+    Ok(storage)
+}

@@ -1,0 +1,73 @@
+//! Publishes revisions from folders, archives and transactions, and changes which of them are named.
+//!
+//! ```text
+//!   source folder ─► scan ─► Plan ─► pipeline: read, cut, compress, hash, put ─► catalogs ─► history, reflog, head
+//!                     ▲                                                             ▲
+//!                     └── published catalogs, index of source files                 └── nested catalogs are decided
+//! ```
+//!
+//! Publishing plans first and then acts: the plan says what differs, and `--dry-run` stops there. The head is
+//! written last, so that whatever happens before, readers have the last revision, whole.
+#![deny(unsafe_code)]
+
+mod balance;
+mod base;
+mod bundles;
+mod catalogs;
+mod changes;
+mod clusters;
+mod commit;
+mod content_index;
+mod copy_tree;
+mod dirtab;
+mod dry;
+mod file_index;
+mod filter;
+mod follow_rules;
+mod graft;
+mod ingest;
+mod limits;
+mod overlay;
+mod path_changes;
+mod pipeline;
+mod plan;
+mod private_files;
+mod profiles;
+mod progress;
+mod publish;
+mod recount;
+mod reindex;
+mod report;
+mod returning;
+mod revision;
+mod rollback;
+mod scan;
+mod small_archive;
+mod snapshots;
+mod source;
+mod source_entry;
+mod staged;
+mod tags;
+mod trigger_flags;
+
+pub use base::BaseRevision;
+pub use clusters::{Cluster, clusters, extent};
+pub use commit::TagRequest;
+pub use copy_tree::CopyTree;
+pub use filter::{Filter, OwnerMap};
+pub use graft::{Graft, GraftOptions};
+pub use ingest::{Ingest, Owner};
+pub use overlay::{PublishUpper, Upper};
+pub use path_changes::PathChange;
+pub use plan::Differences;
+pub use profiles::{NamedProfile, Profiles};
+pub use progress::{Phase, Progress};
+pub use publish::Publish;
+pub use recount::{Miscounted, recount};
+pub use reindex::{Reindexed, reindex};
+pub use report::{BundleCounts, Report, Seconds};
+pub use revision::PublishOptions;
+pub use rollback::{Rollback, RollbackReport};
+pub use small_archive::{ArchiveLimits, SmallArchiveError, files_of_archive};
+pub use staged::Staged;
+pub use tags::{BranchInfo, TagChange, TagInfo, TagReport};

@@ -1,0 +1,102 @@
+//! Feeds the files of a folder.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use esker_repository::{AdminError, path};
+
+use crate::plan::{Plan, ReadFile};
+use crate::source::{Facts, Source};
+
+use super::{Feed, Feeder};
+
+/// Files of one directory that a feeder takes together.
+struct Batch<'p> {
+    relative: &'p [u8],
+    files: Vec<&'p ReadFile>,
+    size: u64,
+}
+
+/// Small files of a directory stay together up to this number.
+const BATCH_FILES: usize = 64;
+
+/// The files of a plan, for several threads to read.
+pub(crate) struct FolderFiles<'p> {
+    source: &'p Source,
+    batches: Vec<Batch<'p>>,
+    next: AtomicUsize,
+}
+
+impl<'p> FolderFiles<'p> {
+    /// Splits the work: each file larger than `small` is a batch of its own and comes first.
+    pub(crate) fn new(source: &'p Source, plan: &'p Plan, small: u64) -> Self {
+        let mut large = Vec::new();
+        let mut batches = Vec::new();
+        for directory in &plan.reads {
+            let (big, rest): (Vec<_>, Vec<_>) =
+                directory.files.iter().partition(|file| file.facts.size > small);
+            let relative = directory.relative.as_slice();
+            let alone = |file: &'p ReadFile| Batch { relative, size: file.facts.size, files: vec![file] };
+            large.extend(big.into_iter().map(alone));
+            let together = |files: &[&'p ReadFile]| Batch { relative, size: 0, files: files.to_vec() };
+            batches.extend(rest.chunks(BATCH_FILES).map(together));
+        }
+        large.sort_by_key(|batch| std::cmp::Reverse(batch.size));
+        large.extend(batches);
+        Self { source, batches: large, next: AtomicUsize::new(0) }
+    }
+
+    /// Returns the feeders that share the work.
+    pub(crate) fn feeders(&self, count: usize) -> Vec<Feeder<'_>> {
+        let feeder = |_| -> Feeder<'_> { Box::new(|feed| self.feed(feed)) };
+        (0..count).map(feeder).collect()
+    }
+
+    fn feed(&self, feed: &Feed<'_>) -> Result<(), AdminError> {
+        while !feed.is_over() {
+            let Some(batch) = self.batches.get(self.next.fetch_add(1, Ordering::Relaxed)) else { break };
+            let directory = self.source.open_directory(batch.relative)?;
+            for file in &batch.files {
+                self.feed_file(feed, &directory, batch.relative, file)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn feed_file(
+        &self,
+        feed: &Feed<'_>,
+        directory: &OwnedFd,
+        relative: &[u8],
+        file: &ReadFile,
+    ) -> Result<(), AdminError> {
+        let path = path::join(relative, &file.name);
+        let changed = || AdminError::Changed(self.source.shown(&path));
+        let opened = self.source.open_file(directory, relative, &file.name)?;
+        let check = || match Facts::of_file(opened.as_fd()) {
+            Ok(facts) if facts == file.facts => Ok(()),
+            Ok(_) => Err(changed()),
+            Err(error) => Err(self.source.failed("looking at", &path)(error)),
+        };
+        // Checked before the read against the plan, and after it for changes meanwhile.
+        check()?;
+        let fill = &mut |room: &mut [u8]| self.fill(&opened, &path, room);
+        if !feed.store(file.job, &file.name, file.facts.size, fill)? {
+            return Err(changed());
+        }
+        check()
+    }
+
+    fn fill(&self, file: &OwnedFd, path: &[u8], mut room: &mut [u8]) -> Result<usize, AdminError> {
+        let wanted = room.len();
+        while !room.is_empty() {
+            match rustix::io::read(file, &mut *room) {
+                Ok(0) => break,
+                Ok(len) => room = &mut room[len..],
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(self.source.failed("reading", path)(error)),
+            }
+        }
+        Ok(wanted - room.len())
+    }
+}

@@ -1,0 +1,82 @@
+//! Turns pieces into objects.
+
+use std::sync::atomic::Ordering;
+
+use crossbeam_channel::Receiver;
+use esker_format::catalog::{Chunk, Flags};
+use esker_format::compress::Compression;
+use esker_format::hash::ContentHash;
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_repository::{AdminError, Encoder};
+use esker_store::Put;
+
+use crate::content_index::ContentKey;
+
+use super::{Content, Piece, Pipeline, Run};
+
+pub(super) fn work(pipeline: &Pipeline<'_>, run: &Run, waiting: &Receiver<Piece>) -> Result<(), AdminError> {
+    let mut encoder = Encoder::new(pipeline.settings.compression, pipeline.settings.deflate)?;
+    let mut room = Vec::new();
+    for piece in waiting {
+        if run.is_over() {
+            continue;
+        }
+        let name = store(pipeline, &mut encoder, &mut room, &piece)?;
+        let size = piece.plain.len() as u64;
+        let mut contents = run.contents.lock();
+        if contents.len() <= piece.job {
+            contents.resize(piece.job + 1, Content::default());
+        }
+        let content = &mut contents[piece.job];
+        content.flags = match piece.external {
+            true => Flags(Flags::storage(pipeline.algorithm, Compression::Stored) | Flags::EXTERNAL),
+            false => Flags(Flags::storage(pipeline.algorithm, pipeline.settings.compression)),
+        };
+        match piece.offset {
+            None => content.hash = Some(name.hash),
+            Some(offset) => content.chunks.push(Chunk { offset, size, hash: name.hash }),
+        }
+    }
+    Ok(())
+}
+
+/// Stores one piece, unless an equal one is stored already or it is external data.
+fn store(
+    pipeline: &Pipeline<'_>,
+    encoder: &mut Encoder,
+    room: &mut Vec<u8>,
+    piece: &Piece,
+) -> Result<ObjectName, AdminError> {
+    let kind = if piece.offset.is_some() { ObjectKind::Chunk } else { ObjectKind::File };
+    if piece.external {
+        return Ok(ObjectName::new(ContentHash::of(pipeline.algorithm, &piece.plain), kind));
+    }
+    let counters = pipeline.counters;
+    let key = ContentKey::of(&piece.plain, pipeline.algorithm, pipeline.settings.compression, kind);
+    if let Some((known, len)) = pipeline.index.find(&key)
+        && !pipeline.is_condemned(&known)?
+        && pipeline.sink.has(&known, len)?
+    {
+        counters.present.fetch_add(1, Ordering::Relaxed);
+        counters.present_bytes.fetch_add(piece.plain.len() as u64, Ordering::Relaxed);
+        return Ok(known);
+    }
+    let stored = encoder.encode(&piece.plain, room)?;
+    let name = ObjectName::new(ContentHash::of(pipeline.algorithm, stored), kind);
+    let put = match pipeline.is_condemned(&name)? {
+        true => pipeline.sink.put_anew(&name, stored)?,
+        false => pipeline.sink.put(&name, stored)?,
+    };
+    match put {
+        Put::Stored => {
+            counters.objects.fetch_add(1, Ordering::Relaxed);
+            counters.object_bytes.fetch_add(stored.len() as u64, Ordering::Relaxed);
+        }
+        Put::Present => {
+            counters.present.fetch_add(1, Ordering::Relaxed);
+            counters.present_bytes.fetch_add(piece.plain.len() as u64, Ordering::Relaxed);
+        }
+    }
+    pipeline.index.insert(key, &name, stored.len() as u64);
+    Ok(name)
+}

@@ -1,0 +1,388 @@
+//! Steps that every kind of publish shares: opening the published revision, and committing the new one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use esker_format::catalog::Flags;
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::object::{ObjectKind, ObjectName};
+use esker_format::time::UnixTime;
+use esker_format::write::catalog::Entry;
+use esker_repository::{
+    AdminError, Base, BranchRequest, Encoder, Repository, Settings, Shrink, entry, path,
+    published::Published, settings::DAY,
+};
+use esker_store::Sink;
+
+use crate::balance;
+use crate::changes::{Changes, NewTree};
+use crate::commit::{self, TagRequest};
+use crate::content_index::ContentIndex;
+use crate::file_index::FileIndex;
+use crate::filter::Filter;
+use crate::follow_rules::Rules;
+use crate::limits;
+use crate::path_changes;
+use crate::pipeline::Pipeline;
+use crate::plan::{Comparison, Differences};
+use crate::profiles::{NamedProfile, Profiles};
+use crate::progress::{Counters, Progress};
+use crate::report::Report;
+
+/// Seconds before the expiry of a whitelist from which publishers are warned.
+const WARN_BEFORE: i64 = 7 * DAY;
+
+/// Options for a new revision.
+pub struct PublishOptions<'r> {
+    /// The tag of the new revision.
+    pub tag: TagRequest,
+    /// The number of threads that compress.
+    pub threads: usize,
+    /// Set to stop the publish early.
+    pub stop: Arc<AtomicBool>,
+    /// Profiles to store for this and all later revisions.
+    pub profiles: Vec<NamedProfile>,
+    /// Ignored paths, and the owners of the others.
+    pub filter: Filter,
+    /// Callback for progress.
+    pub progress: &'r mut dyn FnMut(Progress),
+    /// Callback that confirms a change that removes most of the repository; `false` ends the publish.
+    pub confirm_shrink: &'r mut dyn FnMut(Shrink) -> bool,
+}
+
+impl PublishOptions<'_> {
+    pub(crate) fn check_stop(&self) -> Result<(), AdminError> {
+        if self.stop.load(Ordering::Relaxed) { Err(AdminError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// Inputs of a new revision.
+pub(crate) struct Context<'r> {
+    pub(crate) repository: &'r Repository,
+    pub(crate) base: Base,
+    /// The revision of the base.
+    pub(crate) published: Published,
+    pub(crate) file_index: FileIndex,
+    pub(crate) rules: Rules,
+    pub(crate) filter: Filter,
+    pub(crate) counters: Counters,
+    /// The directory of the repository that changes.
+    pub(crate) target: Vec<u8>,
+    pub(crate) now: UnixTime,
+    pub(crate) started: Instant,
+    empty: Empty,
+}
+
+/// Attempts of a change whose objects are collected while it is prepared.
+const ATTEMPTS: u32 = 5;
+
+/// Computes and publishes a change; again on the newest revision if objects of it were collected meanwhile.
+pub(crate) fn until_kept<T>(
+    repository: &Repository,
+    branch: Option<&BranchRequest>,
+    mut attempt: impl FnMut(Base) -> Result<T, AdminError>,
+) -> Result<T, AdminError> {
+    let mut base = repository.begin_on(branch)?;
+    let mut missing = 0;
+    for _ in 0..ATTEMPTS {
+        missing = match repository.hold(&base).and_then(|_held| attempt(base)) {
+            Err(AdminError::Collected { objects }) => objects,
+            // A catalog or the history of a head that is no longer kept.
+            Err(AdminError::Missing { .. }) if repository.collected_since(&base)? => 1,
+            other => return other,
+        };
+        base = repository.begin_again(branch)?;
+    }
+    Err(AdminError::Collected { objects: missing })
+}
+
+/// The object of an empty file, which markers of nested catalogs are.
+pub(crate) struct Empty {
+    name: ObjectName,
+    stored: Vec<u8>,
+    flags: Flags,
+}
+
+impl Empty {
+    pub(crate) fn new(settings: &Settings, algorithm: HashAlgorithm) -> Result<Self, AdminError> {
+        let mut room = Vec::new();
+        let stored = Encoder::new(settings.compression, settings.deflate)?.encode(b"", &mut room)?.to_vec();
+        let name = ObjectName::new(ContentHash::of(algorithm, &stored), ObjectKind::File);
+        Ok(Self { name, stored, flags: Flags(Flags::storage(algorithm, settings.compression)) })
+    }
+
+    /// Returns the name of the object, and the flags that say how it is stored.
+    pub(crate) fn content(&self) -> (ContentHash, Flags) {
+        (self.name.hash, self.flags)
+    }
+}
+
+fn special_warning(differences: &Differences) -> Option<String> {
+    let count = differences.special_left_out;
+    (count > 0).then(|| format!("{count} devices, sockets and pipes were left out (setting special_files)"))
+}
+
+fn capabilities_warning(differences: &Differences) -> Option<String> {
+    let count = differences.capabilities_left_out;
+    (count > 0)
+        .then(|| format!("{count} files with new content lost their capabilities, as at any write to them"))
+}
+
+fn default_acls_warning(differences: &Differences) -> Option<String> {
+    let count = differences.default_acls_left_out;
+    (count > 0).then(|| {
+        format!(
+            "{count} new entries don't have the default access control list of their directory, which only a \
+             transaction of root gives them; set their lists, or change them as root"
+        )
+    })
+}
+
+impl<'r> Context<'r> {
+    /// Creates the inputs of a change of a given revision.
+    pub(crate) fn on(
+        repository: &'r Repository,
+        base: Base,
+        target: &[u8],
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        let started = Instant::now();
+        let target = path::normalise(target)?;
+        let file_index = FileIndex::read(repository.disks().private.clone(), repository.state(), &target);
+        Ok(Self { target, file_index, started, ..Self::without_index(repository, base, now)? })
+    }
+
+    /// The same for a publisher whose source is no folder that stays.
+    pub(crate) fn without_index(
+        repository: &'r Repository,
+        base: Base,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        let started = Instant::now();
+        let sink: Arc<dyn Sink> = repository.storage().sink().clone();
+        Ok(Self {
+            file_index: FileIndex::none(repository.disks().private.clone()),
+            empty: Empty::new(repository.settings(), repository.head().hash_algorithm())?,
+            counters: Counters::default(),
+            published: Published::with_root(sink, base.root, base.size),
+            rules: Rules::default(),
+            filter: Filter::default(),
+            base,
+            repository,
+            target: Vec::new(),
+            now,
+            started,
+        })
+    }
+
+    pub(crate) fn comparison(&self) -> Comparison<'_> {
+        Comparison {
+            settings: self.repository.settings(),
+            file_index: &self.file_index,
+            rules: &self.rules,
+            filter: &self.filter,
+            empty: self.empty.content(),
+        }
+    }
+
+    /// Makes and removes catalogs in changed directories as the rules of `.cvmfsdirtab` say.
+    pub(crate) fn follow_rules(&self, changes: &mut Changes) -> Result<(), AdminError> {
+        let published = &self.published;
+        if Rules::change_in(changes) {
+            // What was put is not there to read before.
+            self.repository.sink().flush()?;
+        }
+        let rules = Rules::of(self.repository.sink(), NewTree { published, changes })?;
+        rules.follow(published, changes, self.empty.content())
+    }
+
+    pub(crate) fn pipeline<'p>(
+        &'p self,
+        index: &'p ContentIndex,
+        threads: usize,
+        stop: &'p AtomicBool,
+    ) -> Result<Pipeline<'p>, AdminError> {
+        Ok(Pipeline {
+            condemned: self.repository.condemned().read()?,
+            sink: self.repository.sink(),
+            index,
+            settings: self.repository.settings(),
+            algorithm: self.repository.head().hash_algorithm(),
+            counters: &self.counters,
+            stop,
+            threads,
+        })
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// Returns a new directory on the path to the target, with the owner of the directory that it is made below.
+    pub(crate) fn new_directory(&self, path: &[u8], above: Option<&Entry>) -> Entry {
+        let name = path::split(path).map(|(_, name)| name).unwrap_or_default();
+        let made = entry::new_directory(name, self.now, self.repository.settings());
+        // Some programs write -1 for an unknown owner, whom no kernel accepts.
+        let known = |id: &u32| *id != u32::MAX;
+        Entry {
+            uid: above.map(|above| above.uid).filter(known).unwrap_or(made.uid),
+            gid: above.map(|above| above.gid).filter(known).unwrap_or(made.gid),
+            ..made
+        }
+    }
+
+    /// Returns the missing directories on the way to a path, each with the directory that it is made in.
+    ///
+    /// `refused` is the error for a part of the way that is no directory.
+    pub(crate) fn missing_parents(
+        &self,
+        path: &[u8],
+        refused: impl Fn(&[u8]) -> AdminError,
+    ) -> Result<Vec<(Vec<u8>, Entry)>, AdminError> {
+        let mut above = self.published.entry(b"")?;
+        let mut missing = Vec::new();
+        for ancestor in path::ancestry(path).skip(1) {
+            match self.published.entry(ancestor)? {
+                Some(entry) if entry.is_directory() => above = Some(entry),
+                Some(_) => return Err(refused(ancestor)),
+                None => {
+                    let directory = path::split(ancestor).map(|(directory, _)| directory).unwrap_or_default();
+                    missing.push((directory.to_vec(), self.new_directory(ancestor, above.as_ref())));
+                }
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Returns a report of the differences and of the objects stored so far.
+    pub(crate) fn report(&self, differences: Differences) -> Report {
+        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        Report {
+            revision: self.base.revision,
+            root: self.base.root.to_string(),
+            differences,
+            files_read: get(&counters.files),
+            bytes_read: get(&counters.bytes),
+            objects_stored: get(&counters.objects),
+            object_bytes_stored: get(&counters.object_bytes),
+            objects_present: get(&counters.present),
+            object_bytes_present: get(&counters.present_bytes),
+            warnings: self
+                .expiry_warning()
+                .into_iter()
+                .chain(special_warning(&differences))
+                .chain(capabilities_warning(&differences))
+                .chain(default_acls_warning(&differences))
+                .collect(),
+            ..Report::default()
+        }
+    }
+
+    /// Returns a warning if the whitelist expires soon. Clients refuse a repository whose whitelist expired.
+    fn expiry_warning(&self) -> Option<String> {
+        let expires = self.repository.head().whitelist_expires();
+        let soon = expires.0.saturating_sub(self.now.0) < WARN_BEFORE;
+        soon.then(|| {
+            format!("the whitelist expires at {expires}; clients then refuse the repository until it is signed again")
+        })
+    }
+
+    /// Fails if limits are enforced and a new or changed file exceeds one, before its content is stored.
+    pub(crate) fn check_files(&self, changes: &Changes) -> Result<(), AdminError> {
+        let limits = &self.repository.settings().limits;
+        limits::all(limits, &self.published, changes, &[])?.enforced(limits).map(|_| ())
+    }
+
+    /// Checks the requested tag before any other work, and returns its name as it would be now.
+    pub(crate) fn check_tag(&self, options: &PublishOptions<'_>) -> Result<Option<String>, AdminError> {
+        commit::check_tag(self.repository, &options.tag, self.now)
+    }
+
+    /// Writes catalogs and makes the revision public, if anything changes.
+    pub(crate) fn finish(
+        &self,
+        changes: &Changes,
+        options: &mut PublishOptions<'_>,
+        report: &mut Report,
+    ) -> Result<(), AdminError> {
+        let profiles = Profiles::of(self.repository);
+        options.profiles.iter().try_for_each(|added| profiles.add(added))?;
+        commit::commit(self, changes, options, report)
+    }
+
+    /// Stores the object of an empty file.
+    pub(crate) fn put_empty(&self) -> Result<(), AdminError> {
+        self.repository.sink().put(&self.empty.name, &self.empty.stored)?;
+        Ok(())
+    }
+
+    /// Returns a shrink if the removal of so many entries counts as one.
+    pub(crate) fn shrink(&self, removed: u64) -> Result<Option<Shrink>, AdminError> {
+        // Few removals need no count of the whole repository.
+        if removed < Shrink::REMOVED_MIN {
+            return Ok(None);
+        }
+        Ok(Shrink::of(removed, self.published.entries()?))
+    }
+
+    /// Fails if the change is a shrink that is not confirmed.
+    pub(crate) fn confirm_shrink(
+        &self,
+        removed: u64,
+        options: &mut PublishOptions<'_>,
+    ) -> Result<(), AdminError> {
+        match self.shrink(removed)? {
+            Some(shrink) if !(options.confirm_shrink)(shrink) => {
+                options.check_stop()?;
+                Err(AdminError::Shrinks(shrink))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a warning to the report of a dry run if the change is a shrink.
+    pub(crate) fn warn_of_shrink(&self, removed: u64, report: &mut Report) -> Result<(), AdminError> {
+        let shrink = self.shrink(removed)?;
+        let warning = |shrink| format!("{}; it has to be confirmed", AdminError::Shrinks(shrink));
+        report.warnings.extend(shrink.map(warning));
+        Ok(())
+    }
+
+    /// Adds the paths and the tag of a planned revision to the report of a dry run.
+    pub(crate) fn foresee(
+        &self,
+        changes: &mut Changes,
+        tag: Option<String>,
+        options: &PublishOptions<'_>,
+        report: &mut Report,
+    ) -> Result<(), AdminError> {
+        report.changes = Some(path_changes::list(&self.published, changes)?);
+        if !changes.is_empty() {
+            let limits = &self.repository.settings().limits;
+            let mut balanced = changes.clone();
+            let outlines = balance::decide(&self.published, &mut balanced, &self.comparison())?;
+            let over = limits::all(limits, &self.published, changes, &outlines)?;
+            report.add_over_limits(over.enforced(limits)?);
+        }
+        report.add_bundles(&mut self.add_bundles(&self.published, changes, &options.profiles, false)?);
+        let is_tagged = options.tag.name.is_some() || !changes.is_empty();
+        report.tag = tag.filter(|_| is_tagged);
+        report.branch = options.tag.branch.as_ref().map(|branch| branch.name.clone());
+        if changes.is_empty() && options.tag.name.is_none() {
+            report.warnings.extend(self.message_warning(options));
+        }
+        Ok(())
+    }
+
+    /// Returns a warning if a message is not stored, because there is neither a new revision nor a tag.
+    pub(crate) fn message_warning(&self, options: &PublishOptions<'_>) -> Option<String> {
+        let revision = self.base.revision;
+        (!options.tag.description.is_empty()).then(|| {
+            format!(
+                "nothing changed, so the message is not stored; name a tag to describe revision {revision}"
+            )
+        })
+    }
+}

@@ -1,0 +1,33 @@
+//! Changes of a publisher to a repository, judged by a checker that shares no code with it.
+#![allow(clippy::unwrap_used, reason = "code for tests: a panic is the report")]
+
+mod bundles;
+mod catalog_list;
+mod compressed_archives;
+mod copies;
+mod creation;
+mod diffing;
+mod disturbed;
+mod external;
+mod faults;
+mod filters;
+mod fixtures;
+mod grafts;
+mod ingest;
+mod kill;
+mod limits;
+mod model;
+mod overlay;
+mod protocol;
+mod removals;
+mod replicas;
+mod round_trip;
+mod scene;
+mod settings;
+mod side_by_side;
+mod snapshots;
+mod special_files;
+mod tags;
+mod time_travel;
+mod upper;
+mod workshop;

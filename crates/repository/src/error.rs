@@ -1,0 +1,539 @@
+//! Errors of creating and changing repositories.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use esker_format::catalog::CatalogError;
+use esker_format::compress::DecompressError;
+use esker_format::history::HistoryError;
+use esker_format::reflog::ReflogError;
+use esker_format::time::UnixTime;
+use esker_format::trust::TrustError;
+use esker_format::write::history::TagError;
+use esker_format::write::keys::KeyError;
+use esker_store::{LockHolder, StoreError};
+
+use crate::over_limit::OverLimit;
+use crate::shrink::{Shrink, grouped};
+
+/// Reasons why a repository was not changed. The last revision stays in place in all cases. Whatever it is, the
+/// last revision is still there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdminError {
+    /// Objects or heads can't be read or written.
+    #[error(transparent)]
+    Storage(StoreError),
+    /// The folder contains no repository.
+    #[error("there is no repository in `{0}`")]
+    NoRepository(String),
+    /// The folder contains a repository already.
+    #[error("there is a repository in `{0}` already")]
+    Exists(String),
+    /// The storage has another repository.
+    #[error("there is the repository `{name}` in `{place}`")]
+    OtherRepository {
+        /// The storage.
+        place: String,
+        /// Name of the repository there.
+        name: String,
+    },
+    /// The storage has files, and no repository.
+    #[error("`{place}` is not empty and has no repository: `{found}` is there")]
+    Foreign {
+        /// The storage.
+        place: String,
+        /// A file or folder there.
+        found: String,
+    },
+    /// Another process is publishing.
+    #[error("another process is publishing to `{place}`{}", described(holder))]
+    Locked {
+        /// The repository, or the lock in the spool folder of the reference implementation.
+        place: String,
+        /// Process that holds the lock.
+        holder: LockHolder,
+    },
+    /// Another publisher changed paths that this change touches, too.
+    #[error(
+        "revision {head} changed {}, after this change was computed from revision {base}",
+        listed(.paths, *.count)
+    )]
+    Conflict {
+        /// The first paths that both changed.
+        paths: Vec<String>,
+        /// Number of all such paths.
+        count: u64,
+        /// Revision that the change was computed from.
+        base: u64,
+        /// Revision that is published now.
+        head: u64,
+    },
+    /// A program that does not take the lock replaces the head again and again.
+    #[error("another program replaces the head of the repository again and again, and takes no lock for it")]
+    Moving,
+    /// Objects that the change needs were collected while it was prepared.
+    #[error("{objects} objects that this change needs were collected while it was prepared")]
+    Collected {
+        /// Number of objects.
+        objects: u64,
+    },
+    /// Objects that the change needs are being deleted, and can't be kept any more.
+    #[error("{objects} objects that this change needs are being deleted by a collect")]
+    BeingDeleted {
+        /// Number of objects.
+        objects: u64,
+    },
+    /// The record of open work can't be read, so what it needs is not known.
+    #[error("the record of open work `{id}` can't be read: {reason}")]
+    OpenWork {
+        /// Id of the work.
+        id: String,
+        /// Reason.
+        reason: String,
+    },
+    /// A process stopped, because others could take it for ended.
+    #[error(
+        "a step in {storage} takes longer than other processes wait for it; the next attempt goes on after the steps \
+         that are done"
+    )]
+    Slow {
+        /// Address of the storage.
+        storage: String,
+    },
+    /// Other publishers replaced the head before each attempt to replace it.
+    #[error("other publishers replaced the head {attempts} times while this one tried to")]
+    Contended {
+        /// Number of attempts.
+        attempts: u32,
+    },
+    /// A repository in object storage does not support this operation.
+    #[error("{what} is for repositories in folders, and this one is in {storage}")]
+    NotInStorage {
+        /// The operation.
+        what: &'static str,
+        /// Address of the storage.
+        storage: String,
+    },
+    /// The change removes most of the repository and was not confirmed.
+    #[error(
+        "this removes {} of the repository's {} entries, which is more than half of them",
+        grouped(.0.removed),
+        grouped(.0.entries)
+    )]
+    Shrinks(Shrink),
+    /// A file or catalog exceeds a limit that is enforced.
+    #[error("{first}{}", if *more > 0 { format!("; {more} more files and catalogs exceed limits") } else { String::new() })]
+    OverLimit {
+        /// The first one.
+        first: Box<OverLimit>,
+        /// Number of further ones.
+        more: u64,
+    },
+    /// The marker of a grafted file can't be used.
+    #[error("the graft `{}` can't be published: {reason}", path.display())]
+    Graft {
+        /// The marker.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A message has no tag to be stored with.
+    #[error(
+        "the message can't be stored: a message belongs to a tag, and this repository gives none to its revisions by itself"
+    )]
+    MessageWithoutTag,
+    /// The reference implementation has a transaction open.
+    #[error("CernVM-FS has a transaction open on this repository: `{}` exists", .0.display())]
+    Transaction(PathBuf),
+    /// The published head does not verify.
+    #[error("the published head of `{name}` can't be trusted")]
+    Untrusted {
+        /// Name of the repository.
+        name: String,
+        /// Cause of the failure.
+        source: Box<TrustError>,
+    },
+    /// An object that the head references is missing.
+    #[error("the repository is damaged: {what} (object {object}) is missing")]
+    Missing {
+        /// Kind of file.
+        what: String,
+        /// Name of the object.
+        object: String,
+    },
+    /// The content of an object does not match its hash.
+    #[error("the repository is damaged: {what} (object {object}) has other bytes than its name says")]
+    Corrupt {
+        /// Kind of file.
+        what: String,
+        /// Name of the object.
+        object: String,
+    },
+    /// An object can't be decompressed.
+    #[error("the repository is damaged: {what} can't be decompressed")]
+    Compressed {
+        /// Kind of file.
+        what: String,
+        /// Cause of the failure.
+        source: DecompressError,
+    },
+    /// A catalog can't be read.
+    #[error("the repository is damaged: {what} can't be read")]
+    Catalog {
+        /// Kind of catalog.
+        what: String,
+        /// Cause of the failure.
+        source: CatalogError,
+    },
+    /// The history can't be read.
+    #[error("the history of the repository can't be read")]
+    History(#[source] HistoryError),
+    /// The reflog can't be read.
+    #[error("the reflog of the repository can't be read")]
+    Reflog(#[source] ReflogError),
+    /// A key can't be used.
+    #[error("key `{}` can't be used", path.display())]
+    Key {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause of the failure.
+        source: KeyError,
+    },
+    /// A key file is missing or can't be read.
+    #[error("key `{}` can't be read", path.display())]
+    NoKey {
+        /// Path of the file.
+        path: PathBuf,
+        /// Cause of the failure.
+        source: io::Error,
+    },
+    /// The public key can't be used.
+    #[error("public key `{}` can't be used: {reason}", path.display())]
+    PublicKey {
+        /// Path of the file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// The publisher's certificate can't be used.
+    #[error("certificate `{}` can't be used: {reason}", path.display())]
+    Certificate {
+        /// Path of the file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// Clients would refuse signatures of this key.
+    #[error("the master key `{}` does not belong to the public key `{}`", master.display(), public.display())]
+    OtherMaster {
+        /// The file of the key.
+        master: PathBuf,
+        /// The file of the public key that clients have.
+        public: PathBuf,
+    },
+    /// A certificate can't be removed from the whitelist.
+    #[error(
+        "the published revision is signed with the certificate {fingerprint}, which has to stay until there is another revision"
+    )]
+    StillNeeded {
+        /// Fingerprint of the certificate.
+        fingerprint: String,
+    },
+    /// A signature can't be made.
+    #[error("signing failed")]
+    Signing(#[source] KeyError),
+    /// The certificate of the keys is not accepted by the repository.
+    #[error("the certificate in `{}` is not on the whitelist of the repository", .0.display())]
+    NotListed(PathBuf),
+    /// A file of the publisher can't be read or written.
+    #[error("{doing} `{}` failed", path.display())]
+    File {
+        /// Operation that failed.
+        doing: &'static str,
+        /// Path that it failed on.
+        path: PathBuf,
+        /// Cause of the failure.
+        source: io::Error,
+    },
+    /// Something in the source folder can't be read.
+    #[error("{doing} `{}` in the source failed", path.display())]
+    Source {
+        /// Operation that failed.
+        doing: &'static str,
+        /// Path that it failed on.
+        path: PathBuf,
+        /// Cause of the failure.
+        source: io::Error,
+    },
+    /// A file of the source did not stay the same.
+    #[error("`{}` changed while it was being published; publish again when nothing writes to it", .0.display())]
+    Changed(PathBuf),
+    /// The source contains an entry that can't be published.
+    #[error("`{}` can't be published: {reason}", path.display())]
+    Refused {
+        /// Path of the file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// An extended attribute is longer than the settings allow.
+    #[error(
+        "`{path}` has the extended attribute `{name}` of {size} bytes, and the setting long_xattrs=refuse refuses more than \
+         255"
+    )]
+    LongXattr {
+        /// Path of the entry in the source or the repository.
+        path: String,
+        /// Name of the attribute.
+        name: String,
+        /// Length of its value in bytes.
+        size: usize,
+    },
+    /// A catalog that a publish would replace has parts that would be lost.
+    #[error("the catalog of `{catalog}` has what this version doesn't know and would lose: {}", parts.join(", "))]
+    UnknownParts {
+        /// The directory of the catalog.
+        catalog: String,
+        /// Descriptions of the parts.
+        parts: Vec<String>,
+    },
+    /// An entry would make its catalog unreadable.
+    #[error("`{name}` in the catalog of `{catalog}` can't be published: {reason}")]
+    Row {
+        /// The directory of the catalog.
+        catalog: String,
+        /// The name of the entry.
+        name: String,
+        /// Reason for the refusal.
+        reason: &'static str,
+    },
+    /// A path in the repository is invalid.
+    #[error("`{path}` can't be used as a path in the repository: {reason}")]
+    Target {
+        /// Path in the repository.
+        path: String,
+        /// Reason for the refusal.
+        reason: &'static str,
+    },
+    /// Neither of the compared revisions has this path.
+    #[error("neither revision has `{0}`")]
+    NoSuchPath(String),
+    /// A revision does not have this path.
+    #[error("the revision has no `{0}`")]
+    NoPath(String),
+    /// A revision can't be found.
+    #[error("there is no revision `{name}`: {reason}")]
+    NoRevision {
+        /// Name, as given.
+        name: String,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A name means more than one revision.
+    #[error("`{name}` may mean {}", meanings.join(", or "))]
+    AmbiguousRevision {
+        /// Name, as given.
+        name: String,
+        /// Each revision, and a name that means only this one.
+        meanings: Vec<String>,
+    },
+    /// No revision is marked as the one before.
+    #[error("there is nothing to undo: the newest revision is the first one, or a rollback itself")]
+    NothingToUndo {
+        /// Number of the revision that the newest one replaced, if it is known.
+        before: Option<u64>,
+    },
+    /// A transaction of one directory changed others.
+    #[error("changes outside of `{within}` can't be published: {}", listed(paths, *count))]
+    Outside {
+        /// The directory that may change.
+        within: String,
+        /// The first of the other paths.
+        paths: Vec<String>,
+        /// Number of all such paths.
+        count: u64,
+    },
+    /// A file with rules of a publisher can't be used.
+    #[error("the rules in `{}` can't be used: {reason}", path.display())]
+    Rules {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The rules for nested catalogs are invalid.
+    #[error("line {line} of `.cvmfsdirtab` can't be used: {reason}")]
+    Dirtab {
+        /// Number of the line.
+        line: usize,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A tag is refused.
+    #[error(transparent)]
+    Tag(#[from] TagError),
+    /// The encoder failed.
+    #[error("compression failed")]
+    Encoder(#[source] io::Error),
+    /// A setting of the repository is invalid.
+    #[error("the settings in `{}` can't be used: {reason}", path.display())]
+    Settings {
+        /// Path of the file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A setting can't have this value.
+    #[error("setting `{name}` can't be `{value}`: {reason}; it takes {values}")]
+    Setting {
+        /// Name of the setting.
+        name: String,
+        /// The value.
+        value: String,
+        /// Reason for the refusal.
+        reason: String,
+        /// Accepted values.
+        values: &'static str,
+    },
+    /// There is no such setting.
+    #[error("there is no setting `{name}`{}", closest.map(|name| format!("; there is `{name}`")).unwrap_or_default())]
+    UnknownSetting {
+        /// Name of the setting.
+        name: String,
+        /// Name of a similar setting.
+        closest: Option<&'static str>,
+    },
+    /// A folder is not removed.
+    #[error("`{}` is not removed: {reason}", folder.display())]
+    NotRemoved {
+        /// The folder.
+        folder: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A configuration file of CernVM-FS can't be used.
+    #[error("`{}` can't be used: {reason}", path.display())]
+    ServerConf {
+        /// The file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// There is no passphrase for an encrypted key.
+    #[error("there is no passphrase for the key `{}`: {reason}", path.display())]
+    Passphrase {
+        /// The file of the key.
+        path: PathBuf,
+        /// Reason for its absence.
+        reason: String,
+    },
+    /// A key is not copied or replaced.
+    #[error("key `{}` is not written: {reason}", path.display())]
+    KeyConflict {
+        /// The file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// A request for a signature, or the answer to one, can't be used.
+    #[error("the signing request can't be used: {0}")]
+    SignRequest(String),
+    /// A rotation of keys can't continue.
+    #[error("the rotation of the publisher's key can't continue: {0}")]
+    Rotation(String),
+    /// A fingerprint is not on the whitelist.
+    #[error("the whitelist does not have the certificate {0}")]
+    NotOnWhitelist(String),
+    /// A profile can't be used.
+    #[error("profile `{}` can't be used: {reason}", path.display())]
+    Profile {
+        /// The file, or the name it was to get.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// No profile has this name.
+    #[error("there is no profile `{0}`")]
+    NoProfile(String),
+    /// There is no tag of this name.
+    #[error("there is no tag `{0}`")]
+    NoTag(String),
+    /// The repository's publisher did not allow old revisions to be collected.
+    #[error("the repository `{0}` is not collectable: its head says that all revisions are kept")]
+    NotCollectable(String),
+    /// A repository that is published here is not made a replica.
+    #[error("the repository in `{0}` is published here, and is no replica")]
+    NotReplica(String),
+    /// A replica is not published to.
+    #[error("the repository in `{place}` is a replica of {source_url}, and can't be changed here")]
+    IsReplica {
+        /// Folder of the replica.
+        place: String,
+        /// Server that it is copied from.
+        source_url: String,
+    },
+    /// The file system of a replica is nearly full.
+    #[error(
+        "the file system of `{place}` is nearly full: {} MiB are free, and {} MiB are to stay free",
+        free >> 20,
+        reserve >> 20
+    )]
+    Full {
+        /// Folder of the replica.
+        place: String,
+        /// Free bytes.
+        free: u64,
+        /// Bytes that must stay free.
+        reserve: u64,
+    },
+    /// The state of a replica can't be read.
+    #[error("the state of the replica in `{}` can't be used: {reason}", path.display())]
+    ReplicaState {
+        /// The file.
+        path: PathBuf,
+        /// Reason for the refusal.
+        reason: String,
+    },
+    /// The caller interrupted the operation.
+    #[error("interrupted; the last revision is untouched")]
+    Interrupted,
+}
+
+/// Formats the first paths of a list.
+fn listed(paths: &[String], count: u64) -> String {
+    let named: Vec<String> = paths.iter().map(|path| format!("`{path}`")).collect();
+    let more = count.saturating_sub(paths.len() as u64);
+    let more = if more > 0 { format!(" and {more} more paths") } else { String::new() };
+    format!("{}{more}", named.join(", "))
+}
+
+fn described(holder: &LockHolder) -> String {
+    let pid = holder.pid.map(|pid| format!("process {pid}"));
+    let host = holder.host.as_ref().map(|host| format!("on {host}"));
+    let since = holder.since.and_then(|since| since.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let since = since.and_then(|since| i64::try_from(since.as_secs()).ok());
+    let since = since.map(|since| format!("since {}", UnixTime(since)));
+    let parts: Vec<String> = [pid, host, since].into_iter().flatten().collect();
+    if parts.is_empty() { String::new() } else { format!(": {}", parts.join(" ")) }
+}
+
+impl AdminError {
+    /// Returns the error for a lock of `place` that another process holds.
+    pub fn locked(place: String) -> impl FnOnce(LockHolder) -> Self {
+        |holder| Self::Locked { place, holder }
+    }
+
+    /// Returns the error for an operation on a file of the publisher that failed.
+    pub fn file(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::File { doing, path, source }
+    }
+}
+
+impl From<StoreError> for AdminError {
+    fn from(error: StoreError) -> Self {
+        if error.is_interruption() { Self::Interrupted } else { Self::Storage(error) }
+    }
+}

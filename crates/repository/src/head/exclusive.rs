@@ -1,0 +1,29 @@
+//! Small changes of the head, computed under its lock.
+
+use std::sync::atomic::AtomicBool;
+
+use esker_store::Swap;
+
+use crate::error::AdminError;
+use crate::repository::Repository;
+
+use super::lock::HeadLock;
+use super::publication::Next;
+
+/// Takes the lock, computes the next head and publishes it; again if a program replaced the head without the lock.
+/// Without a next head nothing is published.
+pub fn exclusively<T>(
+    repository: &Repository,
+    stop: &AtomicBool,
+    mut change: impl FnMut(&mut HeadLock<'_>) -> Result<(Option<Next>, T), AdminError>,
+) -> Result<T, AdminError> {
+    let mut lock = repository.lock_head(stop)?;
+    loop {
+        let (next, outcome) = change(&mut lock)?;
+        let Some(next) = next else { return Ok(outcome) };
+        if lock.publish(next)? == Swap::Replaced {
+            return Ok(outcome);
+        }
+        lock.read_again()?;
+    }
+}

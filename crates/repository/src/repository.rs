@@ -1,0 +1,385 @@
+//! A repository opened for publishing: its storage, head and signing keys.
+//!
+//! Any number of processes may have it open at once. They exclude each other only while they replace the head
+//! ([`crate::commit`]), and a publisher of CernVM-FS as long as its spool folder is claimed.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use esker_format::hash::ContentHash;
+use esker_format::manifest;
+use esker_format::master_keys::MasterKeys;
+use esker_format::name::RepositoryName;
+use esker_format::reflog;
+use esker_format::time::UnixTime;
+use esker_format::trust::VerifiedHead;
+use esker_format::write::keys::Publisher;
+use esker_store::Sink;
+
+use crate::condemned::CondemnedFolder;
+use crate::disks::Disks;
+use crate::error::AdminError;
+use crate::head::pending;
+use crate::key_folder::KeyFolder;
+use crate::replica_state::ReplicaState;
+use crate::settings::Settings;
+use crate::signed::SignedFiles;
+use crate::spool::Spool;
+use crate::state;
+use crate::storage::Storage;
+
+/// Largest size of a database, in bytes, so that a damaged one can't exhaust memory.
+pub const DATABASE_MAX: u64 = 8 << 30;
+/// Maximum plain size in bytes of a history, whose size nothing states.
+pub const HISTORY_MAX: u64 = 1 << 30;
+
+/// A repository in a folder or in object storage, opened by its publisher.
+pub struct Repository {
+    pub(crate) name: RepositoryName,
+    pub(crate) disks: Disks,
+    pub(crate) storage: Storage,
+    /// The keys that sign; none for a replica.
+    pub(crate) publisher: Option<Publisher>,
+    /// Public keys of a replica; a publisher has them in its keys folder.
+    master: Option<MasterKeys>,
+    pub(crate) settings: Settings,
+    /// False if the folder has no settings, since another program made the repository.
+    pub(crate) has_settings: bool,
+    pub(crate) head: VerifiedHead,
+    /// Spool of CernVM-FS, if it publishes to the repository too.
+    pub(crate) spool: Option<Spool>,
+    /// Spool folder of a replica that CernVM-FS copies and collects, too.
+    pub(crate) replica_spool: Option<PathBuf>,
+    keys: KeyFolder,
+    opened: UnixTime,
+    state: PathBuf,
+    /// Number of lists of condemned objects before the head was read.
+    collections: u64,
+    /// Longest wait for the lock of the head; none waits without limit.
+    pub(crate) lock_wait: Option<Duration>,
+    /// Called when a commit begins to wait, with the error that it would have been without waiting.
+    pub(crate) on_lock_wait: fn(&AdminError),
+}
+
+/// Longest wait for the lock of the head, which other publishers hold for a short time only.
+pub const LOCK_WAIT: Duration = Duration::from_secs(60);
+
+/// Revision that changes are computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base {
+    /// Number of the revision.
+    pub revision: u64,
+    /// Hash of its root catalog.
+    pub root: ContentHash,
+    /// Plain size of the root catalog, if the manifest records it.
+    pub size: Option<u64>,
+    /// Number of lists of condemned objects when the work on the changes began.
+    pub collections: u64,
+}
+
+impl Base {
+    fn of(head: &VerifiedHead, collections: u64) -> Self {
+        let (root, size) = (head.root_catalog().hash, head.root_catalog_size());
+        Self { revision: head.revision(), root, size, collections }
+    }
+}
+
+/// The published head: its content, and its bytes, which must be unchanged when it is replaced.
+#[derive(Clone)]
+pub struct ReadHead {
+    /// The head, verified.
+    pub verified: VerifiedHead,
+    /// Bytes of the manifest.
+    pub bytes: Vec<u8>,
+}
+
+impl Repository {
+    /// Finds the folder of a repository: `storage` itself if it is one, otherwise the folder `storage/NAME`.
+    pub fn locate(storage: &Path, name: &RepositoryName) -> PathBuf {
+        let is_repository = storage.join(manifest::PATH).exists();
+        let is_named = storage.file_name().is_some_and(|last| last == name.as_str());
+        if is_repository || is_named { storage.to_owned() } else { storage.join(name.as_str()) }
+    }
+
+    /// Opens the repository in a folder for publishing: verifies its head.
+    pub fn open(
+        root: &Path,
+        name: &RepositoryName,
+        keys: KeyFolder,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        Self::open_on(&Disks::default(), root, name, keys, now)
+    }
+
+    /// Variant of the function above that works on disks given by the caller.
+    pub fn open_on(
+        disks: &Disks,
+        root: &Path,
+        name: &RepositoryName,
+        keys: KeyFolder,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        Self::open_in(disks, Storage::open_on(disks, root)?, name, keys, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn open_in(
+        disks: &Disks,
+        storage: Storage,
+        name: &RepositoryName,
+        keys: KeyFolder,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        storage.require_head(disks)?;
+        storage.prepare(disks)?;
+        if let Some(replica) = ReplicaState::read(storage.place())? {
+            return Err(AdminError::IsReplica { place: storage.describe(), source_url: replica.servers });
+        }
+        let publisher = keys.publisher()?;
+        let state = state::make(disks, storage.place())?;
+        let sink = storage.sink().clone();
+        // Before the head: a later list may have objects on it that this head still names.
+        let condemned = CondemnedFolder::new(disks.private.clone(), &state).shared(storage.shared());
+        let collections = condemned.collections()?;
+        let mut head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
+        // Of a publisher that is at work, which holds the lock, it is not to be taken.
+        if pending::path(&state).exists()
+            && let Some(_lock) = storage.try_lock()?
+        {
+            head = read_head(&*sink, name, &keys, &publisher, now)?.verified;
+            pending::finish(&*disks.private, &state, &*sink, &head)?;
+        }
+        let publisher = Some(publisher);
+        let settings = Settings::read(&*disks.private, &Settings::path(&state))?;
+        let has_settings = settings.is_some();
+        let settings = settings.unwrap_or_default();
+        let (name, disks) = (name.clone(), disks.clone());
+        let (spool, opened, lock_wait) = (None, now, Some(LOCK_WAIT));
+        Ok(Self {
+            name,
+            disks,
+            storage,
+            publisher,
+            master: None,
+            settings,
+            has_settings,
+            head,
+            spool,
+            replica_spool: None,
+            keys,
+            opened,
+            state,
+            collections,
+            lock_wait,
+            on_lock_wait: |_| {},
+        })
+    }
+
+    /// Opens the replica in a folder for collecting it. It can't be published to: the keys are elsewhere.
+    pub fn open_replica(root: &Path, name: &RepositoryName, now: UnixTime) -> Result<Self, AdminError> {
+        Self::open_replica_on(&Disks::default(), root, name, now)
+    }
+
+    /// Variant of the function above that works on disks given by the caller.
+    pub fn open_replica_on(
+        disks: &Disks,
+        root: &Path,
+        name: &RepositoryName,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        Self::open_replica_in(disks, Storage::open_on(disks, root)?, name, now)
+    }
+
+    /// Variant of the function above for storage that is open.
+    pub fn open_replica_in(
+        disks: &Disks,
+        storage: Storage,
+        name: &RepositoryName,
+        now: UnixTime,
+    ) -> Result<Self, AdminError> {
+        let replica =
+            ReplicaState::of(&storage)?.ok_or_else(|| AdminError::NotReplica(storage.describe()))?;
+        let master = replica.master_keys()?;
+        storage.prepare(disks)?;
+        let state = state::make(disks, storage.place())?;
+        let sink = storage.sink().clone();
+        let condemned = CondemnedFolder::new(disks.private.clone(), &state);
+        let condemned = condemned.shared(storage.shared()).with_lease();
+        let collections = condemned.collections()?;
+        let head = read_replica_head(&*sink, name, &master, now)?.verified;
+        Ok(Self {
+            name: name.clone(),
+            disks: disks.clone(),
+            storage,
+            publisher: None,
+            master: Some(master),
+            settings: Settings::default(),
+            has_settings: false,
+            head,
+            spool: None,
+            replica_spool: None,
+            keys: KeyFolder::new(PathBuf::new(), name),
+            opened: now,
+            state,
+            collections,
+            lock_wait: Some(LOCK_WAIT),
+            on_lock_wait: |_| {},
+        })
+    }
+
+    /// Returns true if the repository is a replica.
+    pub fn is_replica(&self) -> bool {
+        self.publisher.is_none()
+    }
+
+    /// Returns the keys that sign.
+    pub fn publisher(&self) -> Result<&Publisher, AdminError> {
+        let source_url =
+            || ReplicaState::read(self.storage.place()).ok().flatten().unwrap_or_default().servers;
+        let place = self.storage.describe();
+        self.publisher.as_ref().ok_or_else(|| AdminError::IsReplica { place, source_url: source_url() })
+    }
+
+    /// Respects the locks in a spool folder of the reference implementation, and keeps it up to date.
+    pub fn share_with_spool(&mut self, folder: &Path) -> Result<(), AdminError> {
+        self.spool = Spool::claim(self.disks.served.clone(), folder)?;
+        if self.spool.is_some() {
+            // The reference may have published since the head was read.
+            self.head = self.read_head()?.verified;
+        }
+        if let Some(spool) = self.spool.as_ref().filter(|spool| spool.knows_reflog())
+            && let Some(reflog) = self.sink().read(reflog::PATH, DATABASE_MAX)?
+        {
+            let hash = ContentHash::of(self.head.hash_algorithm(), &reflog);
+            // Another one is of a collect of CernVM-FS, which recorded it.
+            if self.head.manifest().reflog == Some(hash) {
+                spool.remember_reflog(&hash)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the reflog checksum in a spool folder of the reference implementation up to date, which is all that it needs of
+    /// a replica.
+    pub fn tell_spool(&mut self, folder: &Path) {
+        self.replica_spool = Some(folder.to_owned());
+    }
+
+    /// Sets how long a commit waits for the commits of other publishers, none for no limit, and what is called when it
+    /// begins to wait.
+    pub fn wait_for_lock(&mut self, limit: Option<Duration>, begins: fn(&AdminError)) {
+        (self.lock_wait, self.on_lock_wait) = (limit, begins);
+    }
+
+    /// Returns the folder of the keys; that of a replica is empty.
+    pub fn keys(&self) -> &KeyFolder {
+        &self.keys
+    }
+
+    /// Returns the time at which it was opened.
+    pub fn opened(&self) -> UnixTime {
+        self.opened
+    }
+
+    /// Returns the disks of its files.
+    pub fn disks(&self) -> &Disks {
+        &self.disks
+    }
+
+    /// Returns the storage of the repository.
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// Returns the place of its objects and signed files.
+    pub fn sink(&self) -> &dyn Sink {
+        &**self.storage.sink()
+    }
+
+    /// Returns false if the folder has no settings, since another program made the repository.
+    pub fn has_settings(&self) -> bool {
+        self.has_settings
+    }
+
+    /// Returns the name of the repository.
+    pub fn name(&self) -> &RepositoryName {
+        &self.name
+    }
+
+    /// Returns the published head.
+    pub fn head(&self) -> &VerifiedHead {
+        &self.head
+    }
+
+    /// Returns the revision that changes are computed from: the one that was published when this was opened.
+    pub fn begin(&self) -> Base {
+        Base::of(&self.head, self.collections)
+    }
+
+    /// Returns whether objects may have been collected since work on a base began.
+    pub fn collected_since(&self, base: &Base) -> Result<bool, AdminError> {
+        let condemned = self.condemned();
+        Ok(condemned.read()?.is_some() || condemned.collections()? != base.collections)
+    }
+
+    /// Reads and verifies the head that is published now.
+    pub fn read_head(&self) -> Result<ReadHead, AdminError> {
+        match (&self.publisher, &self.master) {
+            (Some(publisher), _) => read_head(self.sink(), &self.name, &self.keys, publisher, self.opened),
+            (None, Some(master)) => read_replica_head(self.sink(), &self.name, master, self.opened),
+            (None, None) => Err(AdminError::NotReplica(self.storage.describe())),
+        }
+    }
+
+    /// Returns the place of the list of condemned objects.
+    pub fn condemned(&self) -> CondemnedFolder {
+        let folder =
+            CondemnedFolder::new(self.disks.private.clone(), &self.state).shared(self.storage.shared());
+        if self.is_replica() { folder.with_lease() } else { folder }
+    }
+
+    /// Returns the settings for publishing.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns the settings for changes that apply to this publish only.
+    pub fn settings_mut(&mut self) -> &mut Settings {
+        &mut self.settings
+    }
+
+    /// Returns the folder of the publisher's state.
+    pub fn state(&self) -> &Path {
+        &self.state
+    }
+}
+
+/// Reads and verifies the head, whose publisher must be on the whitelist.
+fn read_head(
+    sink: &dyn Sink,
+    name: &RepositoryName,
+    keys: &KeyFolder,
+    publisher: &Publisher,
+    now: UnixTime,
+) -> Result<ReadHead, AdminError> {
+    let signed = SignedFiles::read(sink, name)?;
+    let verified = signed.verify(name, &keys.public()?, now)?;
+    if !signed.lists(name, publisher.certificate())? {
+        return Err(AdminError::NotListed(keys.certificate_file()));
+    }
+    Ok(ReadHead { verified, bytes: signed.manifest })
+}
+
+/// Reads and verifies the head of a replica. Its whitelist may have expired: a replica has to free space all the same.
+fn read_replica_head(
+    sink: &dyn Sink,
+    name: &RepositoryName,
+    master: &MasterKeys,
+    now: UnixTime,
+) -> Result<ReadHead, AdminError> {
+    let signed = SignedFiles::read(sink, name)?;
+    let expires = signed.whitelist(name)?.expires;
+    let valid = now.min(UnixTime(expires.hour().0.saturating_sub(1)));
+    let verified = signed.verify(name, master, valid)?;
+    Ok(ReadHead { verified, bytes: signed.manifest })
+}

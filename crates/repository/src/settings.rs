@@ -1,0 +1,292 @@
+//! Stores the publishing settings of a repository.
+
+mod change;
+mod head_terms;
+mod named;
+mod values;
+
+use std::path::{Path, PathBuf};
+
+use esker_format::chunker::ChunkSizes;
+use esker_format::compress::Compression;
+use esker_store::{Disk, persist, read_file};
+use serde::{Deserialize, Serialize};
+
+use crate::disks::Disks;
+use crate::encode::Deflate;
+use crate::error::AdminError;
+use crate::storage;
+
+/// Seconds of a day.
+pub const DAY: i64 = 86_400;
+
+pub use change::{ChangedSetting, SettingsChange, SettingsChanged};
+pub use head_terms::sign_head;
+pub use named::{NAMED, NamedSetting, SettingValue};
+pub use named::{current, set_by_name};
+
+/// Maximum size of the settings file in bytes.
+const FILE_MAX: u64 = 1 << 16;
+
+/// Settings for the encoding of content and the recorded metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The compression of files; catalogs and the like always are zlib streams.
+    pub compression: Compression,
+    /// The zlib encoder.
+    pub deflate: Deflate,
+    /// Sizes of chunks.
+    pub chunks: ChunkSizes,
+    /// Whether nanoseconds of modification times are recorded.
+    pub nanoseconds: bool,
+    /// Whether extended attributes are recorded.
+    pub xattrs: bool,
+    /// Treatment of extended attributes that CernVM-FS before 2.14 can't read.
+    pub long_xattrs: LongXattrs,
+    /// Whether each publish gets a tag of its own.
+    pub automatic_tags: bool,
+    /// When catalogs are split and joined; none leaves that to markers and rules.
+    pub balance: Option<Balance>,
+    /// Days after which automatic tags are removed at a publish; none keeps them.
+    pub automatic_tags_for: Option<u32>,
+    /// Whether `/.cvmfs/snapshots` shows the tagged revisions.
+    pub virtual_snapshots: bool,
+    /// Seconds for which clients trust a revision, in root catalogs to come; none continues the published value.
+    pub ttl: Option<u32>,
+    /// Limits for files and catalogs.
+    pub limits: Limits,
+    /// Whether contents of files are left to servers for external data.
+    pub external_data: bool,
+    /// What becomes of devices, sockets and pipes.
+    pub special_files: SpecialFiles,
+    /// Collect after a publish.
+    pub automatic_collect: AutomaticCollect,
+}
+
+/// Sizes from which a publish warns, or fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Most bytes of a file.
+    pub file: Option<u64>,
+    /// Most entries of the root catalog.
+    pub root_entries: Option<u64>,
+    /// Most entries of a nested catalog.
+    pub nested_entries: Option<u64>,
+    /// Whether more is an error in place of a warning.
+    pub enforced: bool,
+}
+
+/// Treatment of devices, sockets and pipes in a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpecialFiles {
+    /// They are published.
+    #[default]
+    Publish,
+    /// They are left out, with a warning.
+    Skip,
+}
+
+/// Treatment of extended attributes with values of 256 to 65,535 bytes.
+///
+/// CernVM-FS before 2.14 shows none of the attributes of an entry with such a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LongXattrs {
+    /// They are published.
+    #[default]
+    Publish,
+    /// They are left out, with a warning.
+    Skip,
+    /// The publish fails.
+    Refuse,
+}
+
+/// Terms of the collect after a publish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AutomaticCollect {
+    /// Least number of seconds after the collect before; none never collects.
+    pub every: Option<u32>,
+    /// Seconds for which revisions are kept.
+    pub keep: u32,
+}
+
+/// Limits for the automatic split and merge of catalogs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Balance {
+    /// A catalog with more entries is split.
+    pub max: u64,
+    /// Minimum number of entries; a smaller automatic catalog is merged into its parent.
+    pub min: u64,
+}
+
+impl Default for Balance {
+    fn default() -> Self {
+        Self { max: 100_000, min: 1000 }
+    }
+}
+
+impl Default for Limits {
+    /// Returns the limits of the reference implementation.
+    fn default() -> Self {
+        Self {
+            file: Some(1 << 30),
+            root_entries: Some(200_000),
+            nested_entries: Some(500_000),
+            enforced: false,
+        }
+    }
+}
+
+impl Default for AutomaticCollect {
+    fn default() -> Self {
+        Self { every: None, keep: 3 * 86_400 }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            compression: Compression::Zlib,
+            deflate: Deflate::Stock,
+            chunks: ChunkSizes::DEFAULT,
+            nanoseconds: true,
+            xattrs: true,
+            long_xattrs: LongXattrs::Publish,
+            automatic_tags: true,
+            balance: Some(Balance::default()),
+            automatic_tags_for: None,
+            virtual_snapshots: false,
+            ttl: None,
+            limits: Limits::default(),
+            external_data: false,
+            special_files: SpecialFiles::Publish,
+            automatic_collect: AutomaticCollect::default(),
+        }
+    }
+}
+
+/// Days for which a new repository keeps automatic tags: each publish makes one.
+const AUTOMATIC_TAGS_DAYS: u32 = 30;
+
+/// Settings as they are stored in the file.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    compression: StoredCompression,
+    deflate: Deflate,
+    chunk_sizes: [u32; 3],
+    nanoseconds: bool,
+    xattrs: bool,
+    automatic_tags: bool,
+    balance: Option<Balance>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    automatic_tags_for: Option<u32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    virtual_snapshots: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ttl: Option<u32>,
+    #[serde(default, skip_serializing_if = "is_default")]
+    limits: Limits,
+    #[serde(default, skip_serializing_if = "is_default")]
+    external_data: bool,
+    #[serde(default, skip_serializing_if = "is_default")]
+    special_files: SpecialFiles,
+    #[serde(default, skip_serializing_if = "is_default")]
+    long_xattrs: LongXattrs,
+    #[serde(default, skip_serializing_if = "is_default")]
+    automatic_collect: AutomaticCollect,
+}
+
+/// Returns true for a default value; it is not stored, so that versions without the setting can read the file.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum StoredCompression {
+    Zlib,
+    None,
+    Zstd,
+}
+
+impl Settings {
+    /// Returns the settings of a new repository; the default ones are of a repository without a settings file.
+    pub fn of_new_repository() -> Self {
+        Self { automatic_tags_for: Some(AUTOMATIC_TAGS_DAYS), ..Self::default() }
+    }
+
+    /// Returns the age in seconds from which automatic tags are removed; none keeps them.
+    pub fn automatic_tags_age(&self) -> Option<i64> {
+        self.automatic_tags_for.map(|days| i64::from(days) * DAY)
+    }
+
+    /// Returns the path of the settings in the publisher's state folder.
+    pub fn path(state: &Path) -> PathBuf {
+        state.join("settings.json")
+    }
+
+    /// Reads the settings of the repository in a folder; none if it has no state of a publisher.
+    pub fn read_of(disks: &Disks, root: &Path) -> Result<Option<Self>, AdminError> {
+        Self::read(&*disks.private, &Self::path(&storage::state_folder(root)))
+    }
+
+    /// Reads the settings; none if the file is missing.
+    pub fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, AdminError> {
+        let text = read_file(disk, path, FILE_MAX).map_err(AdminError::file("reading", path))?;
+        let Some(text) = text else { return Ok(None) };
+        let refused = |reason: String| AdminError::Settings { path: path.to_owned(), reason };
+        let stored: Stored = serde_json::from_slice(&text).map_err(|error| refused(error.to_string()))?;
+        let [min, average, max] = stored.chunk_sizes;
+        Ok(Some(Self {
+            compression: match stored.compression {
+                StoredCompression::Zlib => Compression::Zlib,
+                StoredCompression::None => Compression::Stored,
+                StoredCompression::Zstd => Compression::Zstd,
+            },
+            deflate: stored.deflate,
+            chunks: ChunkSizes::new(min, average, max).map_err(|error| refused(error.to_string()))?,
+            nanoseconds: stored.nanoseconds,
+            xattrs: stored.xattrs,
+            long_xattrs: stored.long_xattrs,
+            automatic_tags: stored.automatic_tags,
+            balance: stored.balance,
+            automatic_tags_for: stored.automatic_tags_for,
+            virtual_snapshots: stored.virtual_snapshots,
+            ttl: stored.ttl,
+            limits: stored.limits,
+            external_data: stored.external_data,
+            special_files: stored.special_files,
+            automatic_collect: stored.automatic_collect,
+        }))
+    }
+
+    /// Writes the settings.
+    pub fn write(&self, disk: &dyn Disk, path: &Path) -> Result<(), AdminError> {
+        let stored = Stored {
+            compression: match self.compression {
+                Compression::Zlib => StoredCompression::Zlib,
+                Compression::Stored => StoredCompression::None,
+                Compression::Zstd => StoredCompression::Zstd,
+            },
+            deflate: self.deflate,
+            chunk_sizes: [self.chunks.min(), self.chunks.average(), self.chunks.max()],
+            nanoseconds: self.nanoseconds,
+            xattrs: self.xattrs,
+            long_xattrs: self.long_xattrs,
+            automatic_tags: self.automatic_tags,
+            balance: self.balance,
+            automatic_tags_for: self.automatic_tags_for,
+            virtual_snapshots: self.virtual_snapshots,
+            ttl: self.ttl,
+            limits: self.limits,
+            external_data: self.external_data,
+            special_files: self.special_files,
+            automatic_collect: self.automatic_collect,
+        };
+        let text =
+            serde_json::to_vec_pretty(&stored).expect("settings become JSON because all their keys are text");
+        persist(disk, path, &text).map_err(AdminError::file("writing", path))
+    }
+}

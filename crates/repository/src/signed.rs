@@ -1,0 +1,147 @@
+//! Signed files of a repository, and reading of objects by hash.
+
+use std::path::Path;
+
+use esker_format::blacklist::Blacklist;
+use esker_format::certificate::Certificate;
+use esker_format::compress::Compression;
+use esker_format::hash::{ContentHash, HashAlgorithm};
+use esker_format::manifest;
+use esker_format::master_keys::MasterKeys;
+use esker_format::name::RepositoryName;
+use esker_format::object::ObjectName;
+use esker_format::time::UnixTime;
+use esker_format::trust::{self, ClaimedHead, Evidence, TrustError, VerifiedHead};
+use esker_format::whitelist::{self, Whitelist};
+use esker_store::{LargeBytes, LargeWriter, Sink, inflated};
+
+use crate::error::AdminError;
+use crate::object_source::WantedObject;
+
+/// Maximum size in bytes of a manifest, whitelist or certificate.
+pub const SMALL_FILE_MAX: u64 = 1 << 20;
+
+/// Signed files of a head: manifest, whitelist and certificate.
+pub struct SignedFiles {
+    /// The signed manifest.
+    pub manifest: Vec<u8>,
+    /// The signed whitelist.
+    pub whitelist: Vec<u8>,
+    /// The certificate that signed the manifest.
+    pub certificate: Vec<u8>,
+}
+
+fn untrusted<E: Into<TrustError>>(name: &RepositoryName) -> impl FnOnce(E) -> AdminError {
+    let name = name.to_string();
+    move |source| AdminError::Untrusted { name, source: Box::new(source.into()) }
+}
+
+impl SignedFiles {
+    /// Reads the signed files of a repository.
+    pub fn read(sink: &dyn Sink, name: &RepositoryName) -> Result<Self, AdminError> {
+        let root_file = |path: &str, what: &str| -> Result<Vec<u8>, AdminError> {
+            let missing = || AdminError::Missing { what: what.to_owned(), object: path.to_owned() };
+            sink.read(path, SMALL_FILE_MAX)?.ok_or_else(missing)
+        };
+        let manifest = root_file(manifest::PATH, "the manifest")?;
+        let whitelist = root_file(whitelist::PATH, "the whitelist")?;
+        let certificate = ClaimedHead::parse(&manifest).map_err(untrusted(name))?.certificate();
+        let what = "the publisher's certificate";
+        let certificate = read_object(sink, &certificate, None, SMALL_FILE_MAX, what)?.into_vec();
+        Ok(Self { manifest, whitelist, certificate })
+    }
+
+    /// Verifies the files against the master keys.
+    pub fn verify(
+        &self,
+        name: &RepositoryName,
+        keys: &MasterKeys,
+        now: UnixTime,
+    ) -> Result<VerifiedHead, AdminError> {
+        let evidence = Evidence {
+            manifest: &self.manifest,
+            whitelist: &self.whitelist,
+            certificate: &self.certificate,
+            keys,
+            blacklist: &Blacklist::default(),
+            name,
+            now,
+            seen: None,
+        };
+        trust::verify(&evidence).map_err(untrusted(name))
+    }
+
+    /// Returns the whitelist.
+    pub fn whitelist(&self, name: &RepositoryName) -> Result<Whitelist, AdminError> {
+        Whitelist::parse(&self.whitelist).map_err(untrusted(name))
+    }
+
+    /// Fails if a whitelist lacks the certificate that signed the published head.
+    pub fn check_listed(&self, whitelist: &Whitelist, algorithm: HashAlgorithm) -> Result<(), AdminError> {
+        let certificate = Certificate::parse(&self.certificate).map_err(|error| AdminError::Untrusted {
+            name: whitelist.name.clone(),
+            source: Box::new(error.into()),
+        })?;
+        if whitelist.fingerprints.iter().any(|listed| is_of(listed, &certificate)) {
+            return Ok(());
+        }
+        Err(AdminError::StillNeeded { fingerprint: certificate.fingerprint(algorithm).to_fingerprint() })
+    }
+
+    /// Returns true if clients would accept signatures of a certificate.
+    pub fn lists(&self, name: &RepositoryName, certificate: &Certificate) -> Result<bool, AdminError> {
+        Ok(self.whitelist(name)?.fingerprints.iter().any(|listed| is_of(listed, certificate)))
+    }
+}
+
+/// Returns true if a fingerprint is that of a certificate.
+pub fn is_of(fingerprint: &ContentHash, certificate: &Certificate) -> bool {
+    certificate.fingerprint(fingerprint.algorithm()) == *fingerprint
+}
+
+/// Reads and verifies an object that is always compressed, such as a catalog or certificate.
+pub fn read_object(
+    sink: &dyn Sink,
+    name: &ObjectName,
+    size: Option<u64>,
+    limit: u64,
+    what: &str,
+) -> Result<LargeBytes, AdminError> {
+    read_wanted(sink, &WantedObject { name: *name, compression: None, size, limit, what })
+}
+
+/// Reads and verifies an object. No more than a few megabytes of it are in memory ([`LargeBytes`]).
+pub(crate) fn read_wanted(sink: &dyn Sink, wanted: &WantedObject<'_>) -> Result<LargeBytes, AdminError> {
+    let WantedObject { name, limit, what, .. } = wanted;
+    let missing = || AdminError::Missing { what: (*what).to_owned(), object: name.to_string() };
+    let (path, folder) = (name.path(), std::env::temp_dir());
+    let stored: LargeBytes = if *limit <= SMALL_FILE_MAX {
+        sink.read(&path, *limit)?.ok_or_else(missing)?.into()
+    } else {
+        let mut stored = LargeWriter::new(&folder, *limit);
+        sink.read_to(&path, &mut stored)?.ok_or_else(missing)?;
+        stored.finish().map_err(AdminError::file("reading", path.as_ref()))?
+    };
+    decoded(&stored, wanted, &folder)
+}
+
+/// Returns the plain bytes of an object that is always compressed, checked against its name; `folder` is for many of them.
+pub fn decoded_object(
+    stored: &[u8],
+    name: &ObjectName,
+    size: Option<u64>,
+    (limit, folder): (u64, &Path),
+    what: &str,
+) -> Result<LargeBytes, AdminError> {
+    decoded(stored, &WantedObject { name: *name, compression: None, size, limit, what }, folder)
+}
+
+fn decoded(stored: &[u8], wanted: &WantedObject<'_>, folder: &Path) -> Result<LargeBytes, AdminError> {
+    let WantedObject { name, compression, size, limit, what } = *wanted;
+    if ContentHash::of(name.hash.algorithm(), stored) != name.hash {
+        return Err(AdminError::Corrupt { what: what.to_owned(), object: name.to_string() });
+    }
+    let recognised = || Compression::recognise(stored).unwrap_or(Compression::Zlib);
+    inflated(stored, compression.unwrap_or_else(recognised), size, limit, folder)
+        .map_err(|source| AdminError::Compressed { what: what.to_owned(), source })
+}

@@ -1,0 +1,216 @@
+//! Place of a repository: a folder, or object storage with a local folder for the publisher's state.
+//!
+//! ```text
+//! PLACE/                          in a folder           in object storage
+//!   .cvmfspublished, data/ …      the repository        -
+//!   .esker/                       publisher's state     publisher's state
+//!   .esker/storage.json           -                     URL and settings of the storage
+//! ```
+//!
+//! A repository is named by its place in both cases, so everything that belongs to a publisher (settings, hooks, open
+//! transactions) is found in the same way. Object storage has no lock, unless one is configured: its head is replaced by
+//! compare-and-swap.
+
+mod remembered;
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use esker_format::manifest::{self, Manifest};
+use esker_format::name::RepositoryName;
+use esker_format::object::ObjectName;
+use esker_store::{FileLock, LocalSink, Sink, make_dirs};
+
+use crate::disks::Disks;
+use crate::error::AdminError;
+use crate::signed::SMALL_FILE_MAX;
+
+pub use remembered::RememberedStorage;
+
+/// Folder of objects.
+const DATA: &str = "data";
+
+/// Returns the folder of the publisher's state of the repository at a place, which may not exist.
+pub(crate) fn state_folder(place: &Path) -> PathBuf {
+    place.join(remembered::FOLDER)
+}
+
+/// Storage of one repository, opened.
+#[derive(Clone)]
+pub struct Storage {
+    place: PathBuf,
+    sink: Arc<dyn Sink>,
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Storage").field("at", &self.sink.describe()).finish_non_exhaustive()
+    }
+}
+
+impl Storage {
+    /// Opens the storage of the repository at a place: the one that is remembered there, or else the folder itself.
+    pub fn open(place: &Path) -> Result<Self, AdminError> {
+        Self::open_on(&Disks::default(), place)
+    }
+
+    /// Variant of the function above that works on disks given by the caller.
+    pub fn open_on(disks: &Disks, place: &Path) -> Result<Self, AdminError> {
+        let sink: Arc<dyn Sink> = match RememberedStorage::read_on(disks, place)? {
+            Some(remembered) => remembered.open(disks, place)?,
+            None => Arc::new(LocalSink::on(place, disks.served.clone())),
+        };
+        Ok(Self::new(place, sink))
+    }
+
+    /// Returns the storage of a sink, with the place of the publisher's state.
+    pub fn new(place: &Path, sink: Arc<dyn Sink>) -> Self {
+        Self { place: place.to_owned(), sink }
+    }
+
+    /// Returns the place of the repository on this machine.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// Returns the sink of objects and heads.
+    pub fn sink(&self) -> &Arc<dyn Sink> {
+        &self.sink
+    }
+
+    /// Returns true if the repository is in a folder.
+    pub fn is_folder(&self) -> bool {
+        self.sink.folder().is_some()
+    }
+
+    /// Returns the sink for data that publishers on several machines share; none if all of them share the state folder.
+    pub fn shared(&self) -> Option<Arc<dyn Sink>> {
+        (!self.is_folder()).then(|| self.sink.clone())
+    }
+
+    /// Returns the folder or URL, for messages.
+    pub fn describe(&self) -> String {
+        self.sink.describe()
+    }
+
+    /// Prepares for storing objects: removes what ended processes left, and makes a missing place of object storage.
+    pub fn prepare(&self, disks: &Disks) -> Result<(), AdminError> {
+        // First, since the storage notes there what it found out about the server.
+        self.make_place(disks)?;
+        Ok(self.sink.prepare()?)
+    }
+
+    /// Makes the folders of a new repository.
+    pub fn make_folders(&self, disks: &Disks) -> Result<(), AdminError> {
+        self.sink.make_folders()?;
+        self.make_place(disks)
+    }
+
+    fn make_place(&self, disks: &Disks) -> Result<(), AdminError> {
+        if self.is_folder() {
+            return Ok(());
+        }
+        let state = state_folder(&self.place);
+        make_dirs(&*disks.private, &state).map_err(AdminError::file("making folder", &state))
+    }
+
+    /// Takes the lock of the head, or fails if another process has it; none for storage that needs no lock.
+    pub fn lock(&self) -> Result<Option<FileLock>, AdminError> {
+        let held = AdminError::locked(self.describe());
+        self.sink.lock_root()?.map(|locking| locking.or_held(held)).transpose()
+    }
+
+    /// Takes the lock of the head if it is free; none if another process has it.
+    pub fn try_lock(&self) -> Result<Option<Option<FileLock>>, AdminError> {
+        match self.lock() {
+            Ok(lock) => Ok(Some(lock)),
+            Err(AdminError::Locked { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns true if there is a head.
+    pub(crate) fn has_head(&self, disks: &Disks) -> Result<bool, AdminError> {
+        let Some(folder) = self.sink.folder() else {
+            return Ok(self.sink.read(manifest::PATH, SMALL_FILE_MAX)?.is_some());
+        };
+        let path = folder.join(manifest::PATH);
+        match disks.served.facts(&path) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(AdminError::file("looking for", &path)(error)),
+        }
+    }
+
+    /// Fails if the manifest names another repository than this one, or if the storage has files and no mark of any
+    /// repository: both belong to others, who are about to lose them.
+    pub fn refuse_others(&self, disks: &Disks, name: Option<&RepositoryName>) -> Result<(), AdminError> {
+        let head = self.sink.read(manifest::PATH, SMALL_FILE_MAX)?;
+        if let Some(bytes) = head {
+            let named = Manifest::parse(&bytes).ok().and_then(|head| head.name);
+            return match (named, name) {
+                (Some(named), Some(name)) if named != name.as_str() => {
+                    Err(AdminError::OtherRepository { place: self.describe(), name: named })
+                }
+                _ => Ok(()),
+            };
+        }
+        let names = match self.sink.folder() {
+            None => self.sink.list_root()?,
+            Some(folder) => match disks.served.list(folder) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                listed => {
+                    let listed = listed.map_err(AdminError::file("listing", folder))?;
+                    listed.iter().map(|name| name.to_string_lossy().into_owned()).collect()
+                }
+            },
+        };
+        let is_mark =
+            |name: &String| [".cvmfs", remembered::FOLDER].iter().any(|mark| name.starts_with(mark));
+        // The folder of objects is made first. A new file system has one for what it finds, and a creator that was
+        // interrupted leaves unfinished files.
+        let is_of_none = |name: &String| {
+            name == DATA || name == "lost+found" || name.starts_with(".new-") && name.contains(".cvmfs")
+        };
+        let other = names.iter().find(|name| !is_of_none(name));
+        match other {
+            Some(other) if !names.iter().any(is_mark) => {
+                Err(AdminError::Foreign { place: self.describe(), found: other.clone() })
+            }
+            None if names.iter().any(|name| name == DATA) && self.is_foreign_data(disks)? => {
+                Err(AdminError::Foreign { place: self.describe(), found: DATA.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns true if the folder of objects has anything but folders of objects.
+    fn is_foreign_data(&self, disks: &Disks) -> Result<bool, AdminError> {
+        let Some(folder) = self.sink.folder() else { return Ok(false) };
+        let data = folder.join(DATA);
+        let names = disks.served.list(&data).map_err(AdminError::file("listing", &data))?;
+        let is_ours = |name: &str| name == "txn" || name.len() == 2 && u8::from_str_radix(name, 16).is_ok();
+        Ok(!names.iter().all(|name| name.to_str().is_some_and(is_ours)))
+    }
+
+    /// Fails if there is no head.
+    pub fn require_head(&self, disks: &Disks) -> Result<(), AdminError> {
+        if self.has_head(disks)? { Ok(()) } else { Err(AdminError::NoRepository(self.describe())) }
+    }
+
+    /// Returns the objects of a list that the storage does not have.
+    pub fn missing<'o>(
+        &self,
+        objects: impl IntoIterator<Item = &'o ObjectName>,
+    ) -> Result<Vec<ObjectName>, AdminError> {
+        let mut missing = Vec::new();
+        for object in objects {
+            if self.sink.len_of(object)?.is_none() {
+                missing.push(*object);
+            }
+        }
+        Ok(missing)
+    }
+}
