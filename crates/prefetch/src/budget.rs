@@ -17,7 +17,7 @@ const UNREAD_MAX: usize = 1 << 16;
 ///
 /// A [bounded](Self::bounded) budget does not grow: a read gives back the bytes of its object and makes up for as many
 /// bytes that were not read, but the unread bytes never exceed the initial limit, whatever was demanded.
-pub struct Budget {
+pub(crate) struct Budget {
     /// Plain bytes that may be unread before programs have read anything.
     floor: u64,
     /// True if demanded bytes do not raise the limit.
@@ -38,7 +38,7 @@ impl Default for Budget {
 
 impl Budget {
     /// Returns a budget with this initial size in plain bytes.
-    pub fn new(floor: u64) -> Self {
+    pub(crate) fn new(floor: u64) -> Self {
         Self {
             floor,
             is_bounded: false,
@@ -49,19 +49,19 @@ impl Budget {
     }
 
     /// Returns a budget that never allows more than this many plain bytes.
-    pub fn bounded(floor: u64) -> Self {
+    pub(crate) fn bounded(floor: u64) -> Self {
         Self { is_bounded: true, ..Self::new(floor) }
     }
 
     /// Returns true if this many more bytes may be prefetched.
-    pub fn allows(&self, bytes: u64) -> bool {
+    pub(crate) fn allows(&self, bytes: u64) -> bool {
         let demanded = self.demanded.load(Ordering::Relaxed);
         let unread_bytes = self.unread_bytes.load(Ordering::Relaxed);
         unread_bytes.saturating_add(bytes) <= self.floor.saturating_add(demanded)
     }
 
     /// Records that an object is being prefetched.
-    pub fn spend(&self, key: CacheKey, bytes: u64) {
+    pub(crate) fn spend(&self, key: CacheKey, bytes: u64) {
         let unread = self.unread.pin();
         if unread.len() >= UNREAD_MAX {
             // This takes hours of prefetching; objects that are unread by now stay unread.
@@ -74,12 +74,12 @@ impl Budget {
     }
 
     /// Removes an object that was not fetched.
-    pub fn forget(&self, key: &CacheKey) {
+    pub(crate) fn forget(&self, key: &CacheKey) {
         self.take(key);
     }
 
     /// Records a read of a cached object; returns true if the object was prefetched.
-    pub fn read(&self, key: &CacheKey) -> bool {
+    pub(crate) fn read(&self, key: &CacheKey) -> bool {
         let Some(bytes) = self.take(key) else { return false };
         if self.is_bounded {
             self.give_back(bytes);
@@ -92,7 +92,7 @@ impl Budget {
     /// Records a cache miss; returns true if the object was being prefetched.
     ///
     /// `bytes` is 0 if a program waited for the object before.
-    pub fn missed(&self, key: &CacheKey, bytes: u64) -> bool {
+    pub(crate) fn missed(&self, key: &CacheKey, bytes: u64) -> bool {
         let was_prefetched = self.take(key).is_some();
         if !self.is_bounded {
             self.demanded.fetch_add(bytes, Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub struct NeededLibraries {
 }
 
 /// Reads the names from a file, whose chunks arrive one after the other.
-pub struct NeededNames {
+pub(crate) struct NeededNames {
     libraries: Vec<Range<u64>>,
     folders: Vec<Range<u64>>,
     /// The names read so far.
@@ -31,7 +31,7 @@ pub struct NeededNames {
 
 impl NeededNames {
     /// Returns the names of a file; `None` if it needs no library.
-    pub fn of(layout: &Layout, dynamic: &Dynamic) -> Option<Self> {
+    pub(crate) fn of(layout: &Layout, dynamic: &Dynamic) -> Option<Self> {
         let (mut libraries, mut folders) = (layout.needed(dynamic), layout.searched(dynamic));
         libraries.truncate(NAMES_MAX);
         folders.truncate(1);
@@ -39,12 +39,16 @@ impl NeededNames {
     }
 
     /// Returns the range of the next name to read.
-    pub fn next(&self) -> Option<&Range<u64>> {
+    pub(crate) fn next(&self) -> Option<&Range<u64>> {
         self.folders.iter().chain(&self.libraries).next()
     }
 
     /// Reads the names that begin in an available range. A name that does not end there is dropped.
-    pub fn take(&mut self, is_here: impl Fn(&Range<u64>) -> bool, read: impl Fn(&Range<u64>) -> Vec<u8>) {
+    pub(crate) fn take(
+        &mut self,
+        is_here: impl Fn(&Range<u64>) -> bool,
+        read: impl Fn(&Range<u64>) -> Vec<u8>,
+    ) {
         let texts = |from: &mut Vec<Range<u64>>| {
             let here = from.extract_if(.., |part| is_here(part));
             here.filter_map(|part| elf::text(&read(&part)).map(Box::from)).collect::<Vec<Box<[u8]>>>()

@@ -7,19 +7,15 @@
 //! only here and there (a folder of packages) is too large for either.
 
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
-
-use esker_store::{CacheKey, ObjectRequest};
-use xxhash_rust::xxh3::xxh3_64;
+use std::sync::Arc;
 
 use esker_format::path::{join, split};
+use xxhash_rust::xxh3::xxh3_64;
 
-use crate::objects;
-
-/// Maximum plain bytes of a small file, which costs less than a round trip.
-const SMALL_MAX: u64 = 1 << 20;
-/// Maximum size of libraries that count as small, in bytes: libraries are few and loaded one after the other.
-const SMALL_LIBRARY_MAX: u64 = 4 << 20;
+use crate::candidate::Candidate;
+use crate::event::{Around, Event};
+use crate::folders::{Folder, Folders, Leaf, kind};
+use crate::predictor::{Context, Predictor, TRIES_MAX};
 
 /// Plain bytes that are prefetched below a folder after misses in one branch.
 const NARROW: u64 = 5 << 19;
@@ -37,133 +33,12 @@ const BESIDE_LEVELS: usize = 3;
 
 /// Maximum number of files prefetched at once.
 const FILES_MAX: usize = 8192;
-/// Maximum number of folders listed for a prediction from a far server; bounds its time to some tens of milliseconds.
-pub const FOLDERS_MAX: usize = 8192;
-/// Maximum number of folders listed for a prediction from a near server, from which a missed file is fetched
-/// faster.
-pub const FOLDERS_NEARBY: usize = 256;
 /// Number of files prefetched after the missed one in a folder with too many files.
 const WINDOW: usize = 64;
 /// Maximum number of folders with a history.
 const KNOWN_MAX: usize = 1 << 16;
 /// Number of misses in a prefetched folder after which its objects count as evicted.
 const STALE: u8 = 8;
-
-/// Lists folders of the tree.
-pub trait Folders {
-    /// Returns the entries of the folder at `path`; empty if its catalog is not attached.
-    fn list(&mut self, path: &[u8]) -> Rc<Folder>;
-
-    /// Returns true if all listed folders were available.
-    fn is_complete(&self) -> bool;
-
-    /// Returns the maximum number of folders worth listing for a prediction.
-    fn worth(&self) -> usize;
-}
-
-/// Entries of a folder.
-#[derive(Debug, Default)]
-pub struct Folder {
-    /// Path of the folder.
-    pub path: Box<[u8]>,
-    /// Names of its folders, sorted.
-    pub folders: Vec<Box<[u8]>>,
-    /// Small files, sorted by name.
-    pub files: Vec<SmallFile>,
-    /// Names of libraries that are not small, and of links to libraries, sorted.
-    pub libraries: Vec<Box<[u8]>>,
-}
-
-impl Folder {
-    /// Returns a folder with these folders and small files, in any order.
-    pub fn new(path: &[u8], mut folders: Vec<Box<[u8]>>, mut files: Vec<SmallFile>) -> Self {
-        folders.sort_unstable();
-        files.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Self { path: path.into(), folders, files, libraries: Vec::new() }
-    }
-
-    /// Returns the folder with these large libraries.
-    pub fn with_libraries(mut self, mut libraries: Vec<Box<[u8]>>) -> Self {
-        libraries.sort_unstable();
-        self.libraries = libraries;
-        self
-    }
-
-    /// Returns the name of a library that begins with `start`, small or large.
-    pub fn library(&self, start: &[u8]) -> Option<&[u8]> {
-        let from = self.files.partition_point(|file| *file.name < *start);
-        let small = self.files[from..].iter().map(|file| &*file.name);
-        let from = self.libraries.partition_point(|name| **name < *start);
-        let large = self.libraries[from..].iter().map(|name| &**name);
-        let is_meant = |name: &&[u8]| name.starts_with(start);
-        let mut small = small.take_while(is_meant).filter(|name| is_library(name));
-        small.next().or_else(|| large.take_while(is_meant).next())
-    }
-
-    /// Returns true if the folder has a folder of this name.
-    pub fn has_folder(&self, name: &[u8]) -> bool {
-        self.folders.binary_search_by(|known| (**known).cmp(name)).is_ok()
-    }
-}
-
-/// A small file of a folder.
-#[derive(Debug)]
-pub struct SmallFile {
-    /// Name of the file.
-    pub name: Box<[u8]>,
-    /// Plain bytes of the file.
-    pub size: u64,
-    /// Cache key of its object.
-    pub content: CacheKey,
-}
-
-/// A small file, and its folder.
-#[derive(Clone, Debug)]
-pub struct Leaf {
-    folder: Rc<Folder>,
-    number: usize,
-}
-
-impl Leaf {
-    /// Finds the small file of this name in a folder.
-    pub fn find(folder: &Rc<Folder>, name: &[u8]) -> Option<Self> {
-        let number = folder.files.binary_search_by(|file| (*file.name).cmp(name)).ok()?;
-        Some(Self { folder: Rc::clone(folder), number })
-    }
-
-    fn file(&self) -> &SmallFile {
-        &self.folder.files[self.number]
-    }
-
-    fn name(&self) -> &[u8] {
-        &self.file().name
-    }
-
-    /// Returns the folder of the file.
-    pub fn folder(&self) -> Rc<Folder> {
-        Rc::clone(&self.folder)
-    }
-
-    /// Returns the plain bytes of the file.
-    pub fn size(&self) -> u64 {
-        self.file().size
-    }
-
-    /// Returns the cache key of the object.
-    pub fn key(&self) -> CacheKey {
-        self.file().content
-    }
-
-    /// Returns the path of the file.
-    pub fn path(&self) -> Vec<u8> {
-        join(&self.folder.path, self.name())
-    }
-
-    /// Returns the request for its object.
-    pub fn wanted(&self) -> ObjectRequest {
-        objects::file(self.key(), self.size(), &self.path())
-    }
-}
 
 /// Tracks the misses and prefetches of files of one kind below one folder.
 #[derive(Clone, Copy, Debug, Default)]
@@ -192,7 +67,7 @@ struct Beside {
 }
 
 /// Tracks the folders in which files were missed.
-pub struct Neighbours {
+pub(crate) struct Neighbours {
     known: HashMap<u64, FolderHistory>,
     beside: HashMap<u64, Beside>,
     /// Number of misses in a prefetched folder after which it is prefetched again; `None` for never.
@@ -214,23 +89,46 @@ impl Default for Neighbours {
 
 impl Neighbours {
     /// Returns a predictor for events that are no misses: each folder is prefetched once.
-    pub fn once() -> Self {
+    pub(crate) fn once() -> Self {
         Self { stale: None, ..Self::default() }
     }
 
     /// Returns the files to prefetch after a miss of a small file, most likely first.
-    pub fn missed(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+    pub(crate) fn missed(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
         self.around(folders, path, self.stale)
     }
 
     /// Returns the files to prefetch after the read of a prefetched file; does not count as a sign of eviction.
-    pub fn read_prefetched(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+    pub(crate) fn read_prefetched(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
         self.around(folders, path, None)
     }
 
     /// Returns only the files of the same folder, after a miss of a file whose content predicts other reads.
-    pub fn beside(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
+    pub(crate) fn beside(&mut self, folders: &mut dyn Folders, path: &[u8]) -> Vec<Leaf> {
         split(path).map(|(own, name)| self.own(folders, own, name, self.stale).0).unwrap_or_default()
+    }
+
+    /// Queues candidates from the folders around a small file.
+    fn queue_around<C>(&mut self, around: Around, context: &mut Context<'_, C>) {
+        let Around { path, was_missed, is_among_modules, tries } = around;
+        let files = if is_among_modules && !context.world.is_far() {
+            // The modules around tell most of what is read there, and a miss takes less than the other candidates
+            // would.
+            self.beside(context.world, &path)
+        } else if was_missed {
+            self.missed(context.world, &path)
+        } else {
+            // A prefetched file predicts what comes next as well, but is no sign of eviction.
+            self.read_prefetched(context.world, &path)
+        };
+        // The newest miss predicts best.
+        for leaf in files.iter().rev() {
+            if context.queue.is_new(&leaf.key()) {
+                context.queue.push_first(Candidate::of(leaf));
+            }
+        }
+        let again = Around { path, was_missed: false, is_among_modules, tries: tries + 1 };
+        context.attach_missing(|| (tries < TRIES_MAX).then_some(Event::Around(again)));
     }
 
     fn around(&mut self, folders: &mut dyn Folders, path: &[u8], stale: Option<u8>) -> Vec<Leaf> {
@@ -412,10 +310,10 @@ fn in_each(folders: &mut dyn Folders, above: &[u8], place: &[u8], kind: &[u8]) -
 }
 
 /// Adds the files of this kind in a folder; returns the plain bytes of all files collected so far.
-fn take(taken: &mut Vec<Leaf>, folder: &Rc<Folder>, of: &[u8], bytes: u64) -> u64 {
+fn take(taken: &mut Vec<Leaf>, folder: &Arc<Folder>, of: &[u8], bytes: u64) -> u64 {
     let before = taken.len();
     let files = folder.files.iter().enumerate().filter(|(_, file)| kind(&file.name) == of);
-    taken.extend(files.map(|(number, _)| Leaf { folder: Rc::clone(folder), number }));
+    taken.extend(files.map(|(number, _)| Leaf { folder: Arc::clone(folder), number }));
     taken[before..].iter().fold(bytes, |sum, leaf| sum.saturating_add(leaf.size()))
 }
 
@@ -429,26 +327,24 @@ fn start_after(files: &mut Vec<Leaf>, name: &[u8]) {
     }
 }
 
-/// Returns the kind of a file: the suffix of its name. All versions of shared libraries are one kind.
-pub fn kind(name: &[u8]) -> &[u8] {
-    if is_library(name) {
-        return b".so";
+impl<C> Predictor<C> for Neighbours {
+    fn on(&mut self, event: Event<C>, context: &mut Context<'_, C>) -> Option<Event<C>> {
+        match event {
+            Event::Read(read) => {
+                let path = read.small_file()?.to_vec();
+                let (was_missed, is_among_modules) = (read.is_surprise(), read.is_among_modules);
+                self.queue_around(Around { path, was_missed, is_among_modules, tries: 0 }, context);
+            }
+            Event::Around(around) => self.queue_around(around, context),
+            Event::BesideModule(path) => {
+                for leaf in self.beside(context.world, &path).iter().rev() {
+                    context.queue.push_first(Candidate::of(leaf));
+                }
+            }
+            other => return Some(other),
+        }
+        None
     }
-    // A name whose only dot is its first character has no suffix.
-    match name.iter().rposition(|byte| *byte == b'.') {
-        Some(at) if at > 0 => &name[at..],
-        _ => b"",
-    }
-}
-
-/// Returns the maximum plain bytes of a small file of this kind.
-pub fn small_max(kind: &[u8]) -> u64 {
-    if is_library(kind) { SMALL_LIBRARY_MAX } else { SMALL_MAX }
-}
-
-/// Returns true if a name is that of a shared library: `x.so`, `x.so.1.2`.
-pub fn is_library(name: &[u8]) -> bool {
-    name.ends_with(b".so") || name.windows(4).any(|part| part == b".so.")
 }
 
 #[cfg(test)]

@@ -33,23 +33,23 @@ pub struct Arrival {
 
 /// The file that each object was announced for first, and the announced range of that file.
 #[derive(Default)]
-pub struct PendingArrivals(HashMap<CacheKey, Arrival>);
+pub(crate) struct PendingArrivals(HashMap<CacheKey, Arrival>);
 
 impl PendingArrivals {
     /// Adds the bytes of an object that is being fetched; ignored if too many are pending.
-    pub fn expect(&mut self, key: CacheKey, arrival: Arrival) {
+    pub(crate) fn expect(&mut self, key: CacheKey, arrival: Arrival) {
         if self.0.len() < PENDING_MAX {
             self.0.entry(key).and_modify(|known| known.join(&arrival)).or_insert(arrival);
         }
     }
 
     /// Removes the bytes of an object that has arrived.
-    pub fn take(&mut self, key: &CacheKey) -> Option<Arrival> {
+    pub(crate) fn take(&mut self, key: &CacheKey) -> Option<Arrival> {
         self.0.remove(key)
     }
 
     /// Removes all entries.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 }

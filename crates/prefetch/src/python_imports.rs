@@ -9,10 +9,14 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use esker_format::path::{join, split};
-use esker_format::pyc::Import;
-use esker_store::{CacheKey, ObjectRequest};
+use esker_format::pyc::{self, Import};
+use esker_store::{CacheKey, Handle, ObjectRequest};
 
-use crate::neighbours::{Folders, Leaf};
+use crate::candidate::Candidate;
+use crate::event::{Around, Event, Outcome, Purpose};
+use crate::folders::{Folders, Leaf, small_max};
+use crate::objects;
+use crate::predictor::{Context, Predictor, TRIES_MAX};
 
 /// Name of the folder of compiled modules, beside their sources.
 const COMPILED: &[u8] = b"__pycache__";
@@ -21,7 +25,7 @@ const PACKAGE: &[u8] = b"__init__";
 /// Name of the source of a package's own module.
 const SOURCE: &[u8] = b"__init__.py";
 /// Suffix of compiled modules.
-pub const ENDING: &[u8] = b".pyc";
+const ENDING: &[u8] = b".pyc";
 
 /// Maximum number of folders in which modules are searched.
 const ROOTS_MAX: usize = 64;
@@ -47,7 +51,7 @@ pub struct PythonModule {
 
 /// Tracks which modules were evaluated, and the folders in which modules are.
 #[derive(Default)]
-pub struct PythonModules {
+pub(crate) struct PythonModules {
     /// Modules that were evaluated, and the files that they import.
     evaluated: HashSet<CacheKey>,
     /// Modules that are being prefetched.
@@ -77,7 +81,7 @@ impl<'p> ModuleLocation<'p> {
 }
 
 /// Returns true if this is the path of a compiled module.
-pub fn is_module(path: &[u8]) -> bool {
+fn is_module(path: &[u8]) -> bool {
     ModuleLocation::of(path).is_some()
 }
 
@@ -95,21 +99,16 @@ fn around<'p>(folders: &mut dyn Folders, folder: &'p [u8]) -> (Vec<&'p [u8]>, &'
 
 impl PythonModules {
     /// Records that a module is evaluated; returns true if it was not before.
-    pub fn is_new(&mut self, key: CacheKey) -> bool {
+    fn is_new(&mut self, key: CacheKey) -> bool {
         if self.evaluated.len() >= EVALUATED_MAX {
-            self.clear();
+            self.evaluated.clear();
+            self.expected.clear();
         }
         self.evaluated.insert(key)
     }
 
-    /// Clears the evaluated and expected modules.
-    pub fn clear(&mut self) {
-        self.evaluated.clear();
-        self.expected.clear();
-    }
-
     /// Removes a prefetched module that has arrived.
-    pub fn take_expected(&mut self, key: &CacheKey) -> Option<PythonModule> {
+    fn take_expected(&mut self, key: &CacheKey) -> Option<PythonModule> {
         self.expected.remove(key)
     }
 
@@ -123,7 +122,7 @@ impl PythonModules {
     }
 
     /// Records a miss that was not predicted; returns true if another module in its folder was missed before.
-    pub fn is_missed_again(&mut self, path: &[u8]) -> bool {
+    fn is_missed_again(&mut self, path: &[u8]) -> bool {
         let Some((folder, _)) = split(path) else { return false };
         if self.missed_in.len() >= EVALUATED_MAX {
             self.missed_in.clear();
@@ -142,13 +141,13 @@ impl PythonModules {
     }
 
     /// Returns true if modules whose imports are evaluated are around a file.
-    pub fn are_around(&self, path: &[u8]) -> bool {
+    fn are_around(&self, path: &[u8]) -> bool {
         let is_below = |root: &[u8]| path.strip_prefix(root).is_some_and(|rest| rest.starts_with(b"/"));
         self.roots.iter().any(|root| is_below(root))
     }
 
     /// Records an imported file, to be evaluated in turn if it is a module; returns true if it is new.
-    pub fn expect(&mut self, leaf: &Leaf) -> bool {
+    fn expect(&mut self, leaf: &Leaf) -> bool {
         let is_new = self.is_new(leaf.key());
         let path = leaf.path();
         if is_new && is_module(&path) {
@@ -159,7 +158,7 @@ impl PythonModules {
     }
 
     /// Returns the files that a module imports, in order.
-    pub fn imported(
+    fn imported(
         &mut self,
         folders: &mut dyn Folders,
         module: &PythonModule,
@@ -191,13 +190,116 @@ impl PythonModules {
     }
 }
 
+impl PythonModules {
+    /// Opens a module that is read, or missed without a prediction, to evaluate its imports.
+    fn module_read<C>(&mut self, module: PythonModule, context: &mut Context<'_, C>) {
+        let key = module.wanted.key();
+        // A read removes a queued candidate, so its arrival would not open the module.
+        let is_left = !context.queue.is_under_way(&key) && self.take_expected(&key).is_some();
+        // A module that is missed again was evicted, and so perhaps were those that it imports.
+        if self.is_new(key) || is_left || module.missed {
+            open(module, context);
+        }
+    }
+
+    /// Evaluates the imports of a module.
+    fn module_opened<C>(&mut self, module: PythonModule, handle: Handle, context: &mut Context<'_, C>) {
+        let content = objects::read(&handle, 0, handle.len().min(small_max(ENDING)) as usize);
+        let Some(imports) = pyc::imports(&content) else {
+            let is_among_modules = self.are_around(&module.path);
+            let path = module.path.into_vec();
+            return context.raise(Event::Around(Around {
+                path,
+                was_missed: false,
+                is_among_modules,
+                tries: 0,
+            }));
+        };
+        let imported = self.imported(context.world, &module, &imports);
+        // A single miss may be a dynamic import; after a second one, others in the folder are likely too.
+        if module.missed && self.is_missed_again(&module.path) {
+            context.raise(Event::BesideModule(module.path.to_vec()));
+        }
+        let libraries = imported.libraries.iter().filter_map(|path| context.world.elf_file(path)).collect();
+        context.raise(Event::LibrariesExpected(libraries));
+        context.raise(Event::Imported { leaves: imported.leaves, module, handle });
+    }
+
+    /// Queues the files that a module imports.
+    fn queue_imported<C>(
+        &mut self,
+        leaves: &[Leaf],
+        (module, handle): (PythonModule, Handle),
+        context: &mut Context<'_, C>,
+    ) {
+        for leaf in leaves.iter().rev() {
+            // Most modules import what others have imported.
+            if self.expect(leaf) || module.missed {
+                context.queue.push_first(Candidate::of(leaf));
+            }
+        }
+        let tries = module.tries + 1;
+        // The retry is no second miss.
+        let again = PythonModule { missed: false, tries, ..module };
+        context.attach_missing(|| {
+            (tries <= TRIES_MAX).then(|| Event::Opened(Purpose::Module(again), Some(handle)))
+        });
+    }
+}
+
+/// Requests a module, to evaluate its imports.
+fn open<C>(module: PythonModule, context: &mut Context<'_, C>) {
+    context.open(module.wanted.clone(), Purpose::Module(module));
+}
+
+impl<C> Predictor<C> for PythonModules {
+    fn on(&mut self, event: Event<C>, context: &mut Context<'_, C>) -> Option<Event<C>> {
+        match event {
+            Event::Read(mut read) => {
+                if let Some(path) = read.small_file() {
+                    if let Some(content) = read.file.content.filter(|_| is_module(path)) {
+                        let wanted = objects::file(content, read.file.size, path);
+                        let (path, missed) = (path.into(), read.is_surprise());
+                        self.module_read(PythonModule { path, wanted, missed, tries: 0 }, context);
+                        return None;
+                    }
+                    read.is_among_modules = self.are_around(path);
+                }
+                return Some(Event::Read(read));
+            }
+            Event::Ended(ended) => {
+                let is_here = ended.outcome != Outcome::Failed;
+                if let Some(module) = self.take_expected(&ended.key).filter(|_| is_here) {
+                    open(module, context);
+                }
+                return Some(event);
+            }
+            Event::Opened(Purpose::Module(module), handle) => {
+                if let Some(handle) = handle {
+                    self.module_opened(module, handle, context);
+                }
+            }
+            Event::Imported { leaves, module, handle } => {
+                self.queue_imported(&leaves, (module, handle), context);
+            }
+            other => return Some(other),
+        }
+        None
+    }
+
+    fn clear(&mut self) {
+        self.evaluated.clear();
+        self.expected.clear();
+    }
+}
+
 /// Files that a module imports.
 #[derive(Default)]
-pub struct Imported {
+struct Imported {
     /// Modules, and small libraries.
-    pub leaves: Vec<Leaf>,
+    leaves: Vec<Leaf>,
     /// Paths of all libraries.
-    pub libraries: Vec<Vec<u8>>,
+    libraries: Vec<Vec<u8>>,
 }
 
 /// Search for the imports of one module.

@@ -1,18 +1,13 @@
-//! Prefetches what follows in a large file after a miss of one chunk.
+//! Queues the chunks of libraries and executables in use.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use esker_format::catalog::Chunk;
 use esker_store::CacheKey;
-use esker_vfs::NodeKey;
 
 use crate::candidate::Candidate;
 
-/// Maximum plain bytes that are read ahead of a sequential reader.
-const AHEAD_MAX: u64 = 64 << 20;
-/// Maximum number of tracked readers.
-const READERS_MAX: usize = 1024;
 /// Maximum number of files that are tracked as announced.
 const ANNOUNCED_MAX: usize = 4096;
 
@@ -24,47 +19,6 @@ const LONG: Duration = Duration::from_secs(60);
 /// Maximum number of remaining chunks; further ones are not queued.
 const LINE_MAX: usize = 1 << 16;
 
-/// Tracks the positions of readers in large files.
-#[derive(Default)]
-pub struct Readers(HashMap<NodeKey, Reader>);
-
-/// Position of a reader, and the end of its read-ahead.
-#[derive(Clone, Copy, Debug)]
-struct Reader {
-    /// Number of the first chunk that was neither read nor requested.
-    next: usize,
-    /// Number of chunks to read ahead next time.
-    ahead: usize,
-}
-
-impl Readers {
-    /// Returns the chunks to read ahead after a miss of the chunk at `missed`, if the reader is sequential.
-    ///
-    /// Their number doubles with each sequential miss.
-    pub fn missed<'c>(&mut self, file: NodeKey, chunks: &'c [Chunk], missed: usize) -> &'c [Chunk] {
-        if self.0.len() >= READERS_MAX && !self.0.contains_key(&file) {
-            self.0.clear();
-        }
-        let reader = self.0.entry(file).or_insert(Reader { next: 0, ahead: 1 });
-        // A chunk that can't be fetched is missed again and again, and each time `ahead` doubles.
-        let reach = missed.saturating_add(1).saturating_add(reader.ahead);
-        let in_order = missed == 0 || (missed <= reader.next && reach > reader.next);
-        if !in_order {
-            *reader = Reader { next: missed + 1, ahead: 1 };
-            return &[];
-        }
-        let start = (missed + 1).max(reader.next).min(chunks.len());
-        let mut bytes = 0_u64;
-        let fits = |chunk: &&Chunk| {
-            bytes = bytes.saturating_add(chunk.size);
-            bytes <= AHEAD_MAX
-        };
-        let count = chunks[start..].iter().take(reader.ahead).take_while(fits).count();
-        *reader = Reader { next: start + count, ahead: reader.ahead.saturating_mul(2) };
-        &chunks[start..start + count]
-    }
-}
-
 /// Queues the chunks of libraries and executables in use.
 ///
 /// Chunks that will be read soon come first. The remaining ones follow after everything else and only when the mount
@@ -72,7 +26,7 @@ impl Readers {
 /// bundle lists the reads of the files that it names, so a read beside it prefetches no more than in any other
 /// file. While a bundle is being fetched, all of these chunks wait for it.
 #[derive(Default)]
-pub struct RemainingChunks {
+pub(crate) struct RemainingChunks {
     specs_awaited: usize,
     /// Paths of the files that bundles name.
     announced: HashSet<Box<[u8]>>,
@@ -96,12 +50,12 @@ struct RemainingChunk {
 
 impl RemainingChunks {
     /// Queues a chunk that will be read soon.
-    pub fn push_soon(&mut self, path: &[u8], candidate: Candidate) {
+    pub(crate) fn push_soon(&mut self, path: &[u8], candidate: Candidate) {
         self.soon.push_back((path.into(), candidate));
     }
 
     /// Queues a remaining chunk; returns false if there are too many.
-    pub fn push(&mut self, path: &[u8], candidate: Candidate, is_code: bool) -> bool {
+    pub(crate) fn push(&mut self, path: &[u8], candidate: Candidate, is_code: bool) -> bool {
         let is_room = self.line.len() < LINE_MAX;
         if is_room {
             self.since.get_or_insert_with(Instant::now);
@@ -111,61 +65,61 @@ impl RemainingChunks {
     }
 
     /// Returns true if an object is queued as a remaining chunk.
-    pub fn is_queued(&self, key: &CacheKey) -> bool {
+    pub(crate) fn is_queued(&self, key: &CacheKey) -> bool {
         self.line.iter().any(|rest| rest.candidate.wanted.key() == *key)
     }
 
     /// Sets whether code is fetched at once instead of in idle time.
-    pub fn hurries(&mut self, hurries: bool) {
+    pub(crate) fn hurries(&mut self, hurries: bool) {
         self.hurries = hurries;
     }
 
     /// Returns the idle time until the remaining chunks begin; `None` if there are none, or they have begun.
-    pub fn quiet_period(&self) -> Option<Duration> {
+    pub(crate) fn quiet_period(&self) -> Option<Duration> {
         (!self.line.is_empty() && !self.quiet).then_some(QUIET)
     }
 
     /// Starts with the remaining chunks after the idle time; returns false if there are none.
-    pub fn begin(&mut self) -> bool {
+    pub(crate) fn begin(&mut self) -> bool {
         let begins = self.quiet_period().is_some();
         self.quiet |= begins;
         begins
     }
 
     /// Delays the remaining chunks again after a read.
-    pub fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         self.quiet = false;
     }
 
     /// Records that a bundle names this large file.
-    pub fn announce(&mut self, path: &[u8]) {
+    pub(crate) fn announce(&mut self, path: &[u8]) {
         if self.announced.len() < ANNOUNCED_MAX && !self.announced.contains(path) {
             self.announced.insert(path.into());
         }
     }
 
     /// Returns true if a bundle named this file.
-    pub fn is_announced(&self, path: &[u8]) -> bool {
+    pub(crate) fn is_announced(&self, path: &[u8]) -> bool {
         self.announced.contains(path)
     }
 
     /// Records a request for the specification of a bundle.
-    pub fn await_spec(&mut self) {
+    pub(crate) fn await_spec(&mut self) {
         self.specs_awaited += 1;
     }
 
     /// Returns true while a specification is being fetched.
-    pub fn awaits_spec(&self) -> bool {
+    pub(crate) fn awaits_spec(&self) -> bool {
         self.specs_awaited > 0
     }
 
     /// Records that a specification has arrived or failed.
-    pub fn spec_arrived(&mut self) {
+    pub(crate) fn spec_arrived(&mut self) {
         self.specs_awaited = self.specs_awaited.saturating_sub(1);
     }
 
     /// Drops the chunks of these files; returns the keys of those that were queued as read soon.
-    pub fn leave<'f>(&mut self, files: impl Iterator<Item = &'f [u8]>) -> Vec<CacheKey> {
+    pub(crate) fn leave<'f>(&mut self, files: impl Iterator<Item = &'f [u8]>) -> Vec<CacheKey> {
         if self.line.is_empty() && self.soon.is_empty() {
             return Vec::new();
         }
@@ -183,7 +137,7 @@ impl RemainingChunks {
     }
 
     /// Removes and returns the next chunk that will be read soon.
-    pub fn take_soon(&mut self) -> Option<Candidate> {
+    pub(crate) fn take_soon(&mut self) -> Option<Candidate> {
         if self.awaits_spec() {
             return None;
         }
@@ -191,7 +145,7 @@ impl RemainingChunks {
     }
 
     /// Removes and returns the next remaining chunk that is not requested already, if this is the time for it.
-    pub fn take(&mut self, is_asked_for: impl Fn(&CacheKey) -> bool) -> Option<Candidate> {
+    pub(crate) fn take(&mut self, is_asked_for: impl Fn(&CacheKey) -> bool) -> Option<Candidate> {
         if self.awaits_spec() {
             return None;
         }
@@ -210,19 +164,19 @@ impl RemainingChunks {
     }
 
     /// Removes all queued chunks.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         (self.soon, self.line, self.since) = Default::default();
     }
 }
 
 /// Returns all other chunks, from the one after the missed one around to the one before it.
-pub fn around(chunks: &[Chunk], missed: usize) -> impl Iterator<Item = &Chunk> {
+pub(crate) fn around(chunks: &[Chunk], missed: usize) -> impl Iterator<Item = &Chunk> {
     let after = missed.saturating_add(1).min(chunks.len());
     chunks[after..].iter().chain(&chunks[..missed.min(chunks.len())])
 }
 
 /// Returns the number of the chunk with the byte at `offset`.
-pub fn chunk_at(chunks: &[Chunk], offset: u64) -> usize {
+pub(crate) fn chunk_at(chunks: &[Chunk], offset: u64) -> usize {
     chunks.partition_point(|chunk| chunk.offset + chunk.size <= offset)
 }
 
@@ -243,48 +197,6 @@ mod tests {
             hash: ContentHash::new(HashAlgorithm::Sha1, [number; 20]),
         };
         (0..count).map(chunk).collect()
-    }
-
-    fn places(chunks: &[Chunk]) -> Vec<u64> {
-        chunks.iter().map(|chunk| chunk.offset / SIZE).collect()
-    }
-
-    #[test]
-    fn sequential_readers_get_twice_as_many_chunks_each_time() {
-        let chunks = file(100);
-        let mut readers = Readers::default();
-        let key = NodeKey([1; 16]);
-        let (mut at, mut ahead, mut seen) = (0, Vec::new(), vec![false; 100]);
-        while at < chunks.len() {
-            let more = readers.missed(key, &chunks, at);
-            assert!(more.len() as u64 * SIZE <= AHEAD_MAX);
-            for place in places(more) {
-                assert!(!std::mem::replace(&mut seen[place as usize], true), "{place} is fetched once");
-            }
-            ahead.push(more.len());
-            at += 1 + more.len();
-        }
-        assert_eq!(ahead[..5], [1, 2, 4, 8, 16]);
-    }
-
-    #[test]
-    fn random_readers_get_no_chunks_until_they_read_in_order() {
-        let chunks = file(60);
-        let mut readers = Readers::default();
-        let key = NodeKey([2; 16]);
-        for (missed, ahead) in [(50, &[][..]), (7, &[]), (8, &[9]), (59, &[]), (600, &[])] {
-            assert_eq!(places(readers.missed(key, &chunks, missed)), ahead, "{missed}");
-        }
-    }
-
-    #[test]
-    fn repeated_misses_of_one_chunk_do_not_overflow() {
-        let chunks = file(60);
-        let mut readers = Readers::default();
-        for _ in 0..200 {
-            let more = readers.missed(NodeKey([3; 16]), &chunks, 0).len() as u64;
-            assert!(more * SIZE <= AHEAD_MAX);
-        }
     }
 
     fn candidate(chunk: &Chunk) -> Candidate {

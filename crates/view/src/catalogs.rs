@@ -9,7 +9,7 @@ use esker_format::compress::Compression;
 use esker_format::hash::ContentHash;
 use esker_format::object::{ObjectKind, ObjectName};
 use esker_journal::Journal;
-use esker_prefetch::bundles::CatalogRequest;
+use esker_prefetch::CatalogRequest;
 use esker_store::{
     CacheKey, Callback, CancelToken, Handle, Mapped, ObjectRequest, ObjectStore, Progress, Requester,
     StoreError, Warmed,

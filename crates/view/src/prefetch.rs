@@ -7,72 +7,49 @@
 //! parts in idle time, so that a later outage doesn't fault a running job, unless a publisher announced which parts
 //! are read.
 
-mod bundles;
-mod elf_files;
-mod elf_needed;
-mod listings;
-mod objects;
-mod python_imports;
-mod retry;
-mod scheduler;
-pub(crate) mod thread;
+mod executor;
+mod world;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
-use esker_prefetch::PART;
-use esker_prefetch::budget::Budget;
-use esker_prefetch::elf_needed::NeededSearch;
-use esker_prefetch::python_imports::PythonModule;
-use esker_prefetch::recent_reads::RecentReads;
 pub use esker_prefetch::{Arrival, PrefetchEvent, PrefetchListener};
-use esker_store::{CacheKey, CancelToken, Handle};
-use esker_vfs::{Node, NodeKey};
+use esker_prefetch::{Budgets, PART, RecentReads, Settled, Source};
+use esker_store::{CacheKey, CancelToken};
+use esker_vfs::Node;
 use parking_lot::Mutex;
 
 use crate::catalogs::{Attached, WantedCatalog};
 use crate::payload::NodeInfo;
+pub(crate) use executor::start;
 
-/// Files that are read after a trigger, in the catalogs of a view.
-pub(crate) type Cluster = esker_prefetch::bundles::Cluster<WantedCatalog>;
-
-/// Maximum plain bytes from bundles that are unread.
-///
-/// It is more than the largest of the packages that programs load at once, and never more than half of the cache.
-const PUBLISHED_MAX: u64 = 2 << 30;
+/// Event for the predictors, in the catalogs of a view.
+type PlannerEvent = esker_prefetch::Event<WantedCatalog>;
 
 /// Maximum number of unhandled events; with more, further misses are not worth a prediction.
 const BACKLOG_MAX: usize = 1024;
 
-/// Input of the scheduler.
+/// Input of the prefetching thread.
 pub(crate) enum Event {
-    /// A program waits for an object.
-    Missed(Miss),
-    /// A program reads a cached object, for the first time in a while.
-    FirstRead(FirstRead),
-    /// The catalogs that a prediction lacked are attached; they are referenced until its retry.
-    Catalogs { path: Vec<u8>, attached: Vec<Arc<Attached>>, tries: u32 },
-    /// A prefetch has ended.
-    Warmed { key: CacheKey, outcome: Outcome },
+    /// A program reads an object: one that it waits for, or for the first time in a while.
+    Observed(Observed),
     /// A prefetched file that triggers a bundle is read.
     TriggerRead(Node),
-    /// The bundle of a trigger in this directory was fetched; `None` if it failed.
-    Spec { trigger: NodeKey, directory: Vec<u8>, handle: Option<Handle> },
-    /// A compiled module was fetched; `None` if it failed. Catalogs that the prediction lacked are attached.
-    PythonModule { module: PythonModule, handle: Option<Handle>, attached: Vec<Arc<Attached>> },
-    /// A chunk that describes a library or executable was fetched; `None` if it failed.
-    Part { file: NodeKey, number: usize, handle: Option<Handle> },
-    /// The libraries that a file needs should be found; catalogs that this lacked are attached.
-    Needed { need: NeededSearch, attached: Vec<Arc<Attached>> },
-    /// A cluster continues; catalogs that it lacked are attached.
-    Cluster { cluster: Box<Cluster>, attached: Vec<Arc<Attached>> },
+    /// An event that a predictor waits for; the catalogs that it lacked are attached until it is handled.
+    Planned { event: PlannerEvent, attached: Vec<Arc<Attached>> },
     /// Prefetched objects were read, so the budgets allow more.
     Earned,
     /// The view is closed.
     Closed,
+}
+
+impl Event {
+    fn planned(event: PlannerEvent) -> Self {
+        Self::Planned { event, attached: Vec::new() }
+    }
 }
 
 /// A read of a part of an object.
@@ -86,63 +63,28 @@ pub(crate) struct PartRead {
     pub(crate) range: Range<u64>,
 }
 
-/// A first read of a cached object.
+/// A read that predictors learn of.
 #[derive(Clone, Debug)]
-pub(crate) struct FirstRead {
+pub(crate) struct Observed {
     /// File of the read.
-    pub(crate) node: Node,
-    pub(crate) read: PartRead,
-    pub(crate) source: ReadSource,
+    node: Node,
+    read: PartRead,
+    source: Source,
 }
 
-/// Location of the object of a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReadSource {
-    /// In the cache, and probably not in memory.
-    Disk,
-    /// In memory, because it was just prefetched.
-    Prefetched,
-    /// In memory, because it has just arrived for another reason, or another part of it was read before.
-    Memory,
-}
-
-/// A read that had to wait.
-#[derive(Clone, Debug)]
-pub(crate) struct Miss {
-    /// File of the read.
-    pub(crate) node: Node,
-    pub(crate) read: PartRead,
-    /// True if the object was being prefetched.
-    pub(crate) was_prefetched: bool,
-}
-
-/// Result of a prefetch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    Fetched,
-    WasThere,
-    Failed,
-}
-
-/// Receives reads and misses, and sends them to the scheduler.
+/// Receives reads and misses, and sends them to the prefetching thread.
 pub(crate) struct Prefetch {
     /// `None` if nothing is prefetched.
     events: Option<Sender<Event>>,
     /// Number of misses and first reads that are not handled yet.
     backlog: AtomicUsize,
-    /// True if the scheduler waits for a budget.
-    starved: AtomicBool,
-    budget: Budget,
-    /// Budget of objects from bundles, which is larger.
-    published: Budget,
-    /// Budget of objects from sequences.
-    learned: Budget,
+    budgets: Arc<Budgets>,
     recent_reads: RecentReads<CacheKey>,
     /// Recent parts of large objects, by the number of the part.
     recent_parts: RecentReads<(CacheKey, u64)>,
     /// Listener for predictions.
     pub(crate) listener: OnceLock<PrefetchListener>,
-    /// Thread of the scheduler.
+    /// The prefetching thread.
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Cancels all prefetches when the view is closed.
     cancel_token: CancelToken,
@@ -154,10 +96,7 @@ impl Prefetch {
         Self {
             events: None,
             backlog: AtomicUsize::new(0),
-            starved: AtomicBool::new(false),
-            budget: Budget::default(),
-            published: Budget::bounded(0),
-            learned: Budget::default(),
+            budgets: Arc::default(),
             recent_reads: RecentReads::default(),
             recent_parts: RecentReads::default(),
             listener: OnceLock::new(),
@@ -166,12 +105,11 @@ impl Prefetch {
         }
     }
 
-    /// Returns a state for a cache of this size; prefetching begins when [`thread::start`] is called with the
+    /// Returns a state for a cache of this size; prefetching begins when [`start`] is called with the
     /// receiver.
     pub(crate) fn new(quota: u64) -> (Self, Receiver<Event>) {
         let (events, inbox) = channel();
-        let published = Budget::bounded(PUBLISHED_MAX.min(quota / 2));
-        (Self { events: Some(events), published, ..Self::off() }, inbox)
+        (Self { events: Some(events), budgets: Arc::new(Budgets::new(quota)), ..Self::off() }, inbox)
     }
 
     /// Handles a read of a cached object.
@@ -180,24 +118,23 @@ impl Prefetch {
             return;
         }
         let key = read.key;
-        let was_prefetched = self.budget.read(&key);
-        let arrived = self.published.read(&key) | self.learned.read(&key) | was_prefetched;
+        let Settled { was_prefetched, was_likely } = self.budgets.read(&key);
         // A miss of this trigger would have fetched its bundle.
-        if arrived && NodeInfo::of(node).is_ok_and(|info| info.bundle) {
+        if was_prefetched && NodeInfo::of(node).is_ok_and(|info| info.bundle) {
             self.tell(Event::TriggerRead(*node));
         }
-        if arrived && self.starved.swap(false, Ordering::Relaxed) {
+        if was_prefetched && self.budgets.take_starved() {
             self.tell(Event::Earned);
         }
         let first = self.recent_reads.is_first(key);
         if self.is_first_of_part(first, read) && self.is_room() {
-            let source = match (was_prefetched, arrived) {
-                (true, _) => ReadSource::Prefetched,
+            let source = match (was_likely, was_prefetched) {
+                (true, _) => Source::Prefetched,
                 // A prefetched object is in memory, and so probably are its neighbours.
-                (false, false) if first => ReadSource::Disk,
-                _ => ReadSource::Memory,
+                (false, false) if first => Source::Disk,
+                _ => Source::Memory,
             };
-            self.tell(Event::FirstRead(FirstRead { node: *node, read: read.clone(), source }));
+            self.tell(Event::Observed(Observed { node: *node, read: read.clone(), source }));
         }
     }
 
@@ -211,12 +148,10 @@ impl Prefetch {
         let first = self.recent_reads.is_first(key);
         // An object that can't be fetched is missed again and again, and so is each part of one.
         let bytes = if first { read.size } else { 0 };
-        let was_prefetched = self.budget.missed(&key, bytes)
-            | self.published.missed(&key, bytes)
-            | self.learned.missed(&key, bytes);
+        let source = Source::Server { expected: self.budgets.missed(&key, bytes) };
         self.is_first_of_part(first, read);
         if self.is_room() {
-            self.tell(Event::Missed(Miss { node: *node, read: read.clone(), was_prefetched }));
+            self.tell(Event::Observed(Observed { node: *node, read: read.clone(), source }));
         }
     }
 
@@ -249,10 +184,17 @@ impl Prefetch {
         }
     }
 
-    /// Sends an event to the scheduler.
+    /// Reports a prediction to the listener.
+    fn announce(&self, event: PrefetchEvent<'_>) {
+        if let Some(listener) = self.listener.get() {
+            listener(event);
+        }
+    }
+
+    /// Sends an event to the thread.
     fn tell(&self, event: Event) {
         if let Some(events) = &self.events {
-            // The scheduler ends before this only if it panicked, and then nothing is prefetched.
+            // The thread ends before this only if it panicked, and then nothing is prefetched.
             let _ = events.send(event);
         }
     }

@@ -110,7 +110,7 @@ impl View {
         let holder: Arc<dyn Holder> = core.clone();
         core.store.add_holder(Arc::downgrade(&holder));
         if let Some(misses) = misses {
-            prefetch::thread::start(&core, misses, options.sequences)
+            prefetch::start(&core, misses, options.sequences)
                 .map_err(|error| TreeError::on(ErrorKind::Local, "the prefetching thread").because(error))?;
         }
         let pinned = options.pin.is_some();

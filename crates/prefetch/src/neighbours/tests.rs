@@ -3,7 +3,12 @@ use std::collections::BTreeMap;
 use esker_format::compress::Compression;
 use esker_format::hash::{ContentHash, HashAlgorithm};
 
+use esker_store::CacheKey;
+
 use super::*;
+use crate::folders::{
+    FOLDERS_MAX, FOLDERS_NEARBY, SMALL_LIBRARY_MAX, SMALL_MAX, SmallFile, is_library, small_max,
+};
 
 /// A tree of paths and sizes.
 #[derive(Default)]
@@ -32,12 +37,12 @@ impl Paths {
 }
 
 impl Folders for Paths {
-    fn list(&mut self, path: &[u8]) -> Rc<Folder> {
+    fn list(&mut self, path: &[u8]) -> Arc<Folder> {
         self.listed += 1;
         let path = std::str::from_utf8(path).unwrap();
         if self.absent.is_some_and(|absent| path.starts_with(absent)) {
             self.met_absent = true;
-            return Rc::default();
+            return Arc::default();
         }
         let below = format!("{path}/");
         let (mut folders, mut files, mut libraries) = (Vec::<Box<[u8]>>::new(), Vec::new(), Vec::new());
@@ -59,7 +64,7 @@ impl Folders for Paths {
                 None => {}
             }
         }
-        Rc::new(Folder::new(path.as_bytes(), folders, files).with_libraries(libraries))
+        Arc::new(Folder::new(path.as_bytes(), folders, files).with_libraries(libraries))
     }
 
     fn worth(&self) -> usize {

@@ -37,7 +37,7 @@ fn module(path: &str, missed: bool) -> PythonModule {
 }
 
 /// Returns a folder with one file.
-fn paths_of(path: &str) -> std::rc::Rc<crate::neighbours::Folder> {
+fn paths_of(path: &str) -> std::sync::Arc<crate::folders::Folder> {
     let mut paths = Paths::default();
     paths.files.insert(path.to_owned(), 1000);
     paths.list(path.rsplit_once('/').unwrap().0.as_bytes())
@@ -154,7 +154,7 @@ fn each_module_is_evaluated_once_and_other_files_never() {
     assert_eq!(modules.expected.len(), 1);
     modules.expected.clear();
     assert!(!modules.expect(&leaf(&path)) && modules.expected.is_empty(), "it has told");
-    modules.clear();
+    Predictor::<()>::clear(&mut modules);
     assert!(modules.expect(&leaf("/sw/lib/os.so")) && modules.expected.is_empty());
     assert!(!modules.is_missed_again(path.as_bytes()));
     assert!(modules.is_missed_again(compiled(LIB, "re").as_bytes()), "another one in the folder");

@@ -1,20 +1,23 @@
-//! Lists folders of the present revision, for predictions.
+//! Shows predictors the present revision and the cache.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::ops::Range;
+use std::sync::Arc;
 
-use esker_format::catalog::{EntryKind, Flags, Row};
-use esker_format::path::split;
-use esker_prefetch::elf_files::ElfFile;
-use esker_prefetch::elf_needed::within;
-use esker_prefetch::neighbours::{
-    FOLDERS_MAX, FOLDERS_NEARBY, Folder, Folders, SmallFile, is_library, kind, small_max,
+use esker_format::bundle;
+use esker_format::catalog::{Chunk, EntryKind, Flags, Row};
+use esker_format::name::RepositoryName;
+use esker_format::path::{join, split};
+use esker_prefetch::{
+    ElfFile, FOLDERS_MAX, FOLDERS_NEARBY, FileContent, FileLookup, FileObjects, Folder, Folders,
+    PrefetchEvent, SmallFile, World, is_library, kind, objects, small_max, within,
 };
-use esker_prefetch::objects;
-use esker_vfs::{Kind, NodeKey};
+use esker_store::ObjectRequest;
+use esker_vfs::{Kind, Node, NodeKey};
 
 use crate::attributes::{self, RowRef};
 use crate::catalogs::WantedCatalog;
+use crate::core::Core;
 use crate::failure::Blocked;
 use crate::lookup::{Snapshot, is_name};
 use crate::nested::CatalogMount;
@@ -30,6 +33,8 @@ const LINKS_MAX: usize = 8;
 /// Maximum number of entries in cached folders: some 15 MB.
 const REMEMBERED_MAX: usize = 1 << 17;
 
+const EXECUTABLE: u32 = 0o111;
+
 /// Caches listed folders.
 ///
 /// Predictions climb from many places to the same folders, and reading a folder's rows in a catalog takes longer than
@@ -38,7 +43,7 @@ const REMEMBERED_MAX: usize = 1 << 17;
 pub(super) struct FolderCache {
     /// Serial number of the revision of these folders.
     serial: u64,
-    folders: HashMap<Box<[u8]>, Rc<Folder>>,
+    folders: HashMap<Box<[u8]>, Arc<Folder>>,
     entries: usize,
 }
 
@@ -51,14 +56,14 @@ impl FolderCache {
         }
     }
 
-    fn remember(&mut self, folder: &Rc<Folder>) {
+    fn remember(&mut self, folder: &Arc<Folder>) {
         let entries = 1 + folder.folders.len() + folder.files.len() + folder.libraries.len();
         if self.entries + entries > REMEMBERED_MAX {
             self.forget();
         }
         if entries <= REMEMBERED_MAX {
             self.entries += entries;
-            self.folders.insert(folder.path.clone(), Rc::clone(folder));
+            self.folders.insert(folder.path.clone(), Arc::clone(folder));
         }
     }
 
@@ -68,19 +73,25 @@ impl FolderCache {
     }
 }
 
-/// Lists folders from attached catalogs; records others, each once, as missing.
-pub(super) struct FolderLister<'s, 'a> {
-    snapshot: &'s Snapshot<'a>,
-    folder_cache: &'s mut FolderCache,
-    pub(super) missing: Vec<WantedCatalog>,
-    /// True if the server is far.
-    far: bool,
+/// The present revision, the cache and the listener, for one event.
+pub(super) struct PresentWorld<'w> {
+    core: &'w Core,
+    snapshot: &'w Snapshot<'w>,
+    folder_cache: &'w mut FolderCache,
+    /// Catalogs that lookups lacked, each once.
+    missing: Vec<WantedCatalog>,
+    is_far: bool,
 }
 
-impl<'s, 'a> FolderLister<'s, 'a> {
-    pub(super) fn new(snapshot: &'s Snapshot<'a>, folder_cache: &'s mut FolderCache, far: bool) -> Self {
+impl<'w> PresentWorld<'w> {
+    pub(super) fn new(
+        core: &'w Core,
+        snapshot: &'w Snapshot<'w>,
+        folder_cache: &'w mut FolderCache,
+        is_far: bool,
+    ) -> Self {
         folder_cache.turn_to(snapshot.revision.label.serial);
-        Self { snapshot, folder_cache, missing: Vec::new(), far }
+        Self { core, snapshot, folder_cache, missing: Vec::new(), is_far }
     }
 
     /// Reads a folder; `None` if its catalog is not attached.
@@ -108,7 +119,7 @@ impl<'s, 'a> FolderLister<'s, 'a> {
     }
 
     /// Returns the mount of a folder; `None` if its catalog is not attached.
-    fn mounted(&mut self, folder: &[u8]) -> Option<&'s CatalogMount> {
+    fn mounted(&mut self, folder: &[u8]) -> Option<&'w CatalogMount> {
         match self.snapshot.resolve(folder) {
             Ok(mount) => Some(mount),
             Err(Blocked::On(catalog)) => {
@@ -122,9 +133,37 @@ impl<'s, 'a> FolderLister<'s, 'a> {
             Err(Blocked::Failed(_)) => None,
         }
     }
+}
 
-    /// Finds the library or executable at a path, following links.
-    pub(super) fn elf_file(&mut self, path: &[u8]) -> Option<(NodeKey, ElfFile)> {
+impl Folders for PresentWorld<'_> {
+    fn list(&mut self, path: &[u8]) -> Arc<Folder> {
+        if let Some(known) = self.folder_cache.folders.get(path) {
+            return Arc::clone(known);
+        }
+        let Some(folder) = self.read(path).map(Arc::new) else { return Arc::default() };
+        self.folder_cache.remember(&folder);
+        folder
+    }
+
+    fn worth(&self) -> usize {
+        if self.is_far { FOLDERS_MAX } else { FOLDERS_NEARBY }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.missing.is_empty()
+    }
+}
+
+impl World for PresentWorld<'_> {
+    fn repository(&self) -> &RepositoryName {
+        &self.core.name
+    }
+
+    fn is_far(&self) -> bool {
+        self.is_far
+    }
+
+    fn elf_file(&mut self, path: &[u8]) -> Option<(NodeKey, ElfFile)> {
         let mut path = path.to_vec();
         for _ in 0..LINKS_MAX {
             let (folder, name) = split(&path)?;
@@ -156,25 +195,78 @@ impl<'s, 'a> FolderLister<'s, 'a> {
         }
         None
     }
+
+    fn bundle_of(&self, trigger: &[u8]) -> Option<(ObjectRequest, Vec<u8>)> {
+        let (directory, name) = split(trigger)?;
+        let name = bundle::name_for(name)?;
+        let mount = self.snapshot.resolve(directory).ok()?;
+        let row = mount.find(mount.key_of_child(directory, &name)).ok()??;
+        if row.size() > bundle::BYTES_MAX as u64 {
+            return None;
+        }
+        // The reference client only supports specifications that are one object, too.
+        Some((objects::whole(&row, &join(directory, &name))?, directory.to_vec()))
+    }
+
+    fn is_program(&self, node: &Node) -> bool {
+        let is_program = |row: &Row<'_>| row.mode() & EXECUTABLE != 0 || is_library(row.name());
+        self.snapshot.with_row(node, |_, row| Ok(is_program(row))).unwrap_or(false)
+    }
+
+    fn open_chunks(&self, file: &NodeKey) -> Option<Arc<[Chunk]>> {
+        self.core.open_files.chunks(file)
+    }
+
+    fn chunks(&self, file: &Node) -> Option<Arc<[Chunk]>> {
+        self.snapshot.chunks(file).ok()
+    }
+
+    fn read_ahead(&self, wanted: &ObjectRequest, range: Range<u64>) -> bool {
+        self.core.store.read_ahead(wanted, range)
+    }
+
+    fn has_listener(&self) -> bool {
+        self.core.prefetch.listener.get().is_some()
+    }
+
+    fn announce(&self, event: PrefetchEvent<'_>) {
+        self.core.prefetch.announce(event);
+    }
+
+    fn take_missing(&mut self) -> Vec<WantedCatalog> {
+        std::mem::take(&mut self.missing)
+    }
 }
 
-impl Folders for FolderLister<'_, '_> {
-    fn list(&mut self, path: &[u8]) -> Rc<Folder> {
-        if let Some(known) = self.folder_cache.folders.get(path) {
-            return Rc::clone(known);
+impl FileLookup for PresentWorld<'_> {
+    type Catalog = WantedCatalog;
+
+    fn find(&self, path: &[u8], wants_chunks: bool) -> Result<Option<FileObjects>, WantedCatalog> {
+        match find_file(self.snapshot, path, wants_chunks) {
+            Ok(found) => Ok(found),
+            Err(Blocked::On(catalog)) => Err(catalog),
+            Err(Blocked::Failed(_)) => Ok(None),
         }
-        let Some(folder) = self.read(path).map(Rc::new) else { return Rc::default() };
-        self.folder_cache.remember(&folder);
-        folder
     }
+}
 
-    fn worth(&self) -> usize {
-        if self.far { FOLDERS_MAX } else { FOLDERS_NEARBY }
+fn find_file(
+    snapshot: &Snapshot<'_>,
+    path: &[u8],
+    wants_chunks: bool,
+) -> Result<Option<FileObjects>, Blocked> {
+    let Some((directory, name)) = split(path) else { return Ok(None) };
+    let mount = snapshot.resolve(directory)?;
+    let Some(row) = mount.find(mount.key_of_child(directory, name))? else { return Ok(None) };
+    let size = row.size();
+    if !row.flags().has(Flags::CHUNKED) {
+        let content = objects::whole(&row, path).map(FileContent::Whole);
+        return Ok(content.map(|content| FileObjects { size, content }));
     }
-
-    fn is_complete(&self) -> bool {
-        self.missing.is_empty()
-    }
+    let is_file = row.kind() == EntryKind::File && !row.flags().has(Flags::EXTERNAL);
+    let Some(compression) = row.compression().filter(|_| is_file && wants_chunks) else { return Ok(None) };
+    let content = FileContent::Chunked(mount.chunks(&row)?, compression);
+    Ok(Some(FileObjects { size, content }))
 }
 
 /// Returns the file of a row if it is small and one object.
