@@ -305,7 +305,7 @@ impl Mounted {
 
     fn serve(
         plan: MountPlan,
-        door: MountTarget,
+        target: MountTarget,
         announced: Option<Announced>,
         mut content: Content,
     ) -> Result<Self, MountedError> {
@@ -314,7 +314,7 @@ impl Mounted {
         let session = SessionOptions { mountpoint, outlives, ..plan.session };
         let replayer = plan.replayer.and_then(|command| record_and_replay(command, &mut content));
         let tree = replayer.clone().map_or_else(|| content.tree(), |replayer| replayer as Arc<dyn Tree>);
-        let (session, shown_with) = match door {
+        let (session, shown_with) = match target {
             MountTarget::Device(device) => (Session::start(device, tree, session)?, Presentation::Fuse),
             MountTarget::Layered(place) => {
                 let (mountpoint, options) = (&*plan.mountpoint, &plan.options);

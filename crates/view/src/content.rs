@@ -108,8 +108,8 @@ impl Core {
         reply: Reply<Data>,
     ) {
         let first = chunks.partition_point(|chunk| chunk.offset + chunk.size <= range.start);
-        let recent_reads = chunks.iter().skip(first).take_while(|chunk| chunk.offset < range.end);
-        let pieces: Vec<Piece> = recent_reads
+        let read_chunks = chunks.iter().skip(first).take_while(|chunk| chunk.offset < range.end);
+        let pieces: Vec<Piece> = read_chunks
             .take(PIECES_MAX + 1)
             .map(|chunk| {
                 let start = range.start.saturating_sub(chunk.offset);

@@ -126,7 +126,7 @@ pub(super) struct EgressGroups {
 }
 
 impl EgressGroups {
-    /// Returns the exits of these groups. Those with an address or without a proxy can be used at once.
+    /// Returns the egresses of these groups. Those with an address or without a proxy can be used at once.
     pub(super) fn new(groups: Vec<Vec<Proxy>>, sharding: bool) -> Self {
         let mut ids = 0;
         let mut member = |proxy: Proxy| {
@@ -297,7 +297,7 @@ impl EgressGroups {
         candidates
     }
 
-    /// Returns all exits with an address, in no order.
+    /// Returns all egresses with an address, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = Egress> + '_ {
         self.groups.iter().flatten().flat_map(|member| &member.ends).map(|end| end.egress)
     }
@@ -364,7 +364,7 @@ impl EgressGroups {
         ends.any(|end| end.egress.id == id && end.out.is_some())
     }
 
-    /// Returns the name of the proxy that an exit belongs to.
+    /// Returns the name of the proxy that an egress belongs to.
     pub(super) fn name(&self, id: u32) -> Option<&str> {
         match &self.member_of(id)?.proxy {
             Proxy::At { host, .. } => Some(host),
@@ -372,7 +372,7 @@ impl EgressGroups {
         }
     }
 
-    /// Returns the user name and password for the proxy that an exit belongs to.
+    /// Returns the user name and password for the proxy that an egress belongs to.
     pub(super) fn login(&self, id: u32) -> Option<Login> {
         match &self.member_of(id)?.proxy {
             Proxy::At { login, .. } => login.clone(),
@@ -396,7 +396,7 @@ impl EgressGroups {
         members.map(|member| member.ends.len() + usize::from(member.is_pending())).sum()
     }
 
-    /// Returns the exits in use: one, or all of the group among which the object decides.
+    /// Returns the egresses in use: one, or all of the group among which the object decides.
     pub(super) fn in_use(&self) -> Vec<Egress> {
         self.alive(self.current()).filter(|egress| self.sharding || Some(egress.id) == self.chosen).collect()
     }
