@@ -3,6 +3,5 @@
 pub(crate) mod browse;
 pub(crate) mod compare;
 pub(crate) mod entry;
-pub(crate) mod glob;
 pub(crate) mod revision_source;
 pub(crate) mod walk;

@@ -11,7 +11,6 @@ mod commands;
 mod condition;
 mod expand;
 mod parse;
-mod pattern;
 mod programs;
 mod regexp;
 mod run;

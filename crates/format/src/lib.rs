@@ -30,6 +30,7 @@ pub mod compress;
 pub mod copied_xattr;
 mod der;
 pub mod elf;
+pub mod glob;
 pub mod hash;
 pub mod history;
 mod keyed_lines;

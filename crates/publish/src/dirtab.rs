@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use esker_format::glob::Glob;
 use esker_format::write::catalog::Entry;
 use esker_repository::{AdminError, path};
 
@@ -92,8 +93,9 @@ fn add_directories(
         found.extend(tree.entry(&path)?.filter(Entry::is_directory).map(|_| path));
         return Ok(());
     }
+    let pattern = glob(pattern);
     let listed = tree.list(directory)?.into_iter();
-    let matching = listed.filter(|entry| entry.is_directory() && matches_run(pattern, &entry.name));
+    let matching = listed.filter(|entry| entry.is_directory() && pattern.fits(&entry.name));
     found.extend(matching.map(|entry| path::join(directory, &entry.name)));
     Ok(())
 }
@@ -119,47 +121,31 @@ fn is_well_formed(pattern: &[u8]) -> bool {
 /// Matches a whole path. A star that does not cross slashes stays in its component, so each is matched alone.
 fn matches(pattern: &[u8], text: &[u8], across_slashes: bool) -> bool {
     if across_slashes {
-        return matches_run(pattern, text);
+        return glob(pattern).fits(text);
     }
     // Without slashes in reach of a star, both sides have the same number of components.
     let (mut patterns, mut names) = (pattern.split(|byte| *byte == b'/'), text.split(|byte| *byte == b'/'));
     loop {
         match (patterns.next(), names.next()) {
             (None, None) => return true,
-            (Some(pattern), Some(name)) if matches_run(pattern, name) => {}
+            (Some(pattern), Some(name)) if glob(pattern).fits(name) => {}
             _ => return false,
         }
     }
 }
 
-fn matches_run(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut at_pattern, mut at_text) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while at_text < text.len() {
-        let step = match pattern.get(at_pattern) {
-            Some(b'*') => {
-                star = Some((at_pattern + 1, at_text));
-                at_pattern += 1;
-                continue;
-            }
-            Some(b'?') if text[at_text] != b'/' => Some(1),
-            Some(b'\\') if pattern.get(at_pattern + 1) == Some(&text[at_text]) => Some(2),
-            Some(byte) if *byte != b'\\' && *byte != b'?' && *byte == text[at_text] => Some(1),
-            _ => None,
-        };
-        match (step, star) {
-            (Some(step), _) => {
-                at_pattern += step;
-                at_text += 1;
-            }
-            (None, Some((after_star, taken))) => {
-                star = Some((after_star, taken + 1));
-                (at_pattern, at_text) = (after_star, taken + 1);
-            }
-            (None, None) => return false,
+/// Parses a pattern, in which `[` is an ordinary byte and `?` matches no slash.
+fn glob(pattern: &[u8]) -> Glob<u8> {
+    let mut elements = Vec::with_capacity(pattern.len());
+    let mut bytes = pattern.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => elements.extend(bytes.next().map(|escaped| (*escaped, true))),
+            b'?' => elements.extend(b"[!/]".map(|byte| (byte, false))),
+            byte => elements.push((*byte, *byte == b'[')),
         }
     }
-    pattern[at_pattern..].iter().all(|byte| *byte == b'*')
+    Glob::new(&elements)
 }
 
 #[cfg(test)]
@@ -224,7 +210,7 @@ mod tests {
             assert_eq!(matches(pattern.as_bytes(), text.as_bytes(), across), expected, "{pattern} {text}");
         }
         // Time stays bounded.
-        assert!(!matches_run(&b"*a".repeat(50), &[b'a'; 49]));
-        assert!(!matches_run(&[&b"*a".repeat(500)[..], b"b"].concat(), &[b'a'; 4000]));
+        assert!(!glob(&b"*a".repeat(50)).fits(&[b'a'; 49]));
+        assert!(!glob(&[&b"*a".repeat(500)[..], b"b"].concat()).fits(&[b'a'; 4000]));
     }
 }

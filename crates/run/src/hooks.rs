@@ -14,10 +14,12 @@
 
 mod elf;
 mod libraries;
-mod pattern;
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
+
+use esker_format::glob::Glob;
 
 /// Error: a line of rules is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -127,7 +129,7 @@ fn expand(pattern: &str) -> Vec<PathBuf> {
     for component in Path::new(pattern).components() {
         let Component::Normal(name) = component else { continue };
         let name = name.to_string_lossy();
-        found = if pattern::is_plain(&name) {
+        found = if !name.contains(['*', '?', '[']) {
             found.into_iter().map(|path| path.join(&*name)).filter(|path| path.exists()).collect()
         } else {
             found.iter().flat_map(|folder| matching(folder, &name)).collect()
@@ -138,8 +140,9 @@ fn expand(pattern: &str) -> Vec<PathBuf> {
 
 fn matching(folder: &Path, name: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    let pattern = Glob::from_bytes(name.as_bytes());
     let mut found: Vec<PathBuf> = entries
-        .filter(|entry| pattern::matches(name, &entry.file_name().to_string_lossy()))
+        .filter(|entry| pattern.fits(entry.file_name().as_bytes()))
         .map(|entry| entry.path())
         .collect();
     found.sort();

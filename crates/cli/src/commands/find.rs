@@ -1,6 +1,7 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
+use esker_format::glob::Glob;
 use esker_vfs::{Attr, Kind as NodeKind, Node};
 
 use crate::error::Failure;
@@ -9,7 +10,6 @@ use crate::settings::Settings;
 use crate::settings::args::PlaceArgs;
 use crate::trees::browse::Browsed;
 use crate::trees::entry::EntryJson;
-use crate::trees::glob;
 use crate::trees::walk::Walk;
 
 /// Lists all entries below a directory of a repository without mounting it.
@@ -98,7 +98,7 @@ pub(crate) fn run(args: Args, settings: &Settings) -> Result<(), Failure> {
 
 fn matches(args: &Args, step: &Step) -> bool {
     args.kind.is_none_or(|kind| kind == step.attr.kind)
-        && args.name.as_ref().is_none_or(|pattern| glob::matches(pattern.as_bytes(), &step.name))
+        && args.name.as_ref().is_none_or(|pattern| Glob::from_bytes(pattern.as_bytes()).fits(&step.name))
 }
 
 fn target(walk: &Walk<'_>, step: &Step) -> Result<Option<Vec<u8>>, Failure> {

@@ -193,7 +193,7 @@ impl Shell<'_> {
                     "=" | "==" | "!=" => {
                         let text: Vec<char> = left.chars().collect();
                         let pattern = self.pattern_of(right)?;
-                        self.charge(text.len().saturating_mul(pattern.len()) / 64)?;
+                        self.charge(text.len().saturating_mul(pattern.part_count()) / 64)?;
                         Ok(pattern.fits(&text) == (operator != "!="))
                     }
                     "=~" => {

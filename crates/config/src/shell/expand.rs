@@ -1,6 +1,7 @@
 //! Expands words to text: variables, substitutions, fields.
 
-use super::pattern::Pattern;
+use esker_format::glob::Glob;
+
 use super::syntax::{Change, Piece, Word};
 use super::{Shell, VALUE_MAX, arithmetic};
 
@@ -48,10 +49,9 @@ impl Shell<'_> {
     }
 
     /// Converts a word to a pattern.
-    pub(super) fn pattern_of(&mut self, word: &Word) -> Expanded<Pattern> {
+    pub(super) fn pattern_of(&mut self, word: &Word) -> Expanded<Glob<char>> {
         let fragments = self.fragments(word, Tilde::Nowhere)?;
-        let parts: Vec<(String, bool)> = fragments.into_iter().map(|it| (it.text, it.quoted)).collect();
-        Ok(Pattern::new(&parts))
+        Ok(glob(fragments.iter().map(|it| (it.text.as_str(), it.quoted))))
     }
 
     /// Returns the fields of a command's arguments.
@@ -102,7 +102,7 @@ impl Shell<'_> {
                 return Err(Obstacle::new("a file name pattern over so many folders"));
             }
             let dots = part.iter().map(|(text, _)| text.as_str()).collect::<String>().starts_with('.');
-            let pattern = Pattern::new(&part);
+            let pattern = glob(part.iter().map(|(text, quoted)| (text.as_str(), *quoted)));
             let mut longer = Vec::new();
             for path in &found {
                 self.charge(64 * 1024)?;
@@ -221,8 +221,8 @@ impl Shell<'_> {
             Change::Cut { operator, longest, word } => {
                 let value = value.unwrap_or_default();
                 let pattern = self.pattern_of(word)?;
-                self.charge(value.len().saturating_mul(value.len().max(pattern.len())) / 16)?;
-                pattern.cut(&value, *operator, *longest)
+                self.charge(value.len().saturating_mul(value.len().max(pattern.part_count())) / 16)?;
+                cut(&pattern, &value, *operator, *longest)
             }
             Change::Otherwise { operator, colon, word } => {
                 let there = value.filter(|value| !(*colon && value.is_empty()));
@@ -269,6 +269,26 @@ impl Shell<'_> {
                 }),
             },
         }
+    }
+}
+
+/// Parses fragments of text as a pattern; quoted ones are literal.
+fn glob<'t>(fragments: impl Iterator<Item = (&'t str, bool)>) -> Glob<char> {
+    let elements = fragments.flat_map(|(text, quoted)| text.chars().map(move |c| (c, quoted)));
+    Glob::new(&elements.collect::<Vec<_>>())
+}
+
+/// Returns `text` without the matching end (`%`) or beginning (`#`).
+fn cut(pattern: &Glob<char>, text: &str, operator: char, longest: bool) -> String {
+    let chars: Vec<char> = text.chars().collect();
+    let fits = |at: &usize| pattern.fits(if operator == '%' { &chars[*at..] } else { &chars[..*at] });
+    // The longest end begins first; the longest beginning ends last.
+    let forward = (operator == '%') == longest;
+    let found = if forward { (0..=chars.len()).find(fits) } else { (0..=chars.len()).rev().find(fits) };
+    match found {
+        Some(at) if operator == '%' => chars[..at].iter().collect(),
+        Some(at) => chars[at..].iter().collect(),
+        None => text.to_owned(),
     }
 }
 
@@ -334,4 +354,21 @@ fn split(fragments: Vec<Fragment>, separators: &str) -> Vec<Vec<(String, bool)>>
     }
     fields.done.extend(fields.open);
     fields.done
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cutting_removes_the_shortest_or_longest_match() {
+        let cut = |pattern: &str, operator, longest| {
+            cut(&glob([(pattern, false)].into_iter()), "wn12.cluster.example.org", operator, longest)
+        };
+        assert_eq!(cut(".*", '%', false), "wn12.cluster.example");
+        assert_eq!(cut(".*", '%', true), "wn12");
+        assert_eq!(cut("*.", '#', false), "cluster.example.org");
+        assert_eq!(cut("*.", '#', true), "org");
+        assert_eq!(cut("x", '#', true), "wn12.cluster.example.org");
+    }
 }

@@ -320,7 +320,7 @@ impl Shell<'_> {
         let fits = |shell: &mut Self, text: &[char], patterns: &[Word]| {
             for pattern in patterns {
                 let pattern = shell.pattern_of(pattern)?;
-                shell.charge(text.len().saturating_mul(pattern.len()) / 64)?;
+                shell.charge(text.len().saturating_mul(pattern.part_count()) / 64)?;
                 if pattern.fits(text) {
                     return Ok(true);
                 }

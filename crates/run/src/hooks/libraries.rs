@@ -14,8 +14,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use esker_format::glob::Glob;
+
 use super::elf::Machine;
-use super::pattern;
 
 const CACHE: &str = "/etc/ld.so.cache";
 const MAGIC: &[u8] = b"glibc-ld.so.cache1.1";
@@ -30,8 +31,9 @@ const FOLDERS: [&str; 6] = ["/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/lo
 pub(super) fn find(patterns: &[String]) -> Vec<(String, PathBuf)> {
     let mut found = BTreeMap::new();
     let own = Machine::own();
+    let patterns: Vec<_> = patterns.iter().map(|pattern| Glob::from_bytes(pattern.as_bytes())).collect();
     let mut take = |name: String, path: PathBuf| {
-        let wanted = patterns.iter().any(|pattern| pattern::matches(pattern, &name));
+        let wanted = patterns.iter().any(|pattern| pattern.fits(name.as_bytes()));
         let fits = || own.is_some() && Machine::of(&path) == own;
         if wanted
             && !found.contains_key(&name)

@@ -9,6 +9,7 @@ mod write_error;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
+use esker_format::glob::Glob;
 use esker_format::profile::Profile;
 use esker_squashfs::layout::CodecId;
 use esker_squashfs::writer::{
@@ -24,7 +25,6 @@ use crate::progress::ProgressMeter;
 use crate::publisher::stop_on_signals;
 use crate::settings::Settings;
 use crate::settings::args::RepositoryArgs;
-use crate::trees::glob;
 
 use from::{From, Opening};
 
@@ -191,9 +191,9 @@ impl Args {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
         self.exclude.iter().any(|pattern| match pattern.trim_end_matches('/') {
             pattern if pattern.contains('/') => {
-                glob::matches(pattern.trim_start_matches('/').as_bytes(), path)
+                Glob::from_bytes(pattern.trim_start_matches('/').as_bytes()).fits(path)
             }
-            pattern => glob::matches(pattern.as_bytes(), name),
+            pattern => Glob::from_bytes(pattern.as_bytes()).fits(name),
         })
     }
 }

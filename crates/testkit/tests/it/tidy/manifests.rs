@@ -22,7 +22,7 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("1", "oci", "archive"),
     ("2", "prefetch", "format, store, threads, vfs"),
     ("2", "repository", "format, store"),
-    ("2", "run", "vfs, fuse"),
+    ("2", "run", "format, vfs, fuse"),
     ("2", "cache-share", "format, store, fuse, threads"),
     ("3", "view", "format, journal, store, vfs, prefetch"),
     ("3", "server", "format, store, repository"),
