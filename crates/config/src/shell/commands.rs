@@ -1,6 +1,6 @@
 //! Implements the built-in commands of a shell, and functions.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::expand::Obstacle;
 use super::parse::{is_variable, parse};
@@ -15,9 +15,9 @@ use crate::problem::ProblemKind;
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Commands implemented in this file, for `command -v`.
-const BUILT_IN: [&str; 24] = [
-    ":", ".", "[", "break", "cd", "command", "continue", "echo", "eval", "exit", "export", "false", "local",
-    "printf", "pwd", "read", "readonly", "return", "set", "shift", "test", "true", "type", "unset",
+const BUILT_IN: [&str; 21] = [
+    ":", ".", "[", "break", "command", "continue", "echo", "eval", "exit", "export", "false", "local",
+    "printf", "read", "readonly", "return", "set", "shift", "test", "true", "unset",
 ];
 
 impl Shell<'_> {
@@ -30,7 +30,7 @@ impl Shell<'_> {
         match name.as_str() {
             ":" | "true" | "umask" | "trap" | "hash" | "sleep" | "wait" => Ok(Status::TRUE),
             "false" => Ok(Status::FALSE),
-            "export" | "readonly" | "local" | "declare" | "typeset" => {
+            "export" | "readonly" | "local" => {
                 self.declare(name, arguments, declared);
                 Ok(Status::TRUE)
             }
@@ -68,22 +68,9 @@ impl Shell<'_> {
                 Ok(enough.into())
             }
             "set" => self.set_options(arguments),
-            "cd" => self.change_folder(arguments),
-            "pwd" => {
-                let folder = self.folder.display().to_string();
-                self.printed(&format!("{folder}\n"))
-            }
             "read" => self.read(arguments, line),
-            "command" | "type" | "which" => self.look_up(name, arguments, line),
+            "command" => self.look_up(arguments, line),
             _ => self.program(name, arguments),
-        }
-    }
-
-    /// Prints a text and succeeds.
-    fn printed(&mut self, text: &str) -> Ran {
-        match self.print(text) {
-            Ok(()) => Ok(Status::TRUE),
-            Err(obstacle) => Ok(self.left_out(obstacle, &[])),
         }
     }
 
@@ -101,10 +88,9 @@ impl Shell<'_> {
     }
 
     fn declare(&mut self, command: &str, arguments: &[String], declared: &[Assignment]) {
-        let is_local = matches!(command, "local" | "declare" | "typeset");
         let names = declared.iter().map(|assignment| &assignment.name).chain(arguments);
         let names: Vec<String> = names.filter(|name| is_variable(name)).cloned().collect();
-        if is_local {
+        if command == "local" {
             for name in &names {
                 let before = self.variables.get(name).cloned();
                 if let Some(locals) = self.locals.last_mut() {
@@ -179,18 +165,6 @@ impl Shell<'_> {
         Ok(self.left_out(Obstacle::new("the command `set`"), &[]))
     }
 
-    fn change_folder(&mut self, arguments: &[String]) -> Ran {
-        let [path] = arguments else {
-            return Ok(self.left_out(Obstacle::new(format!("`cd {}`", arguments.join(" "))), &[]));
-        };
-        let folder = plain_path(&self.folder.join(path));
-        let is_there = self.files.probe(&folder, Probe::Folder);
-        if is_there {
-            self.folder = folder;
-        }
-        Ok(is_there.into())
-    }
-
     /// Runs `read NAME…`: splits a line of the input.
     fn read(&mut self, arguments: &[String], line: u32) -> Ran {
         let raw = arguments.iter().any(|argument| argument == "-r");
@@ -262,29 +236,24 @@ impl Shell<'_> {
         (all, false)
     }
 
-    /// Runs `command`, `type` and `which`.
-    fn look_up(&mut self, how: &str, arguments: &[String], line: u32) -> Ran {
-        let (asks, names) = match (how, arguments) {
-            ("command", [option, names @ ..]) if matches!(option.as_str(), "-v" | "-V") => (true, names),
-            ("command", _) => (false, arguments),
-            (_, names) => (true, names),
+    /// Runs `command`: another command, or with `-v` a look-up of names.
+    fn look_up(&mut self, arguments: &[String], line: u32) -> Ran {
+        let names = match arguments {
+            [option, names @ ..] if option == "-v" => names,
+            _ => return self.command(arguments, &[], line),
         };
-        if !asks {
-            return self.command(names, &[], line);
-        }
         let mut all = !names.is_empty();
         for name in names {
             let known = BUILT_IN.contains(&name.as_str()) || self.functions.contains_key(name);
-            let found = if known && how != "which" { Some(name.clone()) } else { self.in_path(name) };
+            let found = if known { Some(name.clone()) } else { self.in_path(name) };
             all &= found.is_some();
-            if let Some(found) = found {
-                let text = if how == "type" { format!("{name} is {found}\n") } else { format!("{found}\n") };
-                if let Err(obstacle) = self.print(&text) {
-                    return Ok(self.left_out(obstacle, &[]));
-                }
+            if let Some(found) = found
+                && let Err(obstacle) = self.print(&format!("{found}\n"))
+            {
+                return Ok(self.left_out(obstacle, &[]));
             }
         }
-        Ok(if all { Status::TRUE } else { Status::Known(if how == "which" { 1 } else { 127 }) })
+        Ok(if all { Status::TRUE } else { Status::Known(127) })
     }
 
     /// Returns the path of a program.
@@ -307,20 +276,4 @@ impl Shell<'_> {
         assigned(statements, &mut names);
         names
     }
-}
-
-/// Returns a path without `.` and `..`.
-fn plain_path(path: &Path) -> PathBuf {
-    use std::path::Component;
-    let mut plain = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                plain.pop();
-            }
-            other => plain.push(other),
-        }
-    }
-    plain
 }

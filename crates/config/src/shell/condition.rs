@@ -1,9 +1,7 @@
-//! `[ … ]`, `test` and `[[ … ]]`.
+//! `[ … ]` and `test`.
 
 use super::Shell;
 use super::expand::Obstacle;
-use super::regexp::{Search, Syntax};
-use super::syntax::{Token, Word};
 use crate::files::Probe;
 
 type Tested = Result<bool, Wrong>;
@@ -15,12 +13,6 @@ enum Wrong {
     Obstacle(Obstacle),
 }
 
-impl From<Obstacle> for Wrong {
-    fn from(obstacle: Obstacle) -> Self {
-        Self::Obstacle(obstacle)
-    }
-}
-
 /// Maximum nesting of tests.
 const DEPTH_MAX: u32 = 40;
 
@@ -28,20 +20,15 @@ fn beyond(text: impl std::fmt::Display) -> Wrong {
     Wrong::Obstacle(Obstacle::new(format!("the test `{text}`")))
 }
 
-/// Returns the outcome, `None` where a number is illegal.
-fn outcome(tested: Tested) -> Result<Option<bool>, Obstacle> {
-    match tested {
-        Ok(it) => Ok(Some(it)),
-        Err(Wrong::Number) => Ok(None),
-        Err(Wrong::Obstacle(obstacle)) => Err(obstacle),
-    }
-}
-
 impl Shell<'_> {
     /// Evaluates `test` with these arguments; `None` for an invalid number.
     pub(super) fn test(&self, words: &[String]) -> Result<Option<bool>, Obstacle> {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        outcome(self.test_words(&words, 0))
+        match self.test_words(&words, 0) {
+            Ok(it) => Ok(Some(it)),
+            Err(Wrong::Number) => Ok(None),
+            Err(Wrong::Obstacle(obstacle)) => Err(obstacle),
+        }
     }
 
     /// Evaluates by the number of arguments, as POSIX requires.
@@ -118,99 +105,6 @@ impl Shell<'_> {
             "-gt" => order.is_gt(),
             _ => order.is_ge(),
         })
-    }
-
-    /// Evaluates `[[ … ]]`.
-    pub(super) fn condition(&mut self, tokens: &[Token]) -> Result<bool, Obstacle> {
-        let mut rest = tokens;
-        let tested = self.any(&mut rest, true, 0).and_then(|value| match rest.is_empty() {
-            true => Ok(value),
-            false => Err(beyond("[[ … ]]")),
-        });
-        Ok(outcome(tested)?.unwrap_or(false))
-    }
-
-    /// Evaluates alternatives; `wanted` is false where the result is known and evaluation must stop.
-    fn any(&mut self, rest: &mut &[Token], wanted: bool, depth: u32) -> Tested {
-        let mut value = self.all(rest, wanted, depth)?;
-        while let [Token::Or, next @ ..] = *rest {
-            *rest = next;
-            value |= self.all(rest, wanted && !value, depth)?;
-        }
-        Ok(value)
-    }
-
-    fn all(&mut self, rest: &mut &[Token], wanted: bool, depth: u32) -> Tested {
-        let mut value = self.one(rest, wanted, depth)?;
-        while let [Token::And, next @ ..] = *rest {
-            *rest = next;
-            value &= self.one(rest, wanted && value, depth)?;
-        }
-        Ok(value)
-    }
-
-    fn one(&mut self, rest: &mut &[Token], wanted: bool, depth: u32) -> Tested {
-        if depth > DEPTH_MAX {
-            return Err(beyond("of so many parts"));
-        }
-        if let [Token::Open, next @ ..] = *rest {
-            *rest = next;
-            let value = self.any(rest, wanted, depth + 1)?;
-            let [Token::Close, next @ ..] = *rest else { return Err(beyond("[[ ( … ]]")) };
-            *rest = next;
-            return Ok(value);
-        }
-        let len = rest.iter().take_while(|token| matches!(token, Token::Word(_))).count();
-        let (words, next) = rest.split_at(len);
-        *rest = next;
-        let words: Vec<&Word> = words
-            .iter()
-            .filter_map(|token| match token {
-                Token::Word(word) => Some(word),
-                _ => None,
-            })
-            .collect();
-        if !wanted {
-            return Ok(false);
-        }
-        self.one_of_words(&words)
-    }
-
-    fn one_of_words(&mut self, words: &[&Word]) -> Tested {
-        match words {
-            [] => Err(beyond("[[ ]]")),
-            [word] => Ok(!self.value_of(word)?.is_empty()),
-            [first, rest @ ..] if super::parse::literal(first) == Some("!") => {
-                self.one_of_words(rest).map(|it| !it)
-            }
-            [operator, word] => {
-                let (operator, word) = (self.value_of(operator)?, self.value_of(word)?);
-                self.unary(&operator, &word)
-            }
-            [left, operator, right] => {
-                let (left, operator) = (self.value_of(left)?, self.value_of(operator)?);
-                match operator.as_str() {
-                    "=" | "==" | "!=" => {
-                        let text: Vec<char> = left.chars().collect();
-                        let pattern = self.pattern_of(right)?;
-                        self.charge(text.len().saturating_mul(pattern.part_count()) / 64)?;
-                        Ok(pattern.fits(&text) == (operator != "!="))
-                    }
-                    "=~" => {
-                        let right = self.value_of(right)?;
-                        let search = Search::new(&[&right], &Syntax { extended: true, ..Syntax::default() })?;
-                        self.charge(search.cost(left.len()))?;
-                        Ok(search.finds(&left))
-                    }
-                    other if is_binary(other) => {
-                        let right = self.value_of(right)?;
-                        self.binary(&left, other, &right)
-                    }
-                    other => Err(beyond(format!("[[ {left} {other} … ]]"))),
-                }
-            }
-            _ => Err(beyond("[[ … ]]")),
-        }
     }
 }
 

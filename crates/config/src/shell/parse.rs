@@ -3,13 +3,13 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use super::syntax::{Assignment, Piece, Redirection, Simple, Statement, Token, What, Word};
+use super::syntax::{Assignment, Piece, Redirection, Simple, Statement, What, Word};
 use super::words::{Document, End, Reader, SyntaxError, is_name, is_name_start, is_operator};
 
 type Parsed<T> = Result<T, SyntaxError>;
 
 /// Commands that declare variables: their arguments may be assignments.
-const DECLARING: [&str; 5] = ["export", "readonly", "local", "declare", "typeset"];
+const DECLARING: [&str; 3] = ["export", "readonly", "local"];
 
 /// Parses a whole file. As in a shell, the statements before a mistake count.
 pub(super) fn parse(text: &str) -> (Vec<Statement>, Option<SyntaxError>) {
@@ -206,14 +206,6 @@ impl Reader {
                 self.take_keyword("}")?;
                 What::Group(inner)
             }
-            "[[" => self.condition()?,
-            "function" => {
-                self.take_keyword(&keyword)?;
-                self.pass_blanks();
-                let name = self.word()?;
-                self.pass_blanks();
-                self.function(literal(&name).unwrap_or_default().to_owned())?
-            }
             "then" | "else" | "elif" | "fi" | "do" | "done" | "esac" | "}" => {
                 return self.error(format!("`{keyword}` does not belong here"));
             }
@@ -330,41 +322,14 @@ impl Reader {
 
     /// Parses a function behind its name.
     fn function(&mut self, name: String) -> Parsed<What> {
-        if self.take_text("(") {
-            self.pass_blanks();
-            if !self.take_text(")") {
-                return self.error("`(` does not belong here");
-            }
+        self.take();
+        self.pass_blanks();
+        if !self.take_text(")") {
+            return self.error("`(` does not belong here");
         }
         self.pass_lines()?;
         let body = Rc::new(self.deeper(Self::command)?);
         Ok(What::Function { name, body })
-    }
-
-    fn condition(&mut self) -> Parsed<What> {
-        self.take_text("[[");
-        let mut tokens = Vec::new();
-        loop {
-            self.pass_lines()?;
-            if self.take_text("&&") {
-                tokens.push(Token::And);
-            } else if self.take_text("||") {
-                tokens.push(Token::Or);
-            } else if self.take_text("(") {
-                tokens.push(Token::Open);
-            } else if self.take_text(")") {
-                tokens.push(Token::Close);
-            } else if self.keyword().as_deref() == Some("]]") {
-                self.take_text("]]");
-                return Ok(What::Condition(tokens));
-            } else {
-                let word = self.word()?;
-                if word.is_empty() {
-                    return self.error("`]]` is missing");
-                }
-                tokens.push(Token::Word(word));
-            }
-        }
     }
 
     fn simple(&mut self, line: u32) -> Parsed<Statement> {
@@ -466,11 +431,6 @@ impl Reader {
                 let known = document.text.clone();
                 self.documents.push(document);
                 Redirection::Text(known)
-            }
-            "<<<" => {
-                let mut word = target;
-                word.push(Piece::Text { text: "\n".into(), quoted: true });
-                Redirection::Text(Rc::new(OnceCell::from(word)))
             }
             "<" if number.is_empty() || number == "0" => Redirection::Input(target),
             ">" | ">>" | ">|" => match (text.as_str(), number.as_str()) {

@@ -34,7 +34,7 @@ type Done = Expanded<Outcome>;
 pub(super) fn run(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done {
     let plain = name.strip_prefix("/usr/bin/").or_else(|| name.strip_prefix("/bin/")).unwrap_or(name);
     match plain {
-        "grep" | "egrep" | "fgrep" => grep::grep(shell, plain, arguments),
+        "grep" => grep::grep(shell, arguments),
         "sed" => sed::sed(shell, arguments),
         "echo" => printf::echo(arguments),
         "printf" => printf::printf(arguments),
@@ -44,16 +44,19 @@ pub(super) fn run(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done
         "head" | "tail" => text::head(shell, plain, arguments),
         "wc" => text::wc(shell, arguments),
         "sort" => text::sort(shell, arguments),
-        "uniq" => text::uniq(shell, arguments),
         "awk" => text::awk(shell, arguments),
         "basename" => text::basename(arguments),
         "dirname" => text::dirname(arguments),
-        "seq" => text::seq(arguments),
-        "uname" | "arch" => machine::uname(shell, plain, arguments),
-        "hostname" | "domainname" | "dnsdomainname" => machine::hostname(shell, plain, arguments),
-        "id" | "whoami" => machine::id(shell, plain, arguments),
+        "uname" => machine::uname(shell, arguments),
+        "hostname" => machine::hostname(shell, arguments),
+        "id" => machine::id(shell, arguments),
         _ => Err(Obstacle::new(format!("the command `{name}`"))),
     }
+}
+
+/// Returns the obstacle of a program with unsupported arguments.
+fn unsupported(name: &str, arguments: &[&str]) -> Obstacle {
+    Obstacle::new(format!("`{name} {}`", arguments.join(" ")))
 }
 
 /// Options and operands of a program.
@@ -63,34 +66,14 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Parses arguments. `flags` are the known letters; those in `valued` have a value. Long options are given
-    /// as pairs of their name and the letter that they stand for.
-    fn parse(
-        name: &str,
-        arguments: &[&'a str],
-        (flags, valued): (&str, &str),
-        long: &[(&str, char)],
-    ) -> Expanded<Self> {
-        let unknown = |argument: &str| Err(Obstacle::new(format!("`{name} {argument}`")));
+    /// Parses arguments. `flags` are the known letters; those in `valued` have a value.
+    fn parse(name: &str, arguments: &[&'a str], flags: &str, valued: &str) -> Expanded<Self> {
         let mut parsed = Self { letters: Vec::new(), operands: Vec::new() };
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             if *argument == "--" {
                 parsed.operands.extend(rest);
                 break;
-            }
-            if let Some(text) = argument.strip_prefix("--") {
-                let (text, value) =
-                    text.split_once('=').map_or((text, None), |(text, value)| (text, Some(value)));
-                let Some((_, letter)) = long.iter().find(|(name, _)| *name == text) else {
-                    return unknown(argument);
-                };
-                let value = match (valued.contains(*letter), value) {
-                    (true, None) => rest.next().copied(),
-                    (_, value) => value,
-                };
-                parsed.letters.push((*letter, value));
-                continue;
             }
             let Some(letters) = argument.strip_prefix('-').filter(|letters| !letters.is_empty()) else {
                 parsed.operands.push(argument);
@@ -100,12 +83,12 @@ impl<'a> Options<'a> {
                 if valued.contains(letter) {
                     let here = &letters[at + letter.len_utf8()..];
                     let value = if here.is_empty() { rest.next().copied() } else { Some(here) };
-                    let Some(value) = value else { return unknown(argument) };
+                    let value = value.ok_or_else(|| unsupported(name, &[argument]))?;
                     parsed.letters.push((letter, Some(value)));
                     break;
                 }
                 if !flags.contains(letter) {
-                    return unknown(argument);
+                    return Err(unsupported(name, &[argument]));
                 }
                 parsed.letters.push((letter, None));
             }
@@ -135,28 +118,31 @@ impl<'a> Options<'a> {
 }
 
 /// Returns the text of a program's operands, or of its input if there are none; the second value is false if a
-/// file is missing.
-fn contents(shell: &mut Shell<'_>, operands: &[&str]) -> Expanded<(Vec<(String, String)>, bool)> {
-    let mut texts = Vec::new();
-    let mut all = true;
-    let operands = if operands.is_empty() { &["-"] } else { operands };
-    for operand in operands {
-        if *operand == "-" || *operand == "/dev/stdin" {
-            let text = shell.input.as_mut().map(Input::rest).unwrap_or_default();
-            shell.charge(text.len())?;
-            texts.push(("(standard input)".to_owned(), text));
-        } else {
-            match shell.content(operand)? {
-                Some(text) => texts.push(((*operand).to_owned(), text)),
-                None => all = false,
-            }
-        }
-    }
-    Ok((texts, all))
+/// file is missing. Except for `cat`, a file begins a line of its own.
+fn content(shell: &mut Shell<'_>, operands: &[&str]) -> Expanded<(String, bool)> {
+    joined(shell, operands, |text| !text.is_empty() && !text.ends_with('\n'))
 }
 
-/// Returns all texts joined.
-fn content(shell: &mut Shell<'_>, operands: &[&str]) -> Expanded<(String, u8)> {
-    let (texts, all) = contents(shell, operands)?;
-    Ok((texts.into_iter().map(|(_, text)| text).collect(), u8::from(!all)))
+fn joined(
+    shell: &mut Shell<'_>,
+    operands: &[&str],
+    lacks_end: impl Fn(&str) -> bool,
+) -> Expanded<(String, bool)> {
+    let (mut all, mut complete) = (String::new(), true);
+    for operand in if operands.is_empty() { &["-"] } else { operands } {
+        let text = if *operand == "-" {
+            let text = shell.input.as_mut().map(Input::rest).unwrap_or_default();
+            shell.charge(text.len())?;
+            Some(text)
+        } else {
+            shell.content(operand)?
+        };
+        complete &= text.is_some();
+        let text = text.unwrap_or_default();
+        if !text.is_empty() && lacks_end(&all) {
+            all.push('\n');
+        }
+        all.push_str(&text);
+    }
+    Ok((all, complete))
 }

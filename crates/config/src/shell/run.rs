@@ -124,10 +124,6 @@ impl Shell<'_> {
             }
             What::Group(inner) => self.statements(inner),
             What::Subshell(inner) => self.subshell(|shell| shell.statements(inner)),
-            What::Condition(tokens) => match self.condition(tokens) {
-                Ok(it) => Ok(it.into()),
-                Err(obstacle) => Ok(self.left_out(obstacle, &[])),
-            },
             What::Beyond { what, inner } => Ok(self.left_out(Obstacle::new(*what), inner)),
         }
     }

@@ -47,8 +47,6 @@ pub(super) enum What {
     Redirected(Box<Statement>, Vec<Redirection>),
     Group(Vec<Statement>),
     Subshell(Vec<Statement>),
-    /// `[[ … ]]`.
-    Condition(Vec<Token>),
     /// A statement that Esker does not evaluate.
     Beyond {
         what: &'static str,
@@ -75,7 +73,7 @@ pub(super) enum Redirection {
     Harmless,
     /// Reads input from a file: `<FILE`.
     Input(Word),
-    /// `<<END` and `<<<WORD`; the text of a here-document is known once its lines are read.
+    /// `<<END`; the text is known once its lines are read.
     Text(Rc<OnceCell<Word>>),
     /// Writes a file, or uses a descriptor other than the first three.
     Beyond,
@@ -121,16 +119,6 @@ pub(super) enum Change {
     },
 }
 
-/// A part of `[[ … ]]`.
-#[derive(Debug)]
-pub(super) enum Token {
-    Word(Word),
-    And,
-    Or,
-    Open,
-    Close,
-}
-
 /// Adds the names that these statements would set, at any depth.
 pub(super) fn assigned(statements: &[Statement], names: &mut Vec<String>) {
     for statement in statements {
@@ -160,7 +148,7 @@ pub(super) fn assigned(statements: &[Statement], names: &mut Vec<String>) {
             What::Function { body, .. } => assigned(std::slice::from_ref(body), names),
             What::Redirected(inner, _) => assigned(std::slice::from_ref(inner), names),
             What::Group(inner) | What::Pipeline(inner) | What::Beyond { inner, .. } => assigned(inner, names),
-            What::Subshell(_) | What::Condition(_) => {}
+            What::Subshell(_) => {}
         }
     }
 }

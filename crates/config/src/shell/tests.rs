@@ -76,11 +76,9 @@ fn words_are_expanded_as_in_a_shell() {
         ("A=$(hostname -f) A=${A#*.}", "cluster.example.org"),
         ("A=$(hostname -d)", "cluster.example.org"),
         ("A=$(uname -sm)", "Linux riscv64"),
-        ("A=$(arch)", "riscv64"),
         ("false; A=$?", "1"),
         ("A=$(false) || A=failed", "failed"),
         ("A=$(cat /no/such/file)x", "x"),
-        ("A=$(cat <<< 'a b')", "a b"),
         ("A=[x]", "[x]"),
         ("A=$(echo /no/such/[x]*)", "/no/such/[x]*"),
         ("IFS=,; set -- a,b; A=$2; IFS=' '", "b"),
@@ -103,17 +101,13 @@ fn sed_completes_lines_before_more_output() {
     }
     for (script, expected) in [
         ("sed '' one two", "a\nb"),
-        ("sed 1p one", "a\na"),
-        ("sed -n p one none two", "a\nb"),
-        ("sed '$d' one two", "a"),
+        ("sed s/a/c/p one", "c\nc"),
+        ("sed -n 's/[ab]/&/p' one none two", "a\nb"),
         ("sed 's/$/\\n/' one two", "a\n\nb\n"),
         ("sed '' one none", "a"),
-        ("sed 2q one two one", "a\nb\n"),
-        ("sed q one", "a\n"),
     ] {
         // A shell drops the ends of lines at the end of a text.
-        let text = format!("cd {}; A=\"$({script}; printf .)\"", folder.path().display());
-        let (mut values, problems) = evaluated(folder.path(), &text);
+        let (mut values, problems) = evaluated(folder.path(), &format!("A=\"$({script}; printf .)\""));
         assert_eq!(problems, Vec::<String>::new(), "{script}");
         assert_eq!(values.remove("A"), Some(format!("{expected}.")), "{script}");
     }
@@ -127,8 +121,6 @@ fn conditions_and_loops_select_statements() {
         ("if ! [ -z \"$X\" ]\nthen\n A=1\nelse\n A=2\nfi", "2"),
         ("[ 1 = 1 -a 2 != 3 ] && A=1 || A=2", "1"),
         ("[ ! -e /no/such -o -f x ] && A=1", "1"),
-        ("[[ abc == a* && ! -d /no/such ]] && A=1", "1"),
-        ("[[ ( x = y || $X ) ]] || A=2", "2"),
         ("case wn12.a in wn[0-9]*.a|x) A=1;; *) A=2;; esac", "1"),
         ("case x in (a) A=1;; (*) A=2\nesac", "2"),
         ("X='a b'; for i in $X \"c d\"; do A=\"$A<$i>\"; done", "<a><b><c d>"),
@@ -172,6 +164,14 @@ fn statements_that_are_not_evaluated_are_reported() {
             "`echo` with a backslash, which shells understand differently, is not evaluated",
         ),
         ("A=$(sed -i s/a/b/ x)", "`sed -i` is not evaluated"),
+        ("A=$(sed -n 1p x)", "`sed 1p` is not evaluated"),
+        ("A=$(seq 3)", "the command `seq` is not evaluated"),
+        ("A=$(grep --quiet x y)", "`grep --quiet` is not evaluated"),
+        ("cd /x", "the command `cd` is not evaluated"),
+        (
+            "[[ x == y ]] && A=1",
+            "the command `[[` is not evaluated, because no shell is run; not set by it: A",
+        ),
         ("cat > /x <<END\nA=1\nEND\nB=2", "`cat` with a redirection is not evaluated"),
         ("{ A=1; } >/x", "a redirection is not evaluated, because no shell is run; not set by it: A"),
         ("A=\"x\nB=1", "a closing quote is missing; the rest of this file is not read"),
@@ -280,14 +280,12 @@ impl Author {
                         "grep 'a\\|x\\.' | head -n1",
                         "tr a-c A-C",
                         "tr -d '/.'",
-                        "tr -cs a-z '\\n'",
+                        "tr a-z/ A-Z",
                         "sed 's/[a-b]*/<&>/'",
-                        "sed -n '/b/p;$p'",
-                        "sed -E 's,(.)/(.),\\2:\\1,g;1!d'",
-                        "sed '/a/,/c/d'",
+                        "sed -n 's/b/c/p;s/c/d/gp'",
+                        "sed -E 's,(.)/(.),\\2:\\1,g'",
                         "sort -r",
                         "wc -l",
-                        "uniq",
                         "while read L M; do printf '%s;' \"$M$L\"; done",
                     ])
                 ),
@@ -499,7 +497,7 @@ fn hostile_files_are_bounded() {
         "A=1\nwhile :; do ( : ); done\n",
         "A=1\nf() { f; f; }; f\n",
         "A=1\nyes() { while :; do echo y; done; }; B=$(yes | head -n 1)\n",
-        "A=1\nX=$(for i in $(seq 10000); do printf '%1000s' x; done)\n",
+        "A=1\nX=$(while :; do printf '%1000s' x; done)\n",
     ] {
         let (files, machine) = (Root::new("/"), machine());
         let mut shell = Shell::new(&files, &machine);
@@ -518,7 +516,7 @@ fn hostile_files_are_bounded() {
 /// Deep nesting is refused before it exhausts the stack.
 #[test]
 fn deep_nesting_is_refused() {
-    for deep in ["${A:-", "$(", "$((", "\"${A:-", "{ ", "( ", "if ", "! ", "f() ", "[[ ( "] {
+    for deep in ["${A:-", "$(", "$((", "\"${A:-", "{ ", "( ", "if ", "! ", "f() "] {
         let text = format!("A={}", deep.repeat(20_000));
         let (_, problems) = evaluated(Path::new("/etc"), &text);
         assert!(!problems.is_empty(), "{deep}");

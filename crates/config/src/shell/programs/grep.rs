@@ -1,93 +1,49 @@
 //! Emulates `grep`.
 
 use super::super::Shell;
-use super::super::expand::Obstacle;
 use super::super::regexp::{Search, Syntax};
-use super::{Done, Options, Outcome, contents};
+use super::{Done, Options, Outcome, content, unsupported};
 
-const LONG: [(&str, char); 17] = [
-    ("quiet", 'q'),
-    ("silent", 'q'),
-    ("extended-regexp", 'E'),
-    ("basic-regexp", 'G'),
-    ("fixed-strings", 'F'),
-    ("ignore-case", 'i'),
-    ("invert-match", 'v'),
-    ("word-regexp", 'w'),
-    ("line-regexp", 'x'),
-    ("no-messages", 's'),
-    ("count", 'c'),
-    ("files-with-matches", 'l'),
-    ("only-matching", 'o'),
-    ("no-filename", 'h'),
-    ("with-filename", 'H'),
-    ("line-number", 'n'),
-    ("max-count", 'm'),
-];
-
-pub(super) fn grep(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done {
-    let options = Options::parse(name, arguments, ("qEGFivwxsyclohHnaI", "em"), &LONG)?;
+pub(super) fn grep(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
+    let options = Options::parse("grep", arguments, "qEFivwxsco", "e")?;
     let Some((patterns, operands)) = options.expressions() else {
         return Ok(Outcome { output: String::new(), code: 2 });
     };
     let syntax = Syntax {
-        extended: options.has('E') || name == "egrep",
-        fixed: options.has('F') || name == "fgrep",
-        any_case: options.has('i') || options.has('y'),
+        extended: options.has('E'),
+        fixed: options.has('F'),
+        any_case: options.has('i'),
         words: options.has('w'),
         lines: options.has('x'),
     };
-    if options.has('o') && (syntax.words || syntax.lines || options.has('v')) {
-        return Err(Obstacle::new(format!("`{name} -o` with -w, -x or -v")));
+    // With several files, `grep` prints their names.
+    if operands.len() > 1 && !options.has('q')
+        || options.has('o') && (syntax.words || syntax.lines || options.has('v'))
+    {
+        return Err(unsupported("grep", arguments));
     }
     let search = Search::new(&patterns, &syntax)?;
-    let most = match options.value('m').map(str::parse) {
-        None => usize::MAX,
-        Some(Ok(most)) => most,
-        Some(Err(_)) => return Ok(Outcome { output: String::new(), code: 2 }),
-    };
-    let (texts, all) = contents(shell, operands)?;
-    let names = !options.has('h') && (options.has('H') || operands.len() > 1);
+    let (text, all) = content(shell, operands)?;
+    shell.charge(search.cost(text.len()))?;
+    let found: Vec<&str> = text.lines().filter(|line| search.finds(line) != options.has('v')).collect();
     let mut output = String::new();
-    let mut any = false;
-    for (file, text) in &texts {
-        shell.charge(search.cost(text.len()))?;
-        let prefix = if names { format!("{file}:") } else { String::new() };
-        let mut count = 0usize;
-        for (at, line) in text.lines().enumerate() {
-            if count >= most {
-                break;
-            }
-            if search.finds(line) == options.has('v') {
-                continue;
-            }
-            count += 1;
-            if options.has('q') {
-                return Ok(Outcome { output: String::new(), code: 0 });
-            }
-            if options.has('c') || options.has('l') {
-                continue;
-            }
-            let number = if options.has('n') { format!("{}:", at + 1) } else { String::new() };
-            if options.has('o') {
-                for found in search.regex().find_iter(line).filter(|found| !found.is_empty()) {
-                    output.push_str(&format!("{prefix}{number}{}\n", found.as_str()));
-                }
-            } else {
-                output.push_str(&format!("{prefix}{number}{line}\n"));
-            }
+    if options.has('q') {
+        if !found.is_empty() {
+            return Ok(Outcome { output, code: 0 });
         }
-        any |= count > 0;
-        if options.has('c') && !options.has('q') {
-            output.push_str(&format!("{prefix}{count}\n"));
-        } else if options.has('l') && count > 0 {
-            output.push_str(&format!("{file}\n"));
+    } else if options.has('c') {
+        // There is no count of a file that is missing.
+        if all {
+            output = format!("{}\n", found.len());
         }
+    } else if options.has('o') {
+        let parts = found.iter().flat_map(|line| search.regex().find_iter(line));
+        parts
+            .filter(|part| !part.is_empty())
+            .for_each(|part| output.push_str(&format!("{}\n", part.as_str())));
+    } else {
+        output = found.iter().map(|line| format!("{line}\n")).collect();
     }
-    let code = match (all, any) {
-        (false, _) => 2,
-        (true, true) => 0,
-        (true, false) => 1,
-    };
+    let code = if all { u8::from(found.is_empty()) } else { 2 };
     Ok(Outcome { output, code })
 }

@@ -2,22 +2,11 @@
 
 use super::super::Shell;
 use super::super::expand::{Expanded, Obstacle};
-use super::{Done, Options, Outcome};
+use super::{Done, Options, Outcome, unsupported};
 
-pub(super) fn uname(shell: &Shell<'_>, name: &str, arguments: &[&str]) -> Done {
+pub(super) fn uname(shell: &Shell<'_>, arguments: &[&str]) -> Done {
     let machine = shell.machine;
-    if name == "arch" && arguments.is_empty() {
-        return Ok(Outcome::line(machine.architecture.clone()));
-    }
-    let long = [
-        ("kernel-name", 's'),
-        ("nodename", 'n'),
-        ("kernel-release", 'r'),
-        ("kernel-version", 'v'),
-        ("machine", 'm'),
-        ("operating-system", 'o'),
-    ];
-    let options = Options::parse(name, arguments, ("snrvmo", ""), &long)?;
+    let options = Options::parse("uname", arguments, "snrvmo", "")?;
     if !options.operands.is_empty() {
         return Ok(Outcome { output: String::new(), code: 1 });
     }
@@ -35,33 +24,16 @@ pub(super) fn uname(shell: &Shell<'_>, name: &str, arguments: &[&str]) -> Done {
     Ok(Outcome::line(parts.join(" ")))
 }
 
-pub(super) fn hostname(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done {
-    let long = [
-        ("fqdn", 'f'),
-        ("long", 'f'),
-        ("short", 's'),
-        ("domain", 'd'),
-        ("ip-address", 'i'),
-        ("all-fqdns", 'A'),
-    ];
-    let options = Options::parse(name, arguments, ("fsdi", ""), &long)?;
-    if !options.operands.is_empty() || options.letters.len() > 1 || options.has('A') {
-        return Err(Obstacle::new(format!("`{name} {}`", arguments.join(" "))));
-    }
-    let host = shell.machine.host.clone();
-    let letter = options.letters.first().map(|(letter, _)| *letter);
-    let text = match (name, letter) {
-        ("hostname", None) => host,
-        ("hostname", Some('s')) => host.split('.').next().unwrap_or_default().to_owned(),
-        ("hostname", Some('f')) => full_name(shell)?,
-        ("dnsdomainname", None) | ("hostname", Some('d')) => {
-            let full = full_name(shell)?;
-            full.split_once('.').map(|(_, domain)| domain.to_owned()).unwrap_or_default()
-        }
-        ("hostname", Some('i')) => addresses(shell)?,
-        _ => return Err(Obstacle::new(format!("`{name} {}`", arguments.join(" ")))),
-    };
-    Ok(Outcome::line(text))
+pub(super) fn hostname(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
+    let host = &shell.machine.host;
+    Ok(Outcome::line(match arguments {
+        [] => host.clone(),
+        ["-s"] => host.split('.').next().unwrap_or_default().to_owned(),
+        ["-f"] => full_name(shell)?,
+        ["-d"] => full_name(shell)?.split_once('.').map(|(_, domain)| domain.to_owned()).unwrap_or_default(),
+        ["-i"] => addresses(shell)?,
+        _ => return Err(unsupported("hostname", arguments)),
+    }))
 }
 
 /// Returns the lines of `/etc/hosts` that have the name of this host: its addresses, and its first name.
@@ -102,20 +74,18 @@ fn addresses(shell: &mut Shell<'_>) -> Expanded<String> {
     Ok(found.join(" "))
 }
 
-pub(super) fn id(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done {
-    let options =
-        Options::parse(name, arguments, ("ugnr", ""), &[("user", 'u'), ("group", 'g'), ("name", 'n')])?;
-    let unknown = || Obstacle::new(format!("`{name} {}`", arguments.join(" ")));
-    let whoami = name == "whoami";
-    if !options.operands.is_empty() || !whoami && options.has('u') == options.has('g') {
+pub(super) fn id(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
+    let options = Options::parse("id", arguments, "ugn", "")?;
+    let unknown = || unsupported("id", arguments);
+    let group = options.has('g');
+    if !options.operands.is_empty() || options.has('u') == group {
         return Err(unknown());
     }
-    let group = options.has('g');
     let (number, file) = match group {
         true => (shell.machine.group, "/etc/group"),
         false => (shell.machine.user, "/etc/passwd"),
     };
-    if !whoami && !options.has('n') {
+    if !options.has('n') {
         return Ok(Outcome::line(number.to_string()));
     }
     let text = shell.content(file)?.unwrap_or_default();

@@ -51,21 +51,8 @@ fn escape(rest: &mut std::str::Chars<'_>, output: &mut String) -> Option<()> {
     output.push(match rest.next() {
         Some('n') => '\n',
         Some('t') => '\t',
-        Some('r') => '\r',
         Some('\\') | None => '\\',
         Some('"') => '"',
-        Some('\'') => '\'',
-        Some(c @ '0'..='7') => {
-            let mut code = c.to_digit(8)?;
-            for _ in 0..2 {
-                let mut ahead = rest.clone();
-                let Some(digit) = ahead.next().and_then(|c| c.to_digit(8)) else { break };
-                code = code * 8 + digit;
-                *rest = ahead;
-            }
-            // Bytes that are no characters can't stand in a value.
-            char::from_u32(code).filter(char::is_ascii)?
-        }
         Some(_) => return None,
     });
     Some(())
@@ -79,18 +66,8 @@ fn conversion(
     code: &mut u8,
 ) -> Option<()> {
     let mut c = rest.next()?;
-    let (mut left, mut zero) = (false, false);
-    while matches!(c, '-' | '0') {
-        (left, zero) = (left || c == '-', zero || c == '0');
-        c = rest.next()?;
-    }
+    let zero = c == '0';
     let width = number(rest, &mut c)?.unwrap_or(0);
-    let precision = if c == '.' {
-        c = rest.next()?;
-        Some(number(rest, &mut c)?.unwrap_or(0))
-    } else {
-        None
-    };
     if c == '%' {
         output.push('%');
         return Some(());
@@ -102,34 +79,18 @@ fn conversion(
         }
         None => "",
     };
-    let text = match c {
-        's' => value.chars().take(precision.unwrap_or(usize::MAX)).collect(),
-        'c' => value.chars().take(1).collect(),
-        'd' | 'i' | 'u' | 'x' | 'X' | 'o' if precision.is_none() => {
+    output.push_str(&match c {
+        's' => format!("{value:>width$}"),
+        'd' => {
             let parsed = if value.is_empty() { Ok(0) } else { value.trim().parse::<i64>() };
             let value = parsed.unwrap_or_else(|_| {
                 *code = 1;
                 0
             });
-            match c {
-                'x' => format!("{value:x}"),
-                'X' => format!("{value:X}"),
-                'o' => format!("{value:o}"),
-                _ => value.to_string(),
-            }
+            if zero { format!("{value:0width$}") } else { format!("{value:width$}") }
         }
         _ => return None,
-    };
-    let fill = width.saturating_sub(text.chars().count());
-    let zero = zero && !left && !matches!(c, 's' | 'c');
-    if zero {
-        let (sign, digits) = text.strip_prefix('-').map_or(("", text.as_str()), |digits| ("-", digits));
-        output.push_str(&format!("{sign}{}{digits}", "0".repeat(fill)));
-    } else if left {
-        output.push_str(&format!("{text}{}", " ".repeat(fill)));
-    } else {
-        output.push_str(&format!("{}{text}", " ".repeat(fill)));
-    }
+    });
     Some(())
 }
 

@@ -1,21 +1,16 @@
-//! Emulates `sed`: addresses and the commands `s`, `p`, `d`, `q` and `=`. It neither jumps nor writes files.
+//! Emulates `sed` with the command `s`.
 
-use super::super::expand::{Expanded, Obstacle};
+use super::super::expand::Obstacle;
 use super::super::regexp::{Search, Syntax};
 use super::super::{INPUT_MAX, Shell};
-use super::{Done, Options, Outcome, contents};
+use super::{Done, Options, Outcome, content};
 
-enum Address {
-    Line(usize),
-    Last,
-    Search(Search),
-}
-
-enum Action {
-    Substitute { search: Search, replacement: Vec<Part>, global: bool, print: bool, nth: usize },
-    Print,
-    Delete,
-    Quit,
+/// A command `s`.
+struct Substitution {
+    search: Search,
+    replacement: Vec<Part>,
+    global: bool,
+    print: bool,
 }
 
 enum Part {
@@ -23,105 +18,54 @@ enum Part {
     Group(usize),
 }
 
-struct Command {
-    from: Option<Address>,
-    to: Option<Address>,
-    not: bool,
-    action: Action,
-    /// True within a range of lines.
-    inside: bool,
-}
-
-/// Output of a program. A line without an end gets one once more output follows.
-#[derive(Default)]
-struct Output {
-    text: String,
-    lacks_end: bool,
-}
-
-impl Output {
-    fn line(&mut self, line: &str, ends: bool) {
-        self.end_line();
-        self.text.push_str(line);
-        self.lacks_end = true;
-        if ends {
-            self.end_line();
-        }
-    }
-
-    fn end_line(&mut self) {
-        if std::mem::take(&mut self.lacks_end) {
-            self.text.push('\n');
-        }
-    }
-}
-
 pub(super) fn sed(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
-    let long = [("quiet", 'n'), ("silent", 'n'), ("expression", 'e'), ("regexp-extended", 'E')];
-    let options = Options::parse("sed", arguments, ("nErsu", "e"), &long)?;
+    let options = Options::parse("sed", arguments, "nEr", "e")?;
     let Some((scripts, operands)) = options.expressions() else {
         return Ok(Outcome { output: String::new(), code: 1 });
     };
     let script = scripts.join("\n");
+    let wrong = || Obstacle::new(format!("`sed {script}`"));
     let extended = options.has('E') || options.has('r');
     let mut reader = Reader { chars: script.chars().collect(), at: 0, extended };
-    let mut commands = reader.commands().map_err(|obstacle| match obstacle {
-        Some(obstacle) => obstacle,
-        None => Obstacle::new(format!("`sed {script}`")),
-    })?;
-    let (texts, all) = contents(shell, operands)?;
-    let mut output = Output::default();
-    let mut lines = texts.iter().flat_map(|(_, text)| text.split_inclusive('\n')).enumerate().peekable();
-    while let Some((at, whole)) = lines.next() {
-        let line = whole.strip_suffix('\n');
-        let ends = line.is_some();
-        let mut space = line.unwrap_or(whole).to_owned();
-        let (mut deleted, mut quit) = (false, false);
-        for command in &mut commands {
-            if !command.selects(shell, &space, at + 1, lines.peek().is_none())? {
-                continue;
+    let commands = reader.commands().map_err(|obstacle| obstacle.unwrap_or_else(wrong))?;
+    let (text, all) = content(shell, operands)?;
+    let mut output = String::new();
+    for whole in text.split_inclusive('\n') {
+        // The last line may have no end, which it gets once more output follows.
+        let (line, end) = whole.strip_suffix('\n').map_or((whole, ""), |line| (line, "\n"));
+        let mut line = line.to_owned();
+        let mut print = |line: &str| {
+            if !output.is_empty() && !output.ends_with('\n') {
+                output.push('\n');
             }
-            match &command.action {
-                Action::Print => output.line(&space, ends),
-                Action::Delete => deleted = true,
-                Action::Quit => quit = true,
-                Action::Substitute { search, replacement, global, print, nth } => {
-                    shell.charge(search.cost(space.len()))?;
-                    if let Some(replaced) = substitute(&space, search, replacement, *global, *nth) {
-                        space = replaced;
-                        if *print {
-                            output.line(&space, ends);
-                        }
-                    }
+            output.push_str(line);
+            output.push_str(end);
+        };
+        for Substitution { search, replacement, global, print: prints } in &commands {
+            shell.charge(search.cost(line.len()))?;
+            if let Some(replaced) = substitute(&line, search, replacement, *global) {
+                line = replaced;
+                if *prints {
+                    print(&line);
                 }
             }
-            if deleted || quit {
-                break;
-            }
         }
-        if !deleted && !options.has('n') {
-            output.line(&space, ends);
+        if !options.has('n') {
+            print(&line);
         }
-        if output.text.len() > INPUT_MAX || space.len() > INPUT_MAX {
+        if output.len() > INPUT_MAX || line.len() > INPUT_MAX {
             return Err(Obstacle::new(format!("`sed {script}` with so much output")));
         }
-        if quit {
-            output.end_line();
-            break;
-        }
     }
-    Ok(Outcome { output: output.text, code: if all { 0 } else { 2 } })
+    Ok(Outcome { output, code: if all { 0 } else { 2 } })
 }
 
-fn substitute(text: &str, search: &Search, replacement: &[Part], global: bool, nth: usize) -> Option<String> {
+fn substitute(text: &str, search: &Search, replacement: &[Part], global: bool) -> Option<String> {
     let mut replaced = String::new();
     let mut behind = 0;
     let mut any = false;
-    for (at, found) in search.regex().captures_iter(text).enumerate() {
+    for found in search.regex().captures_iter(text) {
         let Some(whole) = found.get(0) else { continue };
-        if at + 1 < nth {
-            continue;
-        }
         any = true;
         replaced.push_str(&text[behind..whole.start()]);
         for part in replacement {
@@ -139,41 +83,6 @@ fn substitute(text: &str, search: &Search, replacement: &[Part], global: bool, n
     }
     replaced.push_str(&text[behind..]);
     any.then_some(replaced)
-}
-
-impl Command {
-    fn selects(&mut self, shell: &mut Shell<'_>, line: &str, number: usize, last: bool) -> Expanded<bool> {
-        let mut fits = |address: &Address| {
-            Ok(match address {
-                Address::Line(wanted) => *wanted == number,
-                Address::Last => last,
-                Address::Search(search) => {
-                    shell.charge(search.cost(line.len()))?;
-                    search.finds(line)
-                }
-            })
-        };
-        let selected = match (&self.from, &self.to) {
-            (None, _) => true,
-            (Some(from), None) => fits(from)?,
-            (Some(from), Some(to)) => {
-                if self.inside {
-                    self.inside = match to {
-                        Address::Line(end) => *end > number,
-                        to => !fits(to)?,
-                    };
-                    // A range whose end is passed already was this line only.
-                    !matches!(to, Address::Line(end) if *end < number)
-                } else if fits(from)? {
-                    self.inside = !matches!(to, Address::Line(end) if *end <= number);
-                    true
-                } else {
-                    false
-                }
-            }
-        };
-        Ok(selected != self.not)
-    }
 }
 
 /// Parses a script. An error without an obstacle means that the script has unsupported parts.
@@ -196,78 +105,16 @@ impl Reader {
         Some(c)
     }
 
-    fn pass(&mut self, what: &[char]) {
-        while self.peek().is_some_and(|c| what.contains(&c)) {
-            self.at += 1;
-        }
-    }
-
-    fn commands(&mut self) -> Read<Vec<Command>> {
+    fn commands(&mut self) -> Read<Vec<Substitution>> {
         let mut commands = Vec::new();
         loop {
-            self.pass(&[' ', '\t', '\n', ';']);
-            if self.peek().is_none() {
-                return Ok(commands);
+            match self.take() {
+                None => return Ok(commands),
+                Some(' ' | '\n' | ';') => {}
+                Some('s') => commands.push(self.substitution()?),
+                Some(_) => return Err(None),
             }
-            let from = self.address()?;
-            let mut to = None;
-            if from.is_some() && self.peek() == Some(',') {
-                self.at += 1;
-                to = Some(self.address()?.ok_or(None)?);
-            }
-            self.pass(&[' ']);
-            let not = self.peek() == Some('!');
-            if not {
-                self.at += 1;
-                self.pass(&[' ']);
-            }
-            let action = match self.take() {
-                Some('s') => self.substitution()?,
-                Some('p') => Action::Print,
-                Some('d') => Action::Delete,
-                Some('q') => Action::Quit,
-                _ => return Err(None),
-            };
-            self.pass(&[' ', '\t']);
-            if !matches!(self.peek(), None | Some(';' | '\n')) {
-                return Err(None);
-            }
-            commands.push(Command { from, to, not, action, inside: false });
         }
-    }
-
-    fn address(&mut self) -> Read<Option<Address>> {
-        Ok(match self.peek() {
-            Some('$') => {
-                self.at += 1;
-                Some(Address::Last)
-            }
-            Some('/') => {
-                self.at += 1;
-                let expression = self.until('/')?;
-                let any_case = self.peek() == Some('I');
-                self.at += usize::from(any_case);
-                Some(Address::Search(self.search(&expression, any_case)?))
-            }
-            Some(c) if c.is_ascii_digit() => {
-                let mut text = String::new();
-                while let Some(c) = self.peek().filter(char::is_ascii_digit) {
-                    text.push(c);
-                    self.at += 1;
-                }
-                Some(Address::Line(text.parse().map_err(|_| None)?))
-            }
-            _ => None,
-        })
-    }
-
-    fn search(&self, expression: &str, any_case: bool) -> Read<Search> {
-        // An empty one would be the one before.
-        if expression.is_empty() {
-            return Err(None);
-        }
-        let syntax = Syntax { extended: self.extended, any_case, ..Syntax::default() };
-        Search::new(&[expression], &syntax).map_err(Some)
     }
 
     /// Consumes text up to and including a delimiter. An escaped delimiter loses its backslash.
@@ -298,23 +145,28 @@ impl Reader {
         }
     }
 
-    fn substitution(&mut self) -> Read<Action> {
+    fn substitution(&mut self) -> Read<Substitution> {
         let delimiter = self.take().filter(|c| *c != '\n' && *c != '\\').ok_or(None)?;
         let expression = self.until(delimiter)?;
         let replacement = self.replacement(delimiter)?;
-        let (mut global, mut print, mut any_case, mut nth) = (false, false, false, 1);
-        while let Some(c) = self.peek() {
-            match c {
-                'g' => global = true,
-                'p' => print = true,
-                'i' | 'I' => any_case = true,
-                '1'..='9' => nth = c.to_digit(10).unwrap_or(1) as usize,
-                _ => break,
+        let (mut global, mut print, mut any_case) = (false, false, false);
+        loop {
+            match self.peek() {
+                Some('g') => global = true,
+                Some('p') => print = true,
+                Some('i' | 'I') => any_case = true,
+                None | Some(' ' | ';' | '\n') => break,
+                Some(_) => return Err(None),
             }
             self.at += 1;
         }
-        let search = self.search(&expression, any_case)?;
-        Ok(Action::Substitute { search, replacement, global, print, nth })
+        // An empty expression would be the one before.
+        if expression.is_empty() {
+            return Err(None);
+        }
+        let syntax = Syntax { extended: self.extended, any_case, ..Syntax::default() };
+        let search = Search::new(&[&expression], &syntax).map_err(Some)?;
+        Ok(Substitution { search, replacement, global, print })
     }
 
     fn replacement(&mut self, delimiter: char) -> Read<Vec<Part>> {

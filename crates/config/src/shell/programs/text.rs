@@ -1,14 +1,18 @@
 //! Emulates `cat`, `cut`, `tr`, `head` and similar programs.
 
-use super::super::expand::{Expanded, Obstacle};
 use super::super::regexp::{Search, Syntax};
 use super::super::{INPUT_MAX, Shell};
-use super::{Done, Options, Outcome, content};
+use super::{Done, Options, Outcome, content, joined, unsupported};
+
+/// Returns the output of a program that reads files: its status is 1 if one of them is missing.
+fn done(output: String, all: bool) -> Done {
+    Ok(Outcome { output, code: u8::from(!all) })
+}
 
 pub(super) fn cat(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
-    let options = Options::parse("cat", arguments, ("u", ""), &[])?;
-    let (output, code) = content(shell, &options.operands)?;
-    Ok(Outcome { output, code })
+    let options = Options::parse("cat", arguments, "", "")?;
+    let (output, all) = joined(shell, &options.operands, |_| false)?;
+    done(output, all)
 }
 
 /// Parses a list like `1,3-5,7-`: the first and last of each part.
@@ -28,34 +32,30 @@ fn list(text: &str) -> Option<Vec<(usize, usize)>> {
 }
 
 pub(super) fn cut(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
-    let long =
-        [("delimiter", 'd'), ("fields", 'f'), ("characters", 'c'), ("bytes", 'b'), ("only-delimited", 's')];
-    let options = Options::parse("cut", arguments, ("s", "dfcb"), &long)?;
-    let wrong = || Obstacle::new(format!("`cut {}`", arguments.join(" ")));
-    let characters = options.value('c').or(options.value('b'));
-    let wanted = options.value('f').or(characters).and_then(list).ok_or_else(wrong)?;
-    let is_wanted = |number: usize| wanted.iter().any(|(from, to)| (*from..=*to).contains(&number));
+    let options = Options::parse("cut", arguments, "", "dfc")?;
+    let wrong = || unsupported("cut", arguments);
+    let (fields, characters) = (options.value('f'), options.value('c'));
+    let wanted = fields.or(characters).and_then(list).ok_or_else(wrong)?;
     let delimiter = options.value('d').unwrap_or("\t");
-    if delimiter.chars().count() != 1 || options.has('f') == characters.is_some() {
+    if delimiter.chars().count() != 1 || fields.is_some() == characters.is_some() {
         return Err(wrong());
     }
-    let (text, code) = content(shell, &options.operands)?;
+    let is_wanted = |at: &usize| wanted.iter().any(|(from, to)| (*from..=*to).contains(&(at + 1)));
+    let (text, all) = content(shell, &options.operands)?;
     shell.charge(text.len().saturating_mul(wanted.len()))?;
     let mut output = String::new();
     for line in text.lines() {
         if characters.is_some() {
-            output.extend(line.chars().enumerate().filter(|(at, _)| is_wanted(at + 1)).map(|(_, c)| c));
+            output.extend(line.chars().enumerate().filter(|(at, _)| is_wanted(at)).map(|(_, c)| c));
         } else if line.contains(delimiter) {
-            let fields = line.split(delimiter).enumerate().filter(|(at, _)| is_wanted(at + 1));
+            let fields = line.split(delimiter).enumerate().filter(|(at, _)| is_wanted(at));
             output.push_str(&fields.map(|(_, field)| field).collect::<Vec<_>>().join(delimiter));
-        } else if options.has('s') {
-            continue;
         } else {
             output.push_str(line);
         }
         output.push('\n');
     }
-    Ok(Outcome { output, code })
+    done(output, all)
 }
 
 /// Returns the characters of a set of `tr`.
@@ -111,172 +111,98 @@ fn set(text: &str) -> Option<Vec<char>> {
 }
 
 pub(super) fn tr(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
-    let long = [("delete", 'd'), ("squeeze-repeats", 's'), ("complement", 'c')];
-    let options = Options::parse("tr", arguments, ("dscC", ""), &long)?;
-    let wrong = || Obstacle::new(format!("`tr {}`", arguments.join(" ")));
+    let options = Options::parse("tr", arguments, "d", "")?;
+    let wrong = || unsupported("tr", arguments);
     let sets = options.operands.iter().map(|text| set(text)).collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
-    let (delete, squeeze, others) =
-        (options.has('d'), options.has('s'), options.has('c') || options.has('C'));
     let (from, to) = match sets.as_slice() {
-        [from] if delete != squeeze => (from, None),
-        [from, to] if !delete && !to.is_empty() => (from, Some(to)),
+        [from] if options.has('d') => (from, None),
+        [from, to] if !options.has('d') => (from, Some(to.last().map(|last| (to, *last)).ok_or_else(wrong)?)),
         _ => return Err(wrong()),
     };
-    let (text, _) = content(shell, &[])?;
+    let (text, all) = content(shell, &[])?;
     shell.charge(text.len().saturating_mul(from.len()) / 16)?;
-    let mut output = String::new();
-    let squeezes = to.unwrap_or(from);
-    for c in text.chars() {
-        let at = from.iter().rposition(|known| *known == c);
-        let chosen = at.is_some() != others;
-        if chosen && delete {
-            continue;
-        }
-        let new = match (to, at) {
-            // The last one stands for all that have none of their own.
-            (Some(to), at) if chosen => {
-                let last = to[to.len() - 1];
-                if others { last } else { at.and_then(|at| to.get(at)).copied().unwrap_or(last) }
-            }
-            _ => c,
-        };
-        let again = squeeze && output.ends_with(new);
-        let of_set = if to.is_none() { chosen } else { squeezes.contains(&new) };
-        if !(again && of_set) {
-            output.push(new);
-        }
-    }
-    Ok(Outcome::printed(output))
+    let translated = text.chars().filter_map(|c| match (from.iter().rposition(|known| *known == c), to) {
+        (None, _) => Some(c),
+        (Some(_), None) => None,
+        // The last one stands for all that have none of their own.
+        (Some(at), Some((to, last))) => Some(to.get(at).copied().unwrap_or(last)),
+    });
+    done(translated.collect(), all)
 }
 
 pub(super) fn head(shell: &mut Shell<'_>, name: &str, arguments: &[&str]) -> Done {
-    let wrong = || Obstacle::new(format!("`{name} {}`", arguments.join(" ")));
+    let wrong = || unsupported(name, arguments);
     // `-5` is `-n 5`.
-    let short = arguments
-        .first()
-        .and_then(|first| first.strip_prefix('-'))
-        .filter(|count| count.parse::<u32>().is_ok());
-    let options = Options::parse(
-        name,
-        &arguments[usize::from(short.is_some())..],
-        ("q", "nc"),
-        &[("lines", 'n'), ("bytes", 'c')],
-    )?;
+    let short = arguments.first().and_then(|first| first.strip_prefix('-'));
+    let short = short.filter(|count| count.parse::<u32>().is_ok());
+    let options = Options::parse(name, &arguments[usize::from(short.is_some())..], "", "n")?;
+    let count: usize = options.value('n').or(short).unwrap_or("10").parse().map_err(|_| wrong())?;
     if options.operands.len() > 1 {
         return Err(wrong());
     }
-    let bytes = options.value('c');
-    let count = bytes.or(options.value('n')).or(short).unwrap_or("10");
-    let (from_start, from_end) = (count.strip_prefix('+'), count.strip_prefix('-'));
-    let number: usize = from_start.or(from_end).unwrap_or(count).parse().map_err(|_| wrong())?;
-    let (text, code) = content(shell, &options.operands)?;
-    let units: Vec<&str> = match bytes {
-        Some(_) if !text.is_ascii() => return Err(wrong()),
-        Some(_) => text.split_inclusive(|_| true).collect(),
-        None => text.split_inclusive('\n').collect(),
-    };
-    let all = units.len();
-    let range = match (name, from_start.is_some(), from_end.is_some()) {
-        ("head", false, true) => 0..all.saturating_sub(number),
-        ("head", ..) => 0..number.min(all),
-        (_, true, _) => number.saturating_sub(1).min(all)..all,
-        _ => all.saturating_sub(number)..all,
-    };
-    Ok(Outcome { output: units[range].concat(), code })
+    let (text, all) = content(shell, &options.operands)?;
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let count = count.min(lines.len());
+    let chosen = if name == "head" { &lines[..count] } else { &lines[lines.len() - count..] };
+    done(chosen.concat(), all)
 }
 
 pub(super) fn wc(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
-    let long = [("lines", 'l'), ("words", 'w'), ("bytes", 'c'), ("chars", 'm')];
-    let options = Options::parse("wc", arguments, ("lwcm", ""), &long)?;
-    let (text, code) = content(shell, &options.operands)?;
-    let count = match options.letters.as_slice() {
-        [('l', _)] => text.matches('\n').count(),
-        [('w', _)] => text.split_ascii_whitespace().count(),
-        [('c', _)] => text.len(),
-        [('m', _)] => text.chars().count(),
-        _ => return Err(Obstacle::new(format!("`wc {}`", arguments.join(" ")))),
-    };
-    let name = options.operands.first().map(|name| format!(" {name}")).unwrap_or_default();
-    Ok(Outcome { output: format!("{count}{name}\n"), code })
+    match arguments {
+        ["-l"] => {
+            let (text, all) = content(shell, &[])?;
+            done(format!("{}\n", text.matches('\n').count()), all)
+        }
+        _ => Err(unsupported("wc", arguments)),
+    }
 }
 
 pub(super) fn sort(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
-    let options = Options::parse("sort", arguments, ("nru", ""), &[])?;
-    let (text, code) = content(shell, &options.operands)?;
+    let options = Options::parse("sort", arguments, "ru", "")?;
+    let (text, all) = content(shell, &options.operands)?;
     let mut lines: Vec<&str> = text.lines().collect();
-    let number = |line: &str| {
-        let line = line.trim_start();
-        let end = line.char_indices().find(|(at, c)| !(c.is_ascii_digit() || *c == '-' && *at == 0));
-        line[..end.map_or(line.len(), |(at, _)| at)].parse::<i64>().unwrap_or(0)
-    };
-    if options.has('n') {
-        lines.sort_by(|a, b| number(a).cmp(&number(b)).then(a.cmp(b)));
-        if options.has('u') {
-            lines.dedup_by_key(|line| number(line));
-        }
-    } else {
-        lines.sort_unstable();
-        if options.has('u') {
-            lines.dedup();
-        }
+    lines.sort_unstable();
+    if options.has('u') {
+        lines.dedup();
     }
     if options.has('r') {
         lines.reverse();
     }
-    Ok(Outcome { output: lines.iter().map(|line| format!("{line}\n")).collect(), code })
+    done(lines.iter().map(|line| format!("{line}\n")).collect(), all)
 }
 
-pub(super) fn uniq(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
-    let options = Options::parse("uniq", arguments, ("", ""), &[])?;
-    let (text, code) = content(shell, &options.operands)?;
-    let mut lines: Vec<&str> = text.lines().collect();
-    lines.dedup();
-    Ok(Outcome { output: lines.iter().map(|line| format!("{line}\n")).collect(), code })
-}
-
-/// Evaluates `awk '[/RE/ | NR==N] { print $N, … }'`: fields of lines.
+/// Evaluates `awk '[/RE/] { print $N, … }'`: fields of lines.
 pub(super) fn awk(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
-    let wrong = || Obstacle::new(format!("`awk {}`", arguments.join(" ")));
-    let options = Options::parse("awk", arguments, ("", "F"), &[])?;
+    let wrong = || unsupported("awk", arguments);
+    let options = Options::parse("awk", arguments, "", "F")?;
     let Some((program, operands)) = options.operands.split_first() else { return Err(wrong()) };
     let separator = options.value('F').unwrap_or(" ");
-    let separator = if separator == "\\t" { "\t" } else { separator };
     if separator.chars().count() != 1 || separator == "|" {
         return Err(wrong());
     }
     let (condition, action) = program.trim().split_once('{').ok_or_else(wrong)?;
-    let action = action.trim_end().strip_suffix('}').ok_or_else(wrong)?.trim().trim_end_matches(';');
-    let (action, ends) = match action.split_once(';') {
-        Some((action, more)) if more.trim() == "exit" => (action.trim(), true),
-        Some(_) => return Err(wrong()),
-        None => (action, false),
-    };
-    let condition = condition.trim();
-    let search = match condition.strip_prefix('/').and_then(|text| text.strip_suffix('/')) {
-        Some(expression) => {
-            Some(Search::new(&[expression], &Syntax { extended: true, ..Syntax::default() })?)
+    let search = match condition.trim() {
+        "" => None,
+        condition => {
+            let expression = condition.strip_prefix('/').and_then(|text| text.strip_suffix('/'));
+            let syntax = Syntax { extended: true, ..Syntax::default() };
+            Some(Search::new(&[expression.ok_or_else(wrong)?], &syntax)?)
         }
-        None => None,
     };
-    let line_number =
-        condition.strip_prefix("NR").map(|rest| rest.trim_start_matches([' ', '=']).trim().parse::<usize>());
-    let line_number = line_number.transpose().map_err(|_| wrong())?;
-    if search.is_none() && line_number.is_none() && !condition.is_empty() {
-        return Err(wrong());
-    }
-    let terms = action.strip_prefix("print").ok_or_else(wrong)?.trim();
-    let terms = if terms.is_empty() { "$0" } else { terms };
+    let terms = action.strip_suffix('}').and_then(|action| action.trim().strip_prefix("print"));
+    let terms = match terms.ok_or_else(wrong)?.trim() {
+        "" => "$0",
+        terms => terms,
+    };
     let terms = terms.split(',').map(Field::parse).collect::<Option<Vec<_>>>().ok_or_else(wrong)?;
-    let (text, code) = content(shell, operands)?;
+    let (text, all) = content(shell, operands)?;
     let mut output = String::new();
-    for (at, line) in text.lines().enumerate() {
+    for line in text.lines() {
         if let Some(search) = &search {
             shell.charge(search.cost(line.len()))?;
-        }
-        let chosen = search.as_ref().is_none_or(|search| search.finds(line))
-            && line_number.is_none_or(|wanted| wanted == at + 1);
-        if !chosen {
-            continue;
+            if !search.finds(line) {
+                continue;
+            }
         }
         let fields: Vec<&str> = match separator {
             " " => line.split_ascii_whitespace().collect(),
@@ -288,11 +214,8 @@ pub(super) fn awk(shell: &mut Shell<'_>, arguments: &[&str]) -> Done {
         if output.len() > INPUT_MAX {
             return Err(wrong());
         }
-        if ends {
-            break;
-        }
     }
-    Ok(Outcome { output, code: if code == 0 { 0 } else { 2 } })
+    Ok(Outcome { output, code: if all { 0 } else { 2 } })
 }
 
 enum Field {
@@ -322,7 +245,7 @@ pub(super) fn basename(arguments: &[&str]) -> Done {
     let (path, suffix) = match arguments {
         [path] => (path, ""),
         [path, suffix] if !path.starts_with('-') => (path, *suffix),
-        _ => return Err(Obstacle::new(format!("`basename {}`", arguments.join(" ")))),
+        _ => return Err(unsupported("basename", arguments)),
     };
     let plain = path.trim_end_matches('/');
     if plain.is_empty() {
@@ -334,7 +257,7 @@ pub(super) fn basename(arguments: &[&str]) -> Done {
 }
 
 pub(super) fn dirname(arguments: &[&str]) -> Done {
-    let [path] = arguments else { return Err(Obstacle::new(format!("`dirname {}`", arguments.join(" ")))) };
+    let [path] = arguments else { return Err(unsupported("dirname", arguments)) };
     let plain = path.trim_end_matches('/');
     let folder = match plain.rsplit_once('/') {
         Some((folder, _)) => match folder.trim_end_matches('/') {
@@ -345,35 +268,4 @@ pub(super) fn dirname(arguments: &[&str]) -> Done {
         None => ".",
     };
     Ok(Outcome::line(folder))
-}
-
-pub(super) fn seq(arguments: &[&str]) -> Done {
-    /// Maximum count, more than any loop could use.
-    const COUNT_MAX: i64 = 10_000;
-    let numbers: Expanded<Vec<i64>> = arguments
-        .iter()
-        .map(|text| text.parse().map_err(|_| Obstacle::new(format!("`seq {}`", arguments.join(" ")))))
-        .collect();
-    let (first, step, last) = match numbers?.as_slice() {
-        [last] => (1, 1, *last),
-        [first, last] => (*first, 1, *last),
-        [first, step, last] if *step != 0 => (*first, *step, *last),
-        _ => return Err(Obstacle::new(format!("`seq {}`", arguments.join(" ")))),
-    };
-    let mut output = String::new();
-    let mut at = first;
-    for count in 0.. {
-        if (step > 0 && at > last) || (step < 0 && at < last) {
-            break;
-        }
-        if count >= COUNT_MAX {
-            return Err(Obstacle::new(format!("`seq {}`", arguments.join(" "))));
-        }
-        output.push_str(&format!("{at}\n"));
-        at = match at.checked_add(step) {
-            Some(next) => next,
-            None => break,
-        };
-    }
-    Ok(Outcome::printed(output))
 }
