@@ -4,7 +4,7 @@ use std::collections::HashMap as Map;
 use std::sync::Arc;
 
 use esker_journal::Journal;
-use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
+use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 use esker_vfs::{
     Attr, Cookie, Data, Device, DirEntry, ErrorKind, Kind, Listing, Node, NodeKey, NodeWithAttr, Reply,
     StatFs, Tree, TreeError, Watcher, whole_listing,

@@ -110,7 +110,7 @@ pub(crate) fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use esker_vfs::memory::{Entry, MemoryTree};
+    use esker_testkit::memory_tree::{Entry, MemoryTree};
     use esker_vfs::{Cookie, Reply, Tree};
 
     use super::*;

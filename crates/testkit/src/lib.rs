@@ -21,6 +21,7 @@
 //! * [`signing`]: heads and whitelists made by a test, signed with the fixtures' keys;
 //! * [`name_server`]: a name server with scripted replies;
 //! * [`geo_database`]: databases of places for the Geo-API;
+//! * [`memory_tree`]: a tree in memory with scripted replies, which checks the mount that uses it;
 //! * [`mirror`]: a web server for repositories with faults on command;
 //! * [`s3`]: a server of buckets with faults on command.
 //!
@@ -40,6 +41,7 @@ pub mod fixture;
 pub mod geo_database;
 pub mod listing;
 pub mod log_lines;
+pub mod memory_tree;
 pub mod mirror;
 pub mod name_server;
 pub mod object;

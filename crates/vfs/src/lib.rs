@@ -10,8 +10,6 @@ mod attr;
 mod data;
 mod error;
 mod listing;
-#[cfg(feature = "testing")]
-pub mod memory;
 mod node;
 mod origin;
 mod reply;

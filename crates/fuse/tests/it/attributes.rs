@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind as Io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use esker_vfs::memory::{Entry, MemoryTree};
+use esker_testkit::memory_tree::{Entry, MemoryTree};
 use esker_vfs::{Device, Kind};
 
 use crate::mounted::Mounted;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use esker_fuse::KernelMask;
+use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 use esker_vfs::Change;
-use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
 use crate::child::Task;
 use crate::mounted::{Mounted, PATIENCE, keep_caches, undisturbed, until};

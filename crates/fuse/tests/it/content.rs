@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::sync::Arc;
 
-use esker_vfs::memory::{Entry, MemoryTree};
+use esker_testkit::memory_tree::{Entry, MemoryTree};
 use esker_vfs::{Data, Segment};
 
 use crate::mounted::Mounted;

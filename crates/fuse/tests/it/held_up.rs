@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use esker_fuse::{Deadlines, SessionOptions, Unmount};
-use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
+use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 
 use crate::child::Task;
 use crate::mounted::{Mounted, PATIENCE, keep_caches, until};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use esker_fuse::KernelMask;
-use esker_vfs::memory::{Entry, MemoryTree};
+use esker_testkit::memory_tree::{Entry, MemoryTree};
 
 use crate::mounted::{Mounted, undisturbed};
 use crate::{on_all_kernels, sys};

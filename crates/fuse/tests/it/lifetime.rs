@@ -5,9 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use esker_fuse::Unmount;
+use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 use esker_testkit::skip;
 use esker_vfs::ErrorKind;
-use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
 use crate::mounted::{Mounted, PATIENCE, drop_caches, is_root, until};
 use crate::on_all_kernels;

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 
-use esker_vfs::memory::{Call, Entry, MemoryTree};
+use esker_testkit::memory_tree::{Call, Entry, MemoryTree};
 use rustix::fs::{Dir, Mode, OFlags};
 
 use crate::mounted::{Mounted, keep_caches};

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount};
 use esker_testkit::log_lines::LogLines;
+use esker_testkit::memory_tree::MemoryTree;
 use esker_testkit::skip;
 pub(crate) use esker_testkit::waiting::until;
-use esker_vfs::memory::MemoryTree;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Longer than anything in a test should take, on a machine that does other things as well.

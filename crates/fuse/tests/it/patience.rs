@@ -4,8 +4,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use esker_fuse::{Deadlines, KernelMask};
+use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 use esker_vfs::ErrorKind;
-use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
 use crate::child::Task;
 use crate::mounted::{Mounted, PATIENCE, is_root, keep_caches, until};

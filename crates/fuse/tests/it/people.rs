@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount, mount};
+use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 use esker_testkit::{programs, skip, skips};
-use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
 use crate::child::{self, Task};
 use crate::mounted::{Mounted, PATIENCE, is_root, keep_caches, until, with_fuse};

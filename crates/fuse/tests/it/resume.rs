@@ -11,8 +11,8 @@ use std::sync::Arc;
 use esker_fuse::{
     KernelMask, Mount, MountOptions, Session, SessionDescriptors, SessionOptions, Unmount, mount,
 };
+use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 use esker_vfs::Tree;
-use esker_vfs::memory::{Action, Call, Entry, MemoryTree};
 
 use crate::child::{self, Task};
 use crate::mounted::PATIENCE;

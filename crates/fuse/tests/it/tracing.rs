@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use esker_fuse::{Call, CallKind, Tracer};
-use esker_vfs::memory::{Entry, MemoryTree};
+use esker_testkit::memory_tree::{Entry, MemoryTree};
 
 use crate::mounted::{Mounted, PATIENCE};
 use crate::on_all_kernels;

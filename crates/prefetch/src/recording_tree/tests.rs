@@ -1,8 +1,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use esker_testkit::memory_tree::{Entry, MemoryTree};
 use esker_testkit::waiting::until;
-use esker_vfs::memory::{Entry, MemoryTree};
 use proptest::prelude::*;
 
 use super::*;

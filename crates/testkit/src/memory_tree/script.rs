@@ -4,24 +4,24 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{ErrorKind, Requester};
+use esker_vfs::{ErrorKind, Requester};
 
 /// Kind of a call on a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
-    /// [`crate::Tree::lookup`]; its path is that of the name to look up.
+    /// [`esker_vfs::Tree::lookup`]; its path is that of the name to look up.
     Lookup,
-    /// [`crate::Tree::attributes`].
+    /// [`esker_vfs::Tree::attributes`].
     Attributes,
-    /// [`crate::Tree::list`].
+    /// [`esker_vfs::Tree::list`].
     List,
-    /// [`crate::Tree::read`].
+    /// [`esker_vfs::Tree::read`].
     Read,
-    /// [`crate::Tree::link_target`].
+    /// [`esker_vfs::Tree::link_target`].
     LinkTarget,
-    /// [`crate::Tree::xattr`].
+    /// [`esker_vfs::Tree::xattr`].
     Xattr,
-    /// [`crate::Tree::xattr_names`].
+    /// [`esker_vfs::Tree::xattr_names`].
     XattrNames,
 }
 

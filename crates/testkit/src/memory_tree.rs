@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use script::{Action, Call, Script};
 
-use crate::{
+use esker_vfs::{
     Attr, Change, Cookie, Data, Device, DirEntry, ErrorKind, FIRST_COOKIE, Ino, Kind, LAST_COOKIE, Listing,
     Node, NodeKey, NodeWithAttr, PAYLOAD_LEN, Payload, Reply, Segment, StatFs, Time, Tree, TreeError,
     Watcher,
