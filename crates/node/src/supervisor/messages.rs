@@ -1,17 +1,10 @@
 //! Messages between a daemon and its supervisor: one packet each, with at most one descriptor.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use crate::packets;
 
-/// Maximum length of a message in bytes.
-const MESSAGE_MAX: usize = 16 << 10;
 /// Maximum length of a text for users in bytes.
 pub(super) const TEXT_MAX: usize = 4 << 10;
 
@@ -56,68 +49,23 @@ pub(super) struct Message {
     pub(super) descriptor: Option<OwnedFd>,
 }
 
-/// Makes a connected pair of sockets.
-pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
-}
-
 pub(super) fn send(
     socket: impl AsFd,
     kind: Kind,
     text: &[u8],
     descriptor: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    if text.len() >= MESSAGE_MAX {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.map(|descriptor| [descriptor]);
-    if let Some(descriptors) = &descriptors
-        && !control.push(SendAncillaryMessage::ScmRights(descriptors))
-    {
-        return Err(io::Error::other("no room for a descriptor"));
-    }
-    let kind = [kind as u8];
-    let parts = [IoSlice::new(&kind), IoSlice::new(text)];
-    loop {
-        match sendmsg(&socket, &parts, &mut control, SendFlags::NOSIGNAL) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    packets::send(socket, &[&[kind as u8], text], descriptor)
 }
 
 /// Receives the next message; `None` if the other process has ended.
 pub(super) fn receive(socket: impl AsFd) -> io::Result<Option<Message>> {
-    let (bytes, descriptor) = receive_bytes(socket)?;
+    let (bytes, descriptor) = packets::receive(socket)?;
     let Some((first, text)) = bytes.split_first() else { return Ok(None) };
     let kind = KINDS.into_iter().find(|kind| *kind as u8 == *first);
     let kind =
         kind.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "a message of another version"))?;
     Ok(Some(Message { kind, text: text.to_vec(), descriptor }))
-}
-
-/// Receives the bytes of the next message, none at the end, and its descriptor.
-pub(super) fn receive_bytes(socket: impl AsFd) -> io::Result<(Vec<u8>, Option<OwnedFd>)> {
-    let mut bytes = vec![0; MESSAGE_MAX];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let len = loop {
-        match recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Ok(received) => break received.bytes,
-            Err(Errno::INTR) => {}
-            Err(Errno::CONNRESET) => break 0,
-            Err(error) => return Err(error.into()),
-        }
-    };
-    let descriptor = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    bytes.truncate(len);
-    Ok((bytes, descriptor))
 }
 
 #[cfg(test)]
@@ -128,7 +76,7 @@ mod tests {
 
     #[test]
     fn messages_arrive_whole_with_their_descriptors() {
-        let (a, b) = pair().expect("sockets");
+        let (a, b) = packets::pair().expect("sockets");
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(b"here").expect("written");
         send(&a, Kind::Keep, b"memory", Some(file.as_fd())).expect("sent");
@@ -138,7 +86,7 @@ mod tests {
         let same = std::fs::File::from(kept.descriptor.expect("a descriptor"));
         assert_eq!(same.metadata().expect("facts").len(), 4);
         assert_eq!(receive(&b).expect("received").expect("a message").kind, Kind::Serving);
-        send(&a, Kind::State, &vec![0; MESSAGE_MAX], None).expect_err("too long");
+        send(&a, Kind::State, &vec![0; packets::LEN_MAX], None).expect_err("too long");
         rustix::io::write(&a, b"?").expect("sent");
         receive(&b).expect_err("an unknown kind");
         drop(a);

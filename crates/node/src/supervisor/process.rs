@@ -20,6 +20,7 @@ use super::program::OfDaemon;
 use super::upgrade::{self, Replacement, Upgrade, Wish};
 use super::{options, origin};
 use crate::mount_spec::MountSpec;
+use crate::packets;
 use crate::sys;
 use crate::terminal::shown;
 
@@ -250,7 +251,7 @@ impl Supervisor {
     }
 
     fn start(&self, report: Option<OwnedFd>) -> io::Result<Daemon> {
-        let (socket, theirs) = messages::pair()?;
+        let (socket, theirs) = packets::pair()?;
         let mut command = Command::new(format!("/proc/self/fd/{}", self.program.as_raw_fd()));
         command.arg0(&self.command.name);
         let mut arguments = self.command.arguments.iter();

@@ -14,10 +14,11 @@ use esker_cache_share::peer;
 use esker_fuse::mount::{receive_device, send_device};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::messages::{self, Kind, receive_bytes};
+use super::messages::{self, Kind};
 use super::process::say;
 use super::program::OfDaemon;
 use super::{options as mount_options, origin, program};
+use crate::packets;
 
 /// Time limit of a client to send its request.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
@@ -84,7 +85,7 @@ pub(super) fn accept(client: UnixStream, daemon: &OfDaemon) -> Option<Wish> {
     }
     client.set_read_timeout(Some(CLIENT_PATIENCE)).ok()?;
     client.set_write_timeout(Some(CLIENT_PATIENCE)).ok()?;
-    let next = match receive_bytes(&client).ok()? {
+    let next = match packets::receive(&client).ok()? {
         (byte, Some(program)) if byte == [0] => Replacement::Program(program),
         (byte, Some(options)) if byte == [Kind::Options as u8] => Replacement::Options(options),
         (byte, None) if byte == [GET] => return Some(Wish::Options(client)),

@@ -83,7 +83,7 @@ fn a_queue_that_is_full_is_not_waited_for() {
 fn answers_say_what_became_of_the_mount() {
     let answer = |line: &'static str| {
         asked(move |mut client| {
-            let _ = receive_bytes(&client);
+            let _ = packets::receive(&client);
             let _ = client.write_all(line.as_bytes());
         })
     };
