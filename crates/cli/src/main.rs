@@ -91,6 +91,9 @@ enum Command {
     Replay(commands::replay::Args),
     #[command(name = process::opener::OPEN_FILES, hide = true)]
     OpenFiles(process::opener::Args),
+    /// Helps the daemon of a mount; not for use by hand.
+    #[command(name = commands::mount::helper_process::HELP_MOUNT, hide = true)]
+    HelpMount,
     #[command(name = commands::metrics::asker::ASK_MOUNTS, hide = true)]
     AskMounts(commands::metrics::asker::Args),
 }
@@ -133,6 +136,9 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
     if let Command::OpenFiles(args) = command {
         return process::opener::run(args).map(|()| ExitCode::SUCCESS);
     }
+    if let Command::HelpMount = command {
+        return commands::mount::helper_process::run().map(|()| ExitCode::SUCCESS);
+    }
     // Both read the command line's own description, and no setting.
     match &command {
         Command::Completions(args) => {
@@ -163,6 +169,7 @@ fn run(command: Command, line: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Child(_)
         | Command::Replay(_)
         | Command::OpenFiles(_)
+        | Command::HelpMount
         | Command::Completions(_)
         | Command::Manual(_) => {
             unreachable!("handled above")

@@ -14,7 +14,6 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use esker_threads::unconfined;
 use esker_vfs::Ino;
 
 use crate::process_files::{self, Text};
@@ -49,7 +48,7 @@ pub(crate) enum Signal {
 
 /// Origin of a thread's read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reader {
+pub enum Reader {
     /// The caller is in a system call, which can report an error.
     Calls,
     /// The caller has a page fault, which can't report an error.
@@ -128,14 +127,8 @@ const READING: [libc::c_long; 14] = [
 ///
 /// Its system call is visible to processes that may trace it, its mappings to some more, and the existence of its
 /// address space to all.
-pub(crate) fn reader(proc: Option<&Path>, tid: u32, ino: Ino) -> Reader {
+pub fn reader(proc: Option<&Path>, tid: u32, ino: Ino) -> Reader {
     let Some(proc) = proc.filter(|_| tid != 0) else { return Reader::Unseen };
-    let proc = proc.to_owned();
-    // Landlock forbids a confined thread to look at other processes.
-    unconfined::run("inspector", move || reader_in(&proc, tid, ino)).unwrap_or(Reader::Unseen)
-}
-
-fn reader_in(proc: &Path, tid: u32, ino: Ino) -> Reader {
     let dir = proc.join(tid.to_string());
     // Threads that work for io_uring read on behalf of calls, and hand errors on.
     if fs::read_to_string(dir.join("comm")).is_ok_and(|name| name.starts_with("iou-")) {

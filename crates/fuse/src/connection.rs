@@ -347,7 +347,10 @@ impl Connection {
         {
             return Reader::Calls;
         }
-        caller_state::reader(self.options.proc.as_deref(), request.caller, request.node.ino)
+        match &self.options.helper {
+            Some(helper) => helper.reader(request.caller, request.node.ino),
+            None => caller_state::reader(self.options.proc.as_deref(), request.caller, request.node.ino),
+        }
     }
 
     fn ask_again_later(&self, request: &Request, error: &TreeError) {

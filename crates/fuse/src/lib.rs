@@ -33,10 +33,11 @@ mod wire;
 mod worker_count;
 mod workers;
 
+pub use caller_state::{Reader, reader};
 pub use counters::{Counters, LATENCY_CLASSES, OpcodeCounters};
 pub use kernel::KernelMask;
 pub use mount::{Mount, MountError, MountOptions, Unmount};
-pub use options::{Deadlines, SessionOptions, XattrGuard};
+pub use options::{Deadlines, MountHelper, SessionOptions, XattrGuard};
 pub use session::{Session, SessionDescriptors, SessionError};
 pub use shared_memory::VERSION as MEMORY_VERSION;
 pub use trace::{Call, CallKind, PendingCall, Tracer};

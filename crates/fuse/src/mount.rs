@@ -10,6 +10,7 @@ mod memory;
 mod namespace;
 mod overlay;
 
+use std::borrow::Cow;
 use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::io;
@@ -99,7 +100,7 @@ pub enum Unmount {
 #[derive(Debug, thiserror::Error)]
 #[error("{action} {path}: {reason}", path = path.display())]
 pub struct MountError {
-    action: &'static str,
+    action: Cow<'static, str>,
     path: PathBuf,
     reason: String,
     #[source]
@@ -108,7 +109,22 @@ pub struct MountError {
 
 impl MountError {
     fn new(action: &'static str, path: &Path, reason: impl Into<String>, source: Option<io::Error>) -> Self {
-        Self { action, path: path.to_owned(), reason: reason.into(), source }
+        Self { action: action.into(), path: path.to_owned(), reason: reason.into(), source }
+    }
+
+    /// Makes the error that another process has met, from its [`Self::parts`] and its source.
+    pub fn of_another(action: String, path: PathBuf, reason: String, source: Option<io::Error>) -> Self {
+        Self { action: action.into(), path, reason, source }
+    }
+
+    /// Names another path: that by which a user knows the file.
+    pub fn at(self, path: &Path) -> Self {
+        Self { path: path.to_owned(), ..self }
+    }
+
+    /// Returns the action that failed, its path and the reason.
+    pub fn parts(&self) -> (&str, &Path, &str) {
+        (&self.action, &self.path, &self.reason)
     }
 
     /// Returns the system's error number, if there is one.
@@ -130,19 +146,15 @@ impl Mount {
         if rustix::process::geteuid().is_root() {
             Self::direct(mountpoint, options)
         } else {
-            let (mountpoint, options) = (mountpoint.to_owned(), options.clone());
-            unconfined("mounting on", &mountpoint.clone(), move || Self::helped(&mountpoint, &options))
+            Self::helped(mountpoint, options)
         }
     }
 
     /// Mounts with mount(2), which needs `CAP_SYS_ADMIN` in the user namespace of this process.
     pub fn direct(mountpoint: &Path, options: &MountOptions) -> Result<Self, MountError> {
-        let (mountpoint, options) = (mountpoint.to_owned(), options.clone());
-        unconfined("mounting on", &mountpoint.clone(), move || {
-            let device = open_device()?;
-            mount_device(device.as_fd(), &mountpoint, &options)?;
-            Ok(Self { device, mountpoint })
-        })
+        let device = open_device()?;
+        mount_device(device.as_fd(), mountpoint, options)?;
+        Ok(Self { device, mountpoint: mountpoint.to_owned() })
     }
 
     /// Mounts through `fusermount3` (or `fusermount`), which needs no privilege.
@@ -222,22 +234,6 @@ const GLANCE_STEP: Duration = Duration::from_millis(20);
 /// Unmounts: with umount2(2) as root or in an own namespace, otherwise through `fusermount3`. A mount that is
 /// in use is tried again for a second.
 pub fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
-    let place = mountpoint.to_owned();
-    unconfined("unmounting", mountpoint, move || unmount_within(&place, how))
-}
-
-/// Runs an operation on mounts without the restrictions of a confined process.
-fn unconfined<T: Send + 'static>(
-    action: &'static str,
-    path: &Path,
-    run: impl FnOnce() -> Result<T, MountError> + Send + 'static,
-) -> Result<T, MountError> {
-    esker_threads::unconfined::run("mounting", run).unwrap_or_else(|error| {
-        Err(MountError::new(action, path, format!("no thread can be started: {error}"), Some(error)))
-    })
-}
-
-fn unmount_within(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     let deadline = Instant::now() + GLANCE;
     loop {
         match unmount_once(mountpoint, how) {

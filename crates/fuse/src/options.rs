@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::KernelMask;
+use esker_vfs::Ino;
+
+use crate::{KernelMask, MountError, Reader, Unmount};
 
 /// Deadlines of requests in flight; after them the caller gets `EIO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,15 @@ impl Default for Deadlines {
 /// Returns whether a caller of this group may see the extended attribute of this name; others get `ENODATA`.
 pub type XattrGuard = Arc<dyn Fn(&[u8], u32) -> bool + Send + Sync>;
 
+/// Another process, which does for a confined one what its restrictions forbid: operations on its own mount.
+pub trait MountHelper: Send + Sync {
+    /// Unmounts the mount.
+    fn unmount(&self, how: Unmount) -> Result<(), MountError>;
+
+    /// Determines how thread `tid` came to wait for a read of `ino`.
+    fn reader(&self, tid: u32, ino: Ino) -> Reader;
+}
+
 /// Options of a [`crate::Session`].
 #[derive(Clone)]
 pub struct SessionOptions {
@@ -52,6 +63,8 @@ pub struct SessionOptions {
     pub outlives: bool,
     /// Whether the kernel enforces the access control lists that the tree has as extended attributes.
     pub enforce_acls: bool,
+    /// Process that unmounts, and looks at callers; none if this process may do so itself.
+    pub helper: Option<Arc<dyn MountHelper>>,
 }
 
 impl Default for SessionOptions {
@@ -66,6 +79,7 @@ impl Default for SessionOptions {
             xattr_guard: None,
             outlives: false,
             enforce_acls: false,
+            helper: None,
         }
     }
 }

@@ -299,7 +299,10 @@ impl Session {
 
     /// Unmounts `options.mountpoint`.
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
-        mount::unmount(self.conn.options.mountpoint.as_deref().unwrap_or(Path::new("")), how)
+        match &self.conn.options.helper {
+            Some(helper) => helper.unmount(how),
+            None => mount::unmount(self.conn.options.mountpoint.as_deref().unwrap_or(Path::new("")), how),
+        }
     }
 }
 

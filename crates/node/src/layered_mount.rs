@@ -1,31 +1,24 @@
 //! Mounts a tree at a private place and then presents it at the mountpoint through EROFS or overlayfs, where allowed.
 
-use std::fs;
-use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_cache_share::FileError;
 use esker_erofs::{ErofsTree, XattrPolicy};
-use esker_fuse::mount::{FLAGS, Trusted, image_path, may_mount_images, mount_image, mount_overlay};
-use esker_fuse::{Mount, MountOptions, Session, SessionOptions};
+use esker_fuse::mount::{Trusted, image_path, may_mount_images};
+use esker_fuse::{MountError, MountOptions, Session, SessionOptions};
 use esker_journal::Journal;
-use esker_threads::unconfined;
 use esker_vfs::{Change, ErrorKind, Tree, TreeError, Watcher};
-use rustix::mount::{UnmountFlags, mount_bind, mount_remount, unmount};
 
+use crate::helper_process::Helper;
 use crate::mount_error::MountedError;
-use crate::mounts;
 use crate::status::Presentation;
 use crate::supervisor::Supervision;
 
 /// A tree to present through an overlay or EROFS.
 pub(crate) struct LayeredMount<'a> {
-    /// Private mount point, a directory that is made for it.
-    pub(crate) place: PathBuf,
+    /// Process that mounts.
+    pub(crate) helper: Arc<Helper>,
     pub(crate) tree: Arc<dyn Tree>,
-    pub(crate) mountpoint: &'a Path,
     pub(crate) options: &'a MountOptions,
     pub(crate) session: SessionOptions,
     /// Attributes in `trusted.` that root sees.
@@ -58,9 +51,9 @@ impl LayeredMount<'_> {
             Ok(tree) => tree,
             Err(error) => return Ok(Err(error.to_string())),
         };
-        let (behind, device) = PrivateMount::mount(self.place.clone(), self.options)?;
+        let (behind, device) = self.behind()?;
         let session = Session::start(device, Arc::new(tree), self.session.clone())?;
-        match mount_image(&behind.place, source, self.mountpoint, self.options.noexec) {
+        match self.helper.show_image() {
             Ok(()) => Ok(Ok(session)),
             Err(refused) => {
                 drop(behind);
@@ -71,23 +64,27 @@ impl LayeredMount<'_> {
     }
 
     fn with_overlay(self) -> Result<(Session, Presentation), MountedError> {
-        let (behind, device) = PrivateMount::mount(self.place, self.options)?;
+        let (_behind, device) = self.behind()?;
         let session = Session::start(device, self.tree.clone(), self.session)?;
         // The overlay's mount would lose the flag when it is remounted to drop names.
         if self.options.noexec {
-            behind.show_as_it_is(self.mountpoint)?;
+            self.helper.show_tree()?;
             return Ok((session, Presentation::Fuse));
         }
-        if let Err(refused) =
-            mount_overlay(&behind.place, self.mountpoint, &self.options.source, self.trusted)
-        {
+        if let Err(refused) = self.helper.show_overlay(self.trusted == Trusted::Shown) {
             tracing::warn!("mounted without an overlay: {refused}");
-            behind.show_as_it_is(self.mountpoint)?;
+            self.helper.show_tree()?;
             return Ok((session, Presentation::Fuse));
         }
         session.put_below_overlay();
-        drop_unused_names(&*self.tree, self.mountpoint);
+        drop_unused_names(&*self.tree, self.helper);
         Ok((session, Presentation::Overlay))
+    }
+
+    /// Mounts the tree at its private place; returns the device to serve.
+    fn behind(&self) -> Result<(PrivateMount, OwnedFd), MountError> {
+        let device = self.helper.mount_behind()?;
+        Ok((PrivateMount(Arc::clone(&self.helper)), device))
     }
 }
 
@@ -115,62 +112,26 @@ pub(crate) fn erofs_tree(
     ErofsTree::recorded(tree, path.as_bytes(), told, Arc::new(journal))
 }
 
-/// A mount at a private path, which is unmounted on drop.
-struct PrivateMount {
-    place: PathBuf,
-}
+/// A mount at a private place, which is unmounted on drop.
+struct PrivateMount(Arc<Helper>);
 
-impl PrivateMount {
-    /// Mounts at `place`, a directory that is made for it.
-    fn mount(place: PathBuf, options: &MountOptions) -> Result<(Self, OwnedFd), MountedError> {
-        let behind = Self { place };
-        // A daemon killed at the wrong moment may have left one.
-        behind.clear();
-        fs::create_dir(&behind.place).map_err(FileError::on("create", &behind.place))?;
-        let device = Mount::direct(&behind.place, options)?.into_device();
-        Ok((behind, device))
-    }
-
-    fn show_as_it_is(&self, mountpoint: &Path) -> Result<(), MountedError> {
-        let (place, target) = (self.place.clone(), mountpoint.to_owned());
-        let shown = unconfined::run("mounting", move || mount_bind(&place, &target).map_err(io::Error::from));
-        Ok(shown.flatten().map_err(FileError::on("mount on", mountpoint))?)
-    }
-
-    fn clear(&self) {
-        // The mount and what the overlay left above it; an error says that nothing is mounted there any more.
-        let place = self.place.clone();
-        let detach = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-        let _ = unconfined::run("mounting", move || while unmount(&place, detach).is_ok() {});
-        // It may not exist.
-        let _ = fs::remove_dir(&self.place);
+impl Drop for PrivateMount {
+    fn drop(&mut self) {
+        self.0.clear_behind();
     }
 }
 
-/// Makes the overlay at `mountpoint` drop unused names after each change of the tree.
-pub(crate) fn drop_unused_names(tree: &dyn Tree, mountpoint: &Path) {
-    tree.watch(Arc::new(Overlay { mountpoint: mountpoint.to_owned() }));
+/// Makes the overlay at the mount point drop unused names after each change of the tree.
+pub(crate) fn drop_unused_names(tree: &dyn Tree, helper: Arc<Helper>) {
+    tree.watch(Arc::new(Overlay(helper)));
 }
 
 /// Makes an overlay drop unused dentries, so that the tree's own counts are right: otherwise every file ever looked up
 /// would count as held, and the cache could evict nothing.
-struct Overlay {
-    mountpoint: PathBuf,
-}
+struct Overlay(Arc<Helper>);
 
 impl Watcher for Overlay {
     fn changed(&self, _: &[Change]) {
-        // It may be gone, with another mount in its place.
-        if mounts::at(&self.mountpoint).is_ok_and(|line| line.is_some_and(|line| line.is_own_overlay())) {
-            // To remount a file system drops its unused names; if that is refused, less can be evicted.
-            let mountpoint = self.mountpoint.clone();
-            let _ = unconfined::run("mounting", move || mount_remount(&mountpoint, FLAGS, c""));
-        }
-    }
-}
-
-impl Drop for PrivateMount {
-    fn drop(&mut self) {
-        self.clear();
+        self.0.drop_names();
     }
 }

@@ -14,6 +14,7 @@
 mod attributes;
 pub mod control;
 pub mod daemon;
+pub mod helper_process;
 mod layered_mount;
 pub mod metrics;
 mod mount_error;
@@ -34,6 +35,7 @@ mod sys;
 pub mod syslog;
 mod takeover;
 pub mod talk;
+mod talk_socket;
 pub mod telemetry;
 pub mod terminal;
 pub mod trace;

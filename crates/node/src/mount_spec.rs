@@ -20,7 +20,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use esker_fuse::{Deadlines, KernelMask, SessionOptions};
+use esker_fuse::mount::Label;
+use esker_fuse::{Deadlines, KernelMask, MountOptions, SessionOptions};
 use serde::{Deserialize, Serialize};
 
 pub use image::{ImagePlace, ImageSpec};
@@ -82,6 +83,19 @@ pub struct AccessSpec {
     pub noexec: bool,
     /// Names and values of the SELinux options.
     pub labels: Vec<(String, String)>,
+}
+
+impl AccessSpec {
+    /// Returns the options in the form for mounting.
+    pub(crate) fn mount_options(&self) -> MountOptions {
+        let labels = self.labels.iter();
+        MountOptions {
+            source: self.source.clone(),
+            allow_other: self.allow_other,
+            noexec: self.noexec,
+            labels: labels.filter_map(|(kind, context)| Label::new(kind, context)).collect(),
+        }
+    }
 }
 
 /// Content of a mount.

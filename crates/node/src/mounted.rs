@@ -15,8 +15,8 @@ use esker_config::{TalkOptions, Telemetry};
 use esker_confine::Confinement;
 use esker_erofs::XattrPolicy;
 use esker_fuse::mount::Trusted;
-use esker_fuse::{Mount, MountError, MountOptions, Session, SessionOptions, Unmount};
-use esker_prefetch::{RecordingTree, ReplayerCommand, SequenceStore};
+use esker_fuse::{MountError, MountHelper, MountOptions, Session, SessionOptions, Unmount};
+use esker_prefetch::{RecordingTree, SequenceStore, StartReplayer};
 use esker_store::{Datagrams, ObjectStore};
 use esker_threads::watchdog;
 use esker_vfs::Tree;
@@ -27,6 +27,7 @@ use announced::{Announced, with_device};
 
 use crate::attributes::OfMount;
 use crate::control::{Control, Request, Response};
+use crate::helper_process::Helper;
 use crate::layered_mount::LayeredMount;
 pub use crate::mount_error::MountedError;
 use crate::mount_spec::MountSpec;
@@ -77,8 +78,10 @@ pub struct MountPlan {
     pub talk: Option<TalkOptions>,
     /// Requested presentation. Only a tree that never changes may be presented through anything but FUSE.
     pub shown_with: Presentation,
-    /// Command that starts a replayer; none if replay is off.
-    pub replayer: Option<ReplayerCommand>,
+    /// Starts replayers; none if replay is off.
+    pub replayer: Option<Arc<dyn StartReplayer>>,
+    /// Process that mounts and unmounts; none for a mount that a command makes.
+    pub helper: Option<Arc<Helper>>,
     /// Connection to the supervisor; none for a mount that ends with its process.
     pub supervision: Option<Arc<Supervision>>,
     /// Options of the mount, if they are kept for further daemons.
@@ -182,8 +185,8 @@ impl Content {
 enum MountTarget {
     /// A FUSE device that is mounted already.
     Device(OwnedFd),
-    /// A private mount point for the tree, which is then presented at the mountpoint.
-    Layered(PathBuf),
+    /// None yet: the tree is mounted at a private place, and then presented at the mountpoint.
+    Layered(Arc<Helper>),
     /// The mount of an earlier daemon.
     Inherited(Arc<Supervision>, Inherited),
 }
@@ -224,16 +227,20 @@ struct Beside {
 
 impl Beside {
     /// Starts the services. Failures are only logged: they don't prevent the mount.
-    fn start(telemetry: Option<Telemetry>, talk: Option<TalkOptions>, served: &Arc<Served>) -> Self {
+    fn start(
+        telemetry: Option<Telemetry>,
+        talk: Option<(TalkOptions, Arc<Helper>)>,
+        served: &Arc<Served>,
+    ) -> Self {
         let telemetry = telemetry.and_then(|telemetry| {
             let started = telemetry::start(&telemetry, Arc::downgrade(served));
             started
                 .inspect_err(|error| tracing::warn!("no counters are sent: {}", esker_view::chain(error)))
                 .ok()
         });
-        let talk = talk.and_then(|talk| {
+        let talk = talk.and_then(|(talk, helper)| {
             let socket = talk.socket.display().to_string();
-            let started = Talk::start(talk, Arc::downgrade(served));
+            let started = Talk::start(talk, &helper, Arc::downgrade(served));
             started
                 .inspect_err(|error| tracing::warn!("cvmfs_talk is not answered at {socket}: {error}"))
                 .ok()
@@ -268,16 +275,16 @@ impl Mounted {
             let target = MountTarget::Inherited(Arc::clone(supervision), facts.clone());
             return Self::serve(plan, target, Some(announced), content);
         }
-        let options = plan.options.clone();
+        let Some(helper) = plan.helper.clone() else {
+            return Err(MountedError::Thread(std::io::ErrorKind::NotFound.into()));
+        };
         if plan.shown_with != Presentation::Fuse && rustix::process::geteuid().is_root() {
-            let place = announced.registration.layer();
-            return Self::serve(plan, MountTarget::Layered(place), Some(announced), content);
+            return Self::serve(plan, MountTarget::Layered(helper), Some(announced), content);
         }
-        let device = Mount::new(&plan.mountpoint, &options)?.into_device();
-        let mountpoint = plan.mountpoint.clone();
+        let device = helper.mount()?;
         Self::serve(plan, MountTarget::Device(device), Some(announced), content).inspect_err(|_| {
             // No process serves it, so it is unusable; a remaining mount is visible in `mount`.
-            let _ = esker_fuse::mount::unmount(&mountpoint, Unmount::Lazy);
+            let _ = helper.unmount(Unmount::Lazy);
         })
     }
 
@@ -312,20 +319,19 @@ impl Mounted {
         let mountpoint = plan.command.is_none().then(|| plan.mountpoint.clone());
         let outlives = plan.supervision.is_some();
         let session = SessionOptions { mountpoint, outlives, ..plan.session };
-        let replayer = plan.replayer.and_then(|command| record_and_replay(command, &mut content));
+        let replayer = plan.replayer.and_then(|starter| record_and_replay(starter, &mut content));
         let tree = replayer.clone().map_or_else(|| content.tree(), |replayer| replayer as Arc<dyn Tree>);
         let (session, shown_with) = match target {
             MountTarget::Device(device) => (Session::start(device, tree, session)?, Presentation::Fuse),
-            MountTarget::Layered(place) => {
-                let (mountpoint, options) = (&*plan.mountpoint, &plan.options);
+            MountTarget::Layered(helper) => {
+                let (options, supervision) = (&plan.options, plan.supervision.as_deref());
                 let (trusted, told) = (content.trusted(), content.told());
-                let supervision = plan.supervision.as_deref();
-                LayeredMount { place, tree, mountpoint, options, session, trusted, told, supervision }
+                LayeredMount { helper, tree, options, session, trusted, told, supervision }
                     .show(plan.shown_with)?
             }
             MountTarget::Inherited(supervision, facts) => {
                 let image = (plan.options.source.as_str(), content.told());
-                takeover::resume(&supervision, &facts, (tree, image), session)?
+                takeover::resume(&supervision, &facts, (tree, image), session, plan.helper.clone())?
             }
         };
         let (registration, socket) =
@@ -365,7 +371,7 @@ impl Mounted {
         if let Content::Repository(_, view) = &served.content {
             view.tell(Arc::new(OfMount(Arc::downgrade(&served))));
         }
-        let beside = Beside::start(plan.telemetry, plan.talk, &served);
+        let beside = Beside::start(plan.telemetry, plan.talk.zip(plan.helper), &served);
         let (answering, tracing) = (served.clone(), served.clone());
         let answer = Arc::new(move |request| answering.answer(request));
         let trace = Arc::new(move |request: &TraceRequest, client| tracing.trace(request, client));
@@ -432,10 +438,10 @@ fn at_seconds(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-fn record_and_replay(command: ReplayerCommand, content: &mut Content) -> Option<Arc<RecordingTree>> {
+fn record_and_replay(starter: Arc<dyn StartReplayer>, content: &mut Content) -> Option<Arc<RecordingTree>> {
     match content {
-        Content::Repository(repository, view) => replay::in_repository(repository, view, command),
-        Content::Image(image) => replay::in_image(image, command),
+        Content::Repository(repository, view) => replay::in_repository(repository, view, starter),
+        Content::Image(image) => replay::in_image(image, starter),
     }
 }
 

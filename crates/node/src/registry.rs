@@ -10,6 +10,7 @@ use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use esker_cache_share::FileError;
@@ -17,6 +18,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::control::{self, Request, Response};
+use crate::helper_process::Helper;
 use crate::mounts::holders::{Held, Holder, Scan};
 use crate::mounts::{self, Device, MountLine};
 use crate::runtime::{RuntimeDir, RuntimeError};
@@ -92,6 +94,8 @@ pub struct Registration {
     id: String,
     /// File whose lock is held until the process ends or this is dropped.
     file: File,
+    /// Process that removes the runtime directory of a confined daemon.
+    helper: Option<Arc<Helper>>,
 }
 
 impl Registration {
@@ -128,7 +132,7 @@ impl Registration {
                 Err(error) => return Err(FileError::on("lock", path)(error.into()).into()),
             }
             if is_at(&file, &path) {
-                return Ok(Self { runtime, id, file });
+                return Ok(Self { runtime, id, file, helper: None });
             }
         }
         let error = io::Error::other("other processes keep removing it");
@@ -141,7 +145,7 @@ impl Registration {
         let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
         let id = name.as_deref().and_then(Path::file_stem).and_then(|id| id.to_str()).map(str::to_owned);
         let id = id.unwrap_or_else(|| RuntimeDir::id(mountpoint));
-        Ok(Self { runtime: RuntimeDir::open(runtime)?, id, file: file.into() })
+        Ok(Self { runtime: RuntimeDir::open(runtime)?, id, file: file.into(), helper: None })
     }
 
     /// Returns the descriptor with the lock.
@@ -195,9 +199,9 @@ impl Registration {
         Ok(())
     }
 
-    /// Returns the private mount point for a tree below an overlay.
-    pub(crate) fn layer(&self) -> PathBuf {
-        self.runtime.layer(&self.id)
+    /// Has the helper remove the runtime directory, which a confined daemon may not.
+    pub(crate) fn leave_through(&mut self, helper: Arc<Helper>) {
+        self.helper = Some(helper);
     }
 
     /// Returns the path of the control socket.
@@ -217,7 +221,10 @@ impl Drop for Registration {
             // It may not exist; other errors can't be handled.
             let _ = fs::remove_file(path);
         }
-        self.runtime.leave();
+        match &self.helper {
+            Some(helper) => helper.leave(),
+            None => self.runtime.leave(),
+        }
     }
 }
 

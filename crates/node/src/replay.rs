@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use esker_prefetch::{RecordingTree, ReplayGate, ReplayerCommand, SequenceStore};
+use esker_prefetch::{RecordingTree, ReplayGate, SequenceStore, StartReplayer};
 use esker_view::{Arrival, PrefetchEvent, View};
 use parking_lot::Mutex;
 
@@ -19,10 +19,10 @@ const CALM: Duration = Duration::from_secs(1);
 pub fn in_repository(
     repository: &Repository,
     view: &Arc<View>,
-    command: ReplayerCommand,
+    starter: Arc<dyn StartReplayer>,
 ) -> Option<Arc<RecordingTree>> {
     let store = SequenceStore::new(Some(repository.starts()));
-    let recording = or_log(RecordingTree::new(view.clone(), store, command, is_calm(view)))?;
+    let recording = or_log(RecordingTree::new(view.clone(), store, starter, is_calm(view)))?;
     let weak = Arc::downgrade(&recording);
     view.set_prefetch_listener(Box::new(move |what| {
         let Some(recording) = weak.upgrade() else { return };
@@ -37,9 +37,9 @@ pub fn in_repository(
 }
 
 /// Wraps the tree of an image with a recording of reads, if the image has a replayer.
-pub fn in_image(image: &mut ImageMount, command: ReplayerCommand) -> Option<Arc<RecordingTree>> {
+pub fn in_image(image: &mut ImageMount, starter: Arc<dyn StartReplayer>) -> Option<Arc<RecordingTree>> {
     let store = image.sequences.take()?;
-    or_log(RecordingTree::new(image.tree.clone(), store, command, Box::new(|| true)))
+    or_log(RecordingTree::new(image.tree.clone(), store, starter, Box::new(|| true)))
 }
 
 fn or_log(recording: io::Result<RecordingTree>) -> Option<Arc<RecordingTree>> {

@@ -144,9 +144,7 @@ impl RuntimeDir {
     /// Removes the directory if nothing is left in it.
     pub fn leave(&self) {
         // Another mount still uses it, most likely.
-        let path = self.path.clone();
-        // A confined process may change what is in it, not the folder around it.
-        let _ = esker_threads::unconfined::run("leaving", move || fs::remove_dir(path));
+        let _ = fs::remove_dir(&self.path);
     }
 }
 

@@ -10,6 +10,7 @@ use esker_fuse::{MEMORY_VERSION, Session, SessionOptions};
 use esker_vfs::Tree;
 
 use crate::control::Listening;
+use crate::helper_process::Helper;
 use crate::layered_mount;
 use crate::mount_error::MountedError;
 use crate::registry::Registration;
@@ -70,6 +71,7 @@ pub(crate) fn resume(
     facts: &Inherited,
     (tree, (source, told)): (Arc<dyn Tree>, (&str, XattrPolicy)),
     options: SessionOptions,
+    helper: Option<Arc<Helper>>,
 ) -> Result<(Session, Presentation), MountedError> {
     let served: Arc<dyn Tree> = match facts.presentation {
         Presentation::Erofs => {
@@ -82,7 +84,7 @@ pub(crate) fn resume(
     let session = Session::resume(descriptors, served, options)?;
     if facts.presentation == Presentation::Overlay {
         session.put_below_overlay();
-        layered_mount::drop_unused_names(&*tree, &facts.mountpoint);
+        helper.into_iter().for_each(|helper| layered_mount::drop_unused_names(&*tree, helper));
     }
     Ok((session, facts.presentation))
 }

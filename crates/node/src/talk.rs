@@ -8,20 +8,17 @@ mod changes;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use esker_cache_share::SocketPlace;
 use esker_config::TalkOptions;
 use esker_store::{Reach, RouteStatus, Servers, StoreStatus};
 use esker_view::View;
-use rustix::fs::{AtFlags, Uid, chownat};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::attributes::direct_seconds;
+use crate::helper_process::Helper;
 use crate::metrics::{Affair, affairs};
 use crate::mounted::{Content, Served};
 use crate::repository::Repository;
@@ -29,10 +26,6 @@ use crate::status::MountStatus;
 pub(crate) use changes::Changes;
 use changes::MEGABYTE;
 
-/// Mode of the socket's file.
-const MODE: u32 = 0o660;
-/// Length of the queue of clients that are not accepted yet.
-const BACKLOG: i32 = 128;
 /// Maximum length of a command in bytes.
 const COMMAND_MAX: usize = 1024;
 /// Timeout for a client's command, and for reading the reply.
@@ -48,9 +41,9 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(200);
 pub(crate) struct Talk(PathBuf);
 
 impl Talk {
-    /// Starts serving the socket.
-    pub(crate) fn start(options: TalkOptions, served: Weak<Served>) -> io::Result<Self> {
-        let listener = listen(&options)?;
+    /// Starts serving the socket, which the helper binds.
+    pub(crate) fn start(options: TalkOptions, helper: &Helper, served: Weak<Served>) -> io::Result<Self> {
+        let listener = UnixListener::from(helper.listen()?);
         let talk = Self(options.socket.clone());
         let run = move || accept_all(&listener, &options, &served);
         esker_threads::spawn("talk", run)?;
@@ -61,42 +54,6 @@ impl Talk {
 impl Drop for Talk {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.0);
-    }
-}
-
-/// Binds a socket with its owner and mode from the beginning. One with a listener is left alone: the reference's
-/// client may have it from the same line of the configuration.
-fn listen(options: &TalkOptions) -> io::Result<UnixListener> {
-    let path = &options.socket;
-    if is_answered(path)? {
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers there"));
-    }
-    let place = SocketPlace::open(path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    place.bind(&socket, MODE, |file| options.owner.map_or(Ok(()), |owner| give(file, owner)))?;
-    rustix::net::listen(&socket, BACKLOG)?;
-    Ok(socket.into())
-}
-
-/// Changes the owner of a socket's file, which a confined process may not.
-fn give(file: OwnedFd, owner: u32) -> io::Result<()> {
-    let owner = Some(Uid::from_raw(owner));
-    let given = move || chownat(&file, "", owner, None, AtFlags::EMPTY_PATH);
-    Ok(esker_threads::unconfined::run("giving", given)??)
-}
-
-/// Returns true if a process listens at the socket, without waiting for it.
-fn is_answered(path: &Path) -> io::Result<bool> {
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
-        None,
-    )?;
-    match connect(&socket, &SocketAddrUnix::new(path)?) {
-        // Its queue is full.
-        Ok(()) | Err(rustix::io::Errno::AGAIN) => Ok(true),
-        Err(_) => Ok(false),
     }
 }
 

@@ -45,7 +45,7 @@ pub use pending::{Arrival, PrefetchEvent, PrefetchListener};
 pub use planner::Planner;
 pub use recent_reads::RecentReads;
 pub use recording_tree::{HeldBack, RecordingTree, ReplayGate};
-pub use replayer::ReplayerCommand;
+pub use replayer::{ReplayerCommand, RunningReplayer, StartReplayer};
 pub use sequences::{NAME, NAMES, NamedStep, Observation, PART, Prediction, SequenceStore, Sequences};
 pub use walker::replay;
 pub use world::{FAR_ROUND_TRIP, File, World};

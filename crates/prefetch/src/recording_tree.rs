@@ -27,7 +27,7 @@ use crate::negative_lookups::NegativeLookups;
 use crate::node_paths::{NodePaths, ROOT, join, split};
 use crate::replayer::Replayer;
 use crate::sequences::UNIT;
-use crate::{NAME, NAMES, NamedStep, Observation, ReplayerCommand, SequenceStore, Sequences};
+use crate::{NAME, NAMES, NamedStep, Observation, SequenceStore, Sequences, StartReplayer};
 
 /// Idle time after which the sequences are saved and the replayer process ends.
 const QUIET: Duration = Duration::from_secs(5);
@@ -91,11 +91,11 @@ struct QueueState {
 }
 
 impl RecordingTree {
-    /// Wraps a tree, with the sequences recorded before and the command that starts a replayer.
+    /// Wraps a tree, with the sequences recorded before and what starts a replayer.
     pub fn new(
         tree: Arc<dyn Tree>,
         store: SequenceStore,
-        command: ReplayerCommand,
+        starter: Arc<dyn StartReplayer>,
         near: ReplayGate,
     ) -> std::io::Result<Self> {
         let recorded = Recorded {
@@ -113,7 +113,7 @@ impl RecordingTree {
         let works = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("replayer".into())
-            .spawn(move || works.work(&store, Replayer::new(command)))?;
+            .spawn(move || works.work(&store, Replayer::new(starter)))?;
         Ok(Self { tree, shared, thread: Mutex::new(Some(thread)) })
     }
 

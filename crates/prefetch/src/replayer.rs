@@ -4,17 +4,32 @@
 //! it belongs to, and as long as it exists the kernel goes on waiting for that answer.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use esker_threads::unconfined;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::NamedStep;
+
+/// Starts replayers: in this process, or in another one for a process that may start no programs.
+pub trait StartReplayer: Send + Sync {
+    /// Starts a replayer.
+    fn start(&self) -> io::Result<RunningReplayer>;
+}
+
+/// A replayer that runs.
+pub struct RunningReplayer {
+    /// Pipe for its steps; a write that would wait fails.
+    pub pipe: File,
+    /// Waits for its end once the pipe is closed, and kills it if it takes too long.
+    pub end: Box<dyn FnOnce() + Send>,
+}
 
 /// Command that starts a replayer: a program that calls [`replay`](crate::replay()) with its standard input.
 #[derive(Clone, Debug)]
@@ -35,6 +50,32 @@ impl ReplayerCommand {
     }
 }
 
+impl StartReplayer for ReplayerCommand {
+    fn start(&self) -> io::Result<RunningReplayer> {
+        let mut command = Command::new(&self.program);
+        self.directory.iter().for_each(|directory| _ = command.current_dir(directory));
+        command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut process = command.spawn()?;
+        let pipe = File::from(OwnedFd::from(process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?));
+        fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
+        Ok(RunningReplayer { pipe, end: Box::new(move || end(process)) })
+    }
+}
+
+fn end(mut process: Child) {
+    let begun = Instant::now();
+    while matches!(process.try_wait(), Ok(None)) {
+        if begun.elapsed() > GRACE {
+            let _ = process.kill();
+            // If the kernel does not end the process yet, it does when the mount ends.
+            let _ = esker_threads::spawn("killed", move || process.wait());
+            return;
+        }
+        // There is no waiting for a process with a deadline before Linux 5.3.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Interval of checks whether a replayer that accepts no more input is still needed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Time that a replayer may take to end. It may wait for a server.
@@ -44,16 +85,14 @@ const LOST_MAX: u32 = 3;
 
 /// Replayer of a mount; the process is started with the first steps.
 pub(crate) struct Replayer {
-    command: ReplayerCommand,
-    running: Option<(Child, ChildStdin)>,
+    starter: Arc<dyn StartReplayer>,
+    running: Option<RunningReplayer>,
     lost: u32,
-    /// Killed processes that have not ended yet.
-    killed: Vec<Child>,
 }
 
 impl Replayer {
-    pub(crate) fn new(command: ReplayerCommand) -> Self {
-        Self { command, running: None, lost: 0, killed: Vec::new() }
+    pub(crate) fn new(starter: Arc<dyn StartReplayer>) -> Self {
+        Self { starter, running: None, lost: 0 }
     }
 
     /// Returns true if the process is running.
@@ -76,10 +115,9 @@ impl Replayer {
     }
 
     fn remember(&mut self, mut message: &[u8], is_over: impl Fn() -> bool) -> io::Result<()> {
-        self.killed.retain_mut(|process| matches!(process.try_wait(), Ok(None)));
-        let (_, pipe) = match &mut self.running {
+        let RunningReplayer { pipe, .. } = match &mut self.running {
             Some(running) => running,
-            None => self.running.insert(start(&self.command)?),
+            None => self.running.insert(self.starter.start()?),
         };
         while !message.is_empty() && !is_over() {
             match pipe.write(message) {
@@ -94,21 +132,9 @@ impl Replayer {
 
     /// Stops the process.
     pub(crate) fn stop(&mut self) {
-        let Some((mut process, pipe)) = self.running.take() else { return };
+        let Some(RunningReplayer { pipe, end }) = self.running.take() else { return };
         drop(pipe);
-        let begun = Instant::now();
-        while matches!(process.try_wait(), Ok(None)) {
-            if begun.elapsed() > GRACE {
-                // If the kernel does not end the process yet, it does when the mount ends.
-                let killed = unconfined::run("ending", move || {
-                    let _ = process.kill();
-                    process
-                });
-                return self.killed.extend(killed);
-            }
-            // There is no waiting for a process with a deadline before Linux 5.3.
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        end();
     }
 }
 
@@ -116,17 +142,6 @@ impl Drop for Replayer {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn start(command: &ReplayerCommand) -> io::Result<(Child, ChildStdin)> {
-    let mut process = Command::new(&command.program);
-    command.directory.iter().for_each(|directory| _ = process.current_dir(directory));
-    process.args(&command.arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    // A confined process may start no programs.
-    let mut process = unconfined::run("starting", move || process.spawn())??;
-    let pipe = process.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
-    Ok((process, pipe))
 }
 
 fn wait(pipe: impl AsFd) -> io::Result<()> {
@@ -184,7 +199,7 @@ mod tests {
     fn sent_steps_arrive_and_stop_ends_the_process() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("told");
-        let mut replayer = Replayer::new(copies_to(&file));
+        let mut replayer = Replayer::new(Arc::new(copies_to(&file)));
         let step = |number: u32| (format!("/file/{number}").into_bytes().into(), number);
         // More than a pipe holds.
         let steps: Vec<NamedStep> = (0..20_000).map(step).collect();
@@ -202,7 +217,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("started");
         let script = format!("echo >> {}", file.display());
-        let mut replayer = Replayer::new(ReplayerCommand::of("/bin/sh", vec!["-c".into(), script.into()]));
+        let command = ReplayerCommand::of("/bin/sh", vec!["-c".into(), script.into()]);
+        let mut replayer = Replayer::new(Arc::new(command));
         let long: Vec<NamedStep> = vec![(vec![b'/'; 4000].into(), 0); 100];
         (0..10).for_each(|_| replayer.send(&long, || false));
         assert_eq!(std::fs::read(&file).expect("it ran").len() as u32, LOST_MAX);
@@ -210,8 +226,8 @@ mod tests {
 
     #[test]
     fn a_replayer_that_reads_nothing_does_not_block_after_cancellation() {
-        let mut replayer =
-            Replayer::new(ReplayerCommand::of("/bin/sh", vec!["-c".into(), "exec sleep 1000".into()]));
+        let command = ReplayerCommand::of("/bin/sh", vec!["-c".into(), "exec sleep 1000".into()]);
+        let mut replayer = Replayer::new(Arc::new(command));
         let asked = std::cell::Cell::new(0);
         let long: Vec<NamedStep> = vec![(vec![b'/'; 4000].into(), 0); 100];
         replayer.send(&long, || asked.replace(asked.get() + 1) > 20);

@@ -1,9 +1,7 @@
-//! Starts threads whose log events go to the subscriber of their starter, pools of them, work that may hang, and threads
-//! without the restrictions of a confined process; measures waits.
+//! Starts threads whose log events go to the subscriber of their starter, pools of them, and work that may hang; measures waits.
 #![deny(unsafe_code)]
 
 mod pool;
-pub mod unconfined;
 pub mod waits;
 pub mod watchdog;
 

@@ -1,5 +1,6 @@
 mod access;
 mod daemon;
+pub(crate) mod helper_process;
 mod place;
 mod resolve;
 

@@ -221,7 +221,7 @@ impl Kept<'_> {
 
     /// Opens the tree for `mount`, and records in `opened` what must be closed at the end.
     fn open(&self, mount: MountedAt<'_>, opened: &mut Open) -> Result<Arc<dyn Tree>, Failure> {
-        let command = self.replay.then(|| replay::command_in(mount.directory, mount.name));
+        let command = self.replay.then(|| Arc::new(replay::command_in(mount.directory, mount.name)) as _);
         let first_ids = self.ids.map_or((0, 0), MappedIds::first);
         let tree: Arc<dyn Tree> = match &self.root {
             Root::Directory(path) => {

@@ -99,7 +99,8 @@ impl MountedRun<'_> {
         let devices = parent.devices().map_err(failed)?;
         let mut mounts = Vec::new();
         for (Opened { repository, view, mut plan }, device) in opened.into_iter().zip(devices) {
-            plan.replayer = self.replay.then(|| replay::command_beside(parent.id(), &plan.mountpoint));
+            plan.replayer =
+                self.replay.then(|| Arc::new(replay::command_beside(parent.id(), &plan.mountpoint)) as _);
             let (mounted, unregistered) = Mounted::attach(plan, device, repository, view)
                 .map_err(|error| Failure::failed(chain(&error)))?;
             let unregistered =
@@ -148,6 +149,7 @@ impl MountedRun<'_> {
                 Presentation::Fuse
             },
             replayer: None,
+            helper: None,
             supervision: None,
             spec: None,
         };

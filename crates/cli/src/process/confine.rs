@@ -7,11 +7,11 @@ use esker_confine::{Confinement, Policy, Prepared, Role};
 use esker_node::mount_spec::{MountSpec, RepositorySpec};
 use esker_node::runtime::RuntimeDir;
 use esker_store::{RealDisk, make_dirs};
-use esker_threads::{unconfined, watchdog};
+use esker_threads::watchdog;
 use rustix::thread::CapabilitySet;
 
 use super::privileges;
-use crate::error::{Failure, warn};
+use crate::error::Failure;
 use crate::settings::environment::Environment;
 
 /// Environment variable that switches the confinement off, to find out whether it causes a failure.
@@ -21,12 +21,11 @@ pub(crate) const SWITCH: &str = "ESKER_CONFINE";
 const OF_A_SERVING_THREAD: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
 
-/// Capabilities of the thread that unmounts and inspects callers, once the mount is made.
-const OF_THE_UNCONFINED_THREAD: CapabilitySet = OF_A_SERVING_THREAD
+/// Capabilities of the helper of a mount, which unmounts and looks at callers, once the mount is made.
+const OF_A_HELPER: CapabilitySet = OF_A_SERVING_THREAD
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::SYS_PTRACE)
-    .union(CapabilitySet::CHOWN)
-    .union(CapabilitySet::KILL);
+    .union(CapabilitySet::CHOWN);
 
 /// Capability of a replayer of root: to look into folders of other users.
 const OF_A_REPLAYER: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
@@ -54,14 +53,7 @@ pub(crate) fn tell() {
     }
 }
 
-/// Starts the thread that mounts, unmounts and starts helpers; called before a mount is confined.
-pub(crate) fn start_unconfined() {
-    if let Err(error) = unconfined::start() {
-        warn(Some(&format!("can't start a thread, so the mount can't be unmounted by its daemon: {error}")));
-    }
-}
-
-/// Restricts the process that serves a mount, all but the thread for mounting.
+/// Restricts the process that serves a mount, whose only thread calls this.
 pub(crate) fn confine_mount(policy: Policy, spec: &MountSpec) -> Result<(), Failure> {
     if !spec.confined {
         Confinement::off(format!("{SWITCH}=off"));
@@ -86,9 +78,9 @@ pub(crate) fn confine_mount(policy: Policy, spec: &MountSpec) -> Result<(), Fail
     Ok(())
 }
 
-/// Gives up what the unconfined thread needed for mounting; called once the mount is made.
+/// Gives up what the helper of a mount needed for mounting; called once the mount is made.
 pub(crate) fn mount_is_made() {
-    unconfined::restrict(|| privileges::narrow_thread(OF_THE_UNCONFINED_THREAD));
+    privileges::narrow_thread(OF_A_HELPER);
 }
 
 /// Restricts the process that reads ahead through a mount. Its environment is that of the mount's process.

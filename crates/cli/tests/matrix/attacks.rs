@@ -19,7 +19,7 @@ use esker_testkit::waiting::until;
 use esker_testkit::{fixture, skip};
 
 use crate::broker::Broker;
-use crate::confinement::start;
+use crate::confinement::{children_of, start};
 use crate::sys::traced::{Argument, Traced};
 use crate::test_env::{PATIENCE, TestEnv};
 use crate::test_user::TestUser;
@@ -89,17 +89,6 @@ fn status(process: u32, field: &str) -> String {
 
 fn user_of(process: u32) -> u32 {
     status(process, "Uid").split_whitespace().nth(1).and_then(|uid| uid.parse().ok()).expect("a user")
-}
-
-/// Returns the child processes of a process: the opener and the asker of a server.
-fn children_of(process: u32) -> Vec<u32> {
-    let all = fs::read_dir("/proc").expect("processes").flatten();
-    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_child = |pid: &u32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        status.lines().any(|line| line.split_whitespace().eq(["PPid:", &process.to_string()]))
-    };
-    pids.filter(is_child).collect()
 }
 
 fn text(path: &Path) -> Vec<u8> {
@@ -174,6 +163,9 @@ fn attempts<'a>(paths: &'a Paths, process: u32) -> Vec<(&'static str, i64, Vec<A
         ("becoming root", SYS_setresuid, vec![Number(0), Number(0), Number(1)]),
         ("groups", SYS_setgroups, vec![zero(), zero()]),
         ("capabilities", SYS_capset, vec![Bytes(&[0; 8]), Bytes(&[0; 24])]),
+        ("a process", SYS_fork, vec![]),
+        ("a process that shares memory", SYS_vfork, vec![]),
+        ("a process by a newer call", SYS_clone, vec![number(SIGCHLD), zero()]),
         ("a program", SYS_execve, vec![Bytes(b"/bin/true\0"), zero(), zero()]),
         (
             "a program of a descriptor",

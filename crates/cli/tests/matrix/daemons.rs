@@ -17,6 +17,7 @@ use esker_testkit::waiting::{Pace, until};
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
+use crate::confinement::helper_of;
 use crate::running::processes_naming;
 use crate::test_env::{Mounted, PATIENCE, TestEnv, printed, words};
 use crate::test_user::TestUser;
@@ -73,6 +74,27 @@ fn daemon_of(world: &TestEnv, mounted: &Mounted<'_>) -> u32 {
     let pid = serving_daemon(mounted);
     assert!(processes_naming(&world.url()).contains(&pid));
     pid
+}
+
+/// Its daemon is replaced by one that has a helper again.
+#[test]
+fn a_mount_whose_helper_is_killed_goes_on() {
+    for person in TestUser::all() {
+        let world = TestEnv::new(person, fixture::RMD);
+        let mounted = world.mount(&[]);
+        let before = serving_daemon(&mounted);
+        let helper = helper_of(before);
+        // Those of a service manager or a terminal reach all processes.
+        for ignored in [Signal::TERM, Signal::INT, Signal::HUP] {
+            signal(helper, ignored);
+        }
+        assert_eq!(helper_of(serving_daemon(&mounted)), helper);
+        signal(helper, Signal::KILL);
+        wait_until_gone(before);
+        let after = serving_daemon(&mounted);
+        assert!(after != before && helper_of(after) != helper);
+        mounted.does(|| fs::read_dir(mounted.path("")).expect("the root").count());
+    }
 }
 
 /// Jobs take over the variable from a login on another node, `su` from another user.

@@ -38,11 +38,6 @@ pub fn may_mount_images(mask: KernelMask) -> bool {
 ///
 /// Needs root, in no user namespace. If it fails the tree is as it was.
 pub fn mount_image(tree: &Path, source: &str, mountpoint: &Path, noexec: bool) -> Result<(), MountError> {
-    let (tree, source, place) = (tree.to_owned(), source.to_owned(), mountpoint.to_owned());
-    super::unconfined("mounting an image on", mountpoint, move || present(&tree, &source, &place, noexec))
-}
-
-fn present(tree: &Path, source: &str, mountpoint: &Path, noexec: bool) -> Result<(), MountError> {
     let refused = |error: io::Error| {
         let reason = explain::mount(&error, mountpoint);
         MountError::new("mounting an image on", mountpoint, reason, Some(error))

@@ -14,10 +14,6 @@ use super::namespace::{IdMap, made_in_namespace, made_nowhere};
 
 /// Creates an empty file system of this size, whose root belongs to the user.
 pub fn private_memory(bytes: u64) -> io::Result<OwnedFd> {
-    esker_threads::unconfined::run("mounting", move || made(bytes))?
-}
-
-fn made(bytes: u64) -> io::Result<OwnedFd> {
     let size = CString::new(bytes.to_string())?;
     match make(&size) {
         Err(Errno::PERM) => make_in_namespace(&size),

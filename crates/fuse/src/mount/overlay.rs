@@ -55,11 +55,6 @@ pub fn mount_overlay(
     source: &str,
     trusted: Trusted,
 ) -> Result<(), MountError> {
-    let (tree, source, place) = (tree.to_owned(), source.to_owned(), mountpoint.to_owned());
-    super::unconfined("putting an overlay on", mountpoint, move || put_on(&tree, &place, &source, trusted))
-}
-
-fn put_on(tree: &Path, mountpoint: &Path, source: &str, trusted: Trusted) -> Result<(), MountError> {
     // The overlay copies owner and mode of the root when it is mounted, and a FUSE mount has none before the first
     // GETATTR.
     std::fs::metadata(tree)

@@ -1,6 +1,7 @@
 //! Registers a mount, before and after it is made.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::{Content, MountPlan, MountedError};
@@ -35,6 +36,7 @@ impl Announced {
                 (registration, listening)
             }
         };
+        plan.helper.iter().for_each(|helper| registration.leave_through(Arc::clone(helper)));
         let (repository, url, cache) = content.names();
         // That of the daemon before, whose mount this one serves.
         let before = registration.described().filter(|_| plan.inherits());

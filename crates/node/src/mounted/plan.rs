@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use esker_fuse::MountOptions;
-use esker_fuse::mount::Label;
-use esker_prefetch::ReplayerCommand;
+use esker_fuse::SessionOptions;
+use esker_prefetch::StartReplayer;
 
 use super::MountPlan;
+use crate::helper_process::Helper;
 use crate::mount_spec::{ContentSpec, MountSpec, session};
 use crate::push::Push;
 use crate::supervisor::Supervision;
@@ -17,25 +17,20 @@ impl MountPlan {
         self.supervision.as_ref().is_some_and(|supervision| supervision.inherited().is_some())
     }
 
-    /// Returns the plan of a mount with these options. `replayer` starts a replayer.
-    pub fn of(spec: &MountSpec, replayer: ReplayerCommand, supervision: Option<Arc<Supervision>>) -> Self {
-        let labels = spec.options.labels.iter();
+    /// Returns the plan of a mount with these options.
+    pub fn of(spec: &MountSpec, helper: Arc<Helper>, supervision: Option<Arc<Supervision>>) -> Self {
         let plan = Self {
             mountpoint: spec.mountpoint.clone(),
             runtime: spec.runtime.clone(),
-            options: MountOptions {
-                source: spec.options.source.clone(),
-                allow_other: spec.options.allow_other,
-                noexec: spec.options.noexec,
-                labels: labels.filter_map(|(kind, context)| Label::new(kind, context)).collect(),
-            },
-            session: session(spec.kernel, spec.deadline),
+            options: spec.options.mount_options(),
+            session: SessionOptions { helper: Some(helper.clone()), ..session(spec.kernel, spec.deadline) },
             command: None,
             push: Push::Off,
             telemetry: None,
             talk: None,
             shown_with: spec.shown_with,
-            replayer: spec.replay.then_some(replayer),
+            replayer: spec.replay.then(|| helper.clone() as Arc<dyn StartReplayer>),
+            helper: Some(helper),
             spec: supervision.is_some().then(|| Box::new(spec.clone())),
             supervision,
         };

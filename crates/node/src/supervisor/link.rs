@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use esker_fuse::{MEMORY_VERSION, Session, SessionDescriptors};
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 
 use super::messages::{self, Kind};
+use crate::helper_process::Helper;
 use crate::status::Presentation;
 use crate::sys;
 
@@ -129,11 +131,26 @@ impl Supervision {
         let _ = messages::send(&self.socket, Kind::Ended, b"", None);
     }
 
-    /// Calls `retire` once the supervisor wants to start another daemon.
-    pub fn on_retire(self: &Arc<Self>, retire: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    /// Calls `retire` once the supervisor wants to start another daemon, or the helper of this one has ended.
+    pub fn on_retire(
+        self: &Arc<Self>,
+        helper: Arc<Helper>,
+        retire: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
         let link = Arc::clone(self);
         esker_threads::spawn("supervision", move || {
             loop {
+                // An end of the helper is an event, also if none is requested.
+                let mut wait =
+                    [PollFd::new(&link.socket, PollFlags::IN), PollFd::new(&*helper, PollFlags::empty())];
+                let is_interrupted = poll(&mut wait, None).is_err();
+                if !is_interrupted && !wait[1].revents().is_empty() {
+                    tracing::warn!("the helper of this mount has ended; another daemon takes over");
+                    return retire();
+                }
+                if is_interrupted || wait[0].revents().is_empty() {
+                    continue;
+                }
                 match messages::receive(&link.socket) {
                     Ok(Some(message)) if message.kind == Kind::Retire => return retire(),
                     Ok(Some(_)) => {}

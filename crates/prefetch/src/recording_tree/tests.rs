@@ -6,6 +6,7 @@ use esker_testkit::waiting::until;
 use proptest::prelude::*;
 
 use super::*;
+use crate::ReplayerCommand;
 use crate::replayer::decode;
 
 const FILES: usize = 1000;
@@ -24,7 +25,7 @@ fn mount(folder: &Path, near: bool) -> RecordingTree {
     let script = format!("cat >> {}", folder.join("told").display());
     let command = ReplayerCommand::of("/bin/sh", vec!["-c".into(), script.into()]);
     let store = SequenceStore::new(Some(folder.join("trails/one")));
-    RecordingTree::new(tree(), store, command, Box::new(move || near)).expect("a thread")
+    RecordingTree::new(tree(), store, Arc::new(command), Box::new(move || near)).expect("a thread")
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -11,9 +11,9 @@ use esker_node::mounted::{MountPlan, Mounted, MountedError};
 use esker_node::registry::RegistryError;
 use esker_node::supervisor::Supervision;
 
+use super::helper_process;
 use super::place::{directory, refuse_taken, taken};
 use super::{Args, resolve};
-use crate::commands::replay;
 use crate::error::{Context, Failure, Kind, chain, chain_after};
 use crate::image;
 use crate::logging;
@@ -104,8 +104,6 @@ pub(super) fn serve(
     ready: impl FnOnce(Option<String>) -> std::io::Result<()>,
 ) -> Result<(), Failure> {
     privileges::narrow_mount();
-    let stop = StopSignals::begin()?;
-    confine::start_unconfined();
     let is_takeover = supervision.as_ref().is_some_and(|supervision| supervision.inherited().is_some());
     let mut spec = spec()?;
     if let ContentSpec::Repository(repository) = &spec.content {
@@ -120,13 +118,20 @@ pub(super) fn serve(
     }
     // From here on all paths are absolute, and no directory must be kept busy.
     std::env::set_current_dir("/").context(Kind::Failed, "can't go to /")?;
+    let helper = helper_process::start(&spec).context(Kind::Failed, "can't start the helper of the mount")?;
     restrict(&spec)?;
+    if is_takeover {
+        // Nothing is mounted anew. If this fails, so does all else.
+        let _ = helper.made();
+    }
+    // Until now they end the process, and nothing has to be undone. Their thread is confined, too.
+    let stop = StopSignals::begin()?;
     if let Some(starter) = starter {
         let stop = stop.clone();
         // Without a thread the report fails later.
         let _ = starter.watch(move || stop.starter_gone());
     }
-    let plan = MountPlan::of(&spec, replay::command(&spec.mountpoint), supervision.clone());
+    let plan = MountPlan::of(&spec, Arc::clone(&helper), supervision.clone());
     let (mounted, warning) = match &mut spec.content {
         ContentSpec::Repository(repository) => start_repository(plan, repository, &stop)?,
         ContentSpec::Image(image) => start_image(plan, image, &stop)?,
@@ -141,13 +146,17 @@ pub(super) fn serve(
             retiring.retire();
             std::process::exit(0);
         };
-        supervision.on_retire(retire).context(Kind::Failed, "no thread can be started")?;
+        supervision
+            .on_retire(Arc::clone(&helper), retire)
+            .context(Kind::Failed, "no thread can be started")?;
     }
-    confine::mount_is_made();
+    // The mount is served, whatever becomes of its helper.
+    let _ = helper.made();
     if ready(warning).is_err() {
         // The starter is gone; an unknown mount would stay for ever.
         stop.end(&mounted);
     }
+    let _ = helper.leave_session();
     stop.serve(&mounted);
     let all_came_back = mounted.wait();
     let outcome = stop.outcome();
