@@ -145,11 +145,20 @@ pub(crate) static SESSION: Group = Group {
     old: &[],
 };
 
-pub(crate) static CHILDREN: Group = Group {
-    name: "children",
-    purpose: "waiting for helpers that a thread without this filter started",
-    calls: calls!(SYS_wait4 SYS_waitid),
+pub(crate) static MOUNTS: Group = Group {
+    name: "mounts",
+    purpose: "mounting and unmounting, and the owner of a socket; Landlock forbids mounts, so it isn't active",
+    calls: calls!(SYS_chdir SYS_chroot SYS_fchownat SYS_fsconfig SYS_fsmount SYS_fsopen SYS_mount SYS_move_mount
+        SYS_umount2 SYS_unshare),
     old: &[],
+};
+
+pub(crate) static PROGRAMS: Group = Group {
+    name: "programs",
+    purpose: "starting replayers, which confine themselves, and waiting for their end",
+    calls: calls!(SYS_capset SYS_execve SYS_landlock_add_rule SYS_landlock_create_ruleset SYS_landlock_restrict_self
+        SYS_seccomp SYS_wait4 SYS_waitid),
+    old: old!(SYS_fork SYS_vfork),
 };
 
 /// A call that not every C library names, with its number on all architectures.

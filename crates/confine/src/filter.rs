@@ -115,6 +115,15 @@ fn rules(role: Role, senders: &[RawFd]) -> Result<Rules, BackendError> {
     // Threads only: a new process would look like another sender to a peer that identifies this one (SO_PEERCRED).
     let of_thread = SeccompCmpOp::MaskedEq((NAMESPACES | c_long::from(libc::CLONE_THREAD)) as u64);
     rules.insert(libc::SYS_clone, vec![only(0, of_thread, libc::CLONE_THREAD as u64)?]);
+    // Signals to this process alone.
+    let own = u64::from(std::process::id());
+    for call in [libc::SYS_kill, libc::SYS_tgkill] {
+        rules.insert(call, vec![only(0, SeccompCmpOp::Eq, own)?]);
+    }
+    rules.insert(libc::SYS_prctl, each(0, PRCTL.map(|option| option as u64))?);
+    if role.mounts() {
+        allow_programs(&mut rules)?;
+    }
     rules.insert(libc::SYS_openat, vec![only(3, SeccompCmpOp::MaskedEq(SET_ID), 0)?]);
     #[cfg(target_arch = "x86_64")]
     rules.insert(libc::SYS_open, vec![only(2, SeccompCmpOp::MaskedEq(SET_ID), 0)?]);
@@ -126,15 +135,9 @@ fn rules(role: Role, senders: &[RawFd]) -> Result<Rules, BackendError> {
         }
     }
     rules.insert(libc::SYS_fcntl, each(1, FCNTL.map(|command| command as u64))?);
-    // Signals to this process alone.
-    let own = u64::from(std::process::id());
-    for call in [libc::SYS_kill, libc::SYS_tgkill] {
-        rules.insert(call, vec![only(0, SeccompCmpOp::Eq, own)?]);
-    }
     // Limits are read, not set.
     let no_pointer = SeccompCondition::new(2, SeccompCmpArgLen::Qword, SeccompCmpOp::Eq, 0)?;
     rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![no_pointer])?]);
-    rules.insert(libc::SYS_prctl, each(0, PRCTL.map(|option| option as u64))?);
     let mut requests = each(1, REQUESTS)?;
     if role.has_device() {
         requests.extend(each(1, DEVICE_REQUESTS)?);
@@ -159,6 +162,22 @@ fn rules(role: Role, senders: &[RawFd]) -> Result<Rules, BackendError> {
         }
     }
     Ok(rules)
+}
+
+/// Widens rules for a process that mounts and starts programs: the programs confine themselves, and may have to be killed.
+fn allow_programs(rules: &mut Rules) -> Result<(), BackendError> {
+    // Code of a program is executable memory.
+    rules.insert(libc::SYS_mmap, Vec::new());
+    rules.insert(libc::SYS_mprotect, Vec::new());
+    rules.insert(libc::SYS_clone, vec![only(0, SeccompCmpOp::MaskedEq(NAMESPACES as u64), 0)?]);
+    // Namespaces of an overlay, and the working directory of a thread.
+    let unshared = [libc::CLONE_FS, libc::CLONE_NEWUSER | libc::CLONE_NEWNS];
+    rules.insert(libc::SYS_unshare, each(0, unshared.map(|flags| flags as u64))?);
+    let killing = only(1, SeccompCmpOp::Eq, libc::SIGKILL as u64)?;
+    rules.entry(libc::SYS_kill).or_default().push(killing);
+    let options = [libc::PR_SET_NO_NEW_PRIVS, libc::PR_SET_DUMPABLE].map(|option| option as u64);
+    rules.entry(libc::SYS_prctl).or_default().extend(each(0, options)?);
+    Ok(())
 }
 
 /// Bits of a socket's type without its flags.

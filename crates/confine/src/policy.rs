@@ -109,11 +109,12 @@ impl Prepared {
     fn apply(self) -> Confinement {
         let mut reasons = Vec::new();
         // The filter comes second, because it refuses the calls of Landlock.
-        let landlock = self.paths.restrict(self.role).unwrap_or_else(|error| {
+        let restricted = if self.role.mounts() { Ok(None) } else { self.paths.restrict(self.role) };
+        let landlock = restricted.unwrap_or_else(|error| {
             reasons.push(format!("paths can't be restricted: {error}"));
             None
         });
-        if landlock.is_none() && reasons.is_empty() {
+        if landlock.is_none() && reasons.is_empty() && !self.role.mounts() {
             reasons.push("the kernel has no Landlock".to_owned());
         }
         let filtered = filter::install(self.role, &self.senders);

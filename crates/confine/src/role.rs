@@ -1,8 +1,8 @@
 //! Roles of daemons, and what each may do.
 
 use crate::calls::{
-    ATTRIBUTES, CHANGE_PATHS, CHILDREN, EVENTS, FACTS, Group, MEMORY, MESSAGES, OPEN_FILES, READ_PATHS,
-    SESSION, SIGNALS, SOCKET_PAIRS, SOCKETS, THREADS, TIME,
+    ATTRIBUTES, CHANGE_PATHS, EVENTS, FACTS, Group, MEMORY, MESSAGES, MOUNTS, OPEN_FILES, PROGRAMS,
+    READ_PATHS, SESSION, SIGNALS, SOCKET_PAIRS, SOCKETS, THREADS, TIME,
 };
 
 /// What a process is for, which decides what it may do.
@@ -10,6 +10,8 @@ use crate::calls::{
 pub enum Role {
     /// Serves a mount of a repository or an image.
     Mount,
+    /// Mounts and unmounts for the daemon of a mount of root.
+    Helper,
     /// Reads ahead through a mount.
     Replayer,
     /// Serves repositories over HTTP.
@@ -49,7 +51,7 @@ pub(crate) enum Reading {
     Named,
 }
 
-/// All groups, in the order of the table. A mount needs each of them.
+/// All groups, in the order of the table. The helper of a mount needs each of them.
 pub(crate) static ALL_GROUPS: &[&Group] = &[
     &MEMORY,
     &THREADS,
@@ -65,7 +67,24 @@ pub(crate) static ALL_GROUPS: &[&Group] = &[
     &SOCKET_PAIRS,
     &MESSAGES,
     &SESSION,
-    &CHILDREN,
+    &MOUNTS,
+    &PROGRAMS,
+];
+static MOUNT: &[&Group] = &[
+    &MEMORY,
+    &THREADS,
+    &TIME,
+    &SIGNALS,
+    &FACTS,
+    &EVENTS,
+    &OPEN_FILES,
+    &READ_PATHS,
+    &CHANGE_PATHS,
+    &ATTRIBUTES,
+    &SOCKETS,
+    &SOCKET_PAIRS,
+    &MESSAGES,
+    &SESSION,
 ];
 static REPLAYER: &[&Group] = &[&MEMORY, &THREADS, &TIME, &SIGNALS, &FACTS, &EVENTS, &OPEN_FILES, &READ_PATHS];
 static SERVER: &[&Group] =
@@ -77,8 +96,9 @@ static OPENER: &[&Group] =
 
 impl Role {
     /// All roles, in the order of the table.
-    pub const ALL: [Role; 9] = [
+    pub const ALL: [Role; 10] = [
         Role::Mount,
+        Role::Helper,
         Role::Replayer,
         Role::Serve,
         Role::Proxy,
@@ -93,6 +113,7 @@ impl Role {
     pub fn name(self) -> &'static str {
         match self {
             Role::Mount => "esker mount",
+            Role::Helper => "helper of a mount of root",
             Role::Replayer => "replayer of a mount",
             Role::Serve => "esker serve",
             Role::Proxy => "esker proxy",
@@ -107,7 +128,8 @@ impl Role {
     /// Returns the groups of calls without conditions.
     pub(crate) fn groups(self) -> &'static [&'static Group] {
         match self {
-            Role::Mount => ALL_GROUPS,
+            Role::Mount => MOUNT,
+            Role::Helper => ALL_GROUPS,
             Role::Replayer => REPLAYER,
             Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Asker => SERVER,
             Role::Metrics => METRICS,
@@ -124,9 +146,14 @@ impl Role {
         match self {
             Role::Replayer | Role::Opener => Network::None,
             Role::Mount => Network::All,
-            Role::Asker => Network::Local,
+            Role::Asker | Role::Helper => Network::Local,
             Role::Serve | Role::Proxy | Role::Broker | Role::Follow | Role::Metrics => Network::Internet,
         }
+    }
+
+    /// Returns true if the process mounts, which Landlock forbids whatever the paths are, and starts programs.
+    pub fn mounts(self) -> bool {
+        self == Role::Helper
     }
 
     /// Returns true if the process talks to `/dev/fuse`.
@@ -135,13 +162,13 @@ impl Role {
     }
 
     pub(crate) fn reading(self) -> Reading {
-        if self == Role::Mount { Reading::Everywhere } else { Reading::Named }
+        if matches!(self, Role::Mount | Role::Helper) { Reading::Everywhere } else { Reading::Named }
     }
 
     /// Returns the paths that each process of this role may read, without being told.
     pub(crate) fn read_by_all(self) -> &'static [&'static str] {
         match self {
-            Role::Mount | Role::Replayer => &[],
+            Role::Mount | Role::Helper | Role::Replayer => &[],
             Role::Opener => &READ_BY_OPENERS,
             _ => &READ_BY_SERVERS,
         }

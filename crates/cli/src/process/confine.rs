@@ -78,6 +78,15 @@ pub(crate) fn confine_mount(policy: Policy, spec: &MountSpec) -> Result<(), Fail
     Ok(())
 }
 
+/// Restricts the helper of a mount of root. That of another user starts `fusermount3`, which a filter would leave without its
+/// privilege.
+pub(crate) fn confine_helper(spec: &MountSpec) {
+    if spec.confined && rustix::process::geteuid().is_root() {
+        // The daemon tells what it is confined to itself.
+        let _ = Policy::new(Role::Helper).prepare().enforce();
+    }
+}
+
 /// Gives up what the helper of a mount needed for mounting; called once the mount is made.
 pub(crate) fn mount_is_made() {
     privileges::narrow_thread(OF_A_HELPER);

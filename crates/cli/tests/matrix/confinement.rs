@@ -66,6 +66,9 @@ fn is_confined_mount(pid: u64, person: TestUser) {
         assert!(uids.iter().all(|uid| *uid == person.uid.to_string()), "{uids:?}");
     }
     let helper = helper_of(u32::try_from(pid).expect("a process"));
+    for thread in threads(helper.into()) {
+        assert_eq!(thread.field("Seccomp"), if person.is_root() { "2" } else { "0" }, "{}", thread.name);
+    }
     // The thread that reads requests starts all others. It has none of CAP_KILL, CAP_SETUID, CAP_SETGID, CAP_SETPCAP, CAP_SYS_MODULE.
     let main = threads(helper.into()).into_iter().find(|thread| thread.name == "esker-helper").expect("it");
     assert_eq!(main.capabilities() & (1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 16), 0);

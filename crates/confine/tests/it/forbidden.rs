@@ -8,12 +8,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use esker_confine::Role;
 
 use crate::sys::call;
-use crate::trial::{HELPERS, Scene, enter, has_landlock};
+use crate::trial::{HELPERS, Scene, enter, has_landlock, without_programs};
 
 /// Calls that no role may make, with arguments that do nothing.
 const NEVER: [(&str, libc::c_long); 38] = [
@@ -113,10 +113,51 @@ fn child_that_tries_calls() {
 
 #[test]
 fn forbidden_calls_fail_in_every_role() {
-    for role in Role::ALL {
+    for role in without_programs() {
         let text = Scene::new().confined(role, "forbidden::child_that_tries_calls");
         assert!(text.contains("tried calls"), "{text}");
     }
+}
+
+/// What a process that mounts and starts programs doesn't need for that.
+const NOT_FOR_MOUNTING: [&str; 12] = [
+    "bpf",
+    "init_module",
+    "io_uring_setup",
+    "kexec_load",
+    "keyctl",
+    "mknodat",
+    "open_by_handle_at",
+    "process_vm_writev",
+    "ptrace",
+    "setns",
+    "setresuid",
+    "userfaultfd",
+];
+
+#[test]
+fn child_that_helps_a_mount() {
+    if enter().is_none() {
+        return;
+    }
+    for (name, number) in NEVER.into_iter().filter(|(name, _)| NOT_FOR_MOUNTING.contains(name)) {
+        is_refused(name, call(number, [-1; 6]));
+    }
+    let parent = libc::c_long::from(rustix::process::getppid().unwrap().as_raw_nonzero().get());
+    is_refused("a signal that doesn't kill", call(libc::SYS_kill, [parent, 0, 0, 0, 0, 0]));
+    is_refused("a network namespace", call(libc::SYS_unshare, [libc::CLONE_NEWNET.into(), 0, 0, 0, 0, 0]));
+    is_refused("the network", TcpStream::connect("127.0.0.1:9"));
+    assert!(Command::new("/bin/true").status().unwrap().success());
+    let mut stuck = Command::new("/bin/cat").stdin(Stdio::piped()).spawn().unwrap();
+    stuck.kill().unwrap();
+    stuck.wait().unwrap();
+    println!("tried helping");
+}
+
+#[test]
+fn the_helper_of_a_mount_starts_and_kills_programs_and_has_no_network() {
+    let text = Scene::new().confined(Role::Helper, "forbidden::child_that_helps_a_mount");
+    assert!(text.contains("tried helping"), "{text}");
 }
 
 #[test]
@@ -151,7 +192,7 @@ fn child_that_tries_modes() {
 
 #[test]
 fn no_role_makes_files_that_run_as_their_owner_and_servers_change_no_attributes() {
-    for role in Role::ALL {
+    for role in without_programs() {
         let scene = Scene::new();
         let text = scene.confined(role, "forbidden::child_that_tries_modes");
         assert!(text.contains("tried modes"), "{text}");
@@ -211,7 +252,7 @@ fn forbidden_paths_fail_in_every_role() {
         println!("this kernel has no Landlock");
         return;
     }
-    for role in Role::ALL {
+    for role in without_programs() {
         let scene = Scene::new();
         let text = scene.confined(role, "forbidden::child_that_tries_paths");
         assert!(text.contains("tried paths"), "{text}");
@@ -259,7 +300,7 @@ fn child_that_tries_sockets() {
 
 #[test]
 fn only_mounts_and_askers_connect_to_unix_sockets_and_none_to_abstract_ones() {
-    for role in Role::ALL.into_iter().filter(|role| *role != Role::Mount && *role != Role::Replayer) {
+    for role in without_programs().filter(|role| *role != Role::Mount && *role != Role::Replayer) {
         let scene = Scene::new();
         let _listening = UnixListener::bind_addr(&abstract_name(scene.folder.path())).unwrap();
         let text = scene.confined(role, "forbidden::child_that_tries_sockets");

@@ -11,6 +11,11 @@ const FOLDER: &str = "ESKER_TRIAL_FOLDER";
 /// Roles that write nowhere.
 pub(crate) const HELPERS: [Role; 2] = [Role::Replayer, Role::Opener];
 
+/// Roles that start no programs, all but one.
+pub(crate) fn without_programs() -> impl Iterator<Item = Role> {
+    Role::ALL.into_iter().filter(|role| !role.mounts())
+}
+
 /// Folders of a trial: one that may be read, one that may be changed, and one for neither.
 pub(crate) struct Scene {
     pub(crate) folder: tempfile::TempDir,
@@ -59,7 +64,10 @@ pub(crate) fn enter_with(change: impl FnOnce(Policy) -> Policy) -> (Role, PathBu
     let folder = folder().unwrap();
     let has_landlock = has_landlock();
     let enforced = change(policy(role, &folder)).prepare().enforce();
-    assert!(enforced.seccomp && enforced.landlock.is_some() == has_landlock, "{enforced}");
+    assert!(
+        enforced.seccomp && enforced.landlock.is_some() == (has_landlock && !role.mounts()),
+        "{enforced}"
+    );
     assert_eq!(esker_confine::Confinement::get(), Some(enforced));
     (role, folder)
 }

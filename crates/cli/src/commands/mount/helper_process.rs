@@ -32,6 +32,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     let connection = io::stdin().as_fd().try_clone_to_owned();
     let connection = connection.context(Kind::Failed, "can't talk to the daemon")?;
     let begin = |spec: &MountSpec| {
+        confine::confine_helper(spec);
         // The end of the daemon ends it: until then it may have to unmount.
         take_signals(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP], |_| ())?;
         Ok(replay::command(&spec.mountpoint))
