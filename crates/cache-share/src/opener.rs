@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use esker_object_storage::connect;
 use esker_store::{
-    Blame, Cache, CacheOptions, Cause, Engine, Lower, ObjectStore, Objects, Servers, ServersError,
-    StoreError, connect,
+    Blame, Cache, CacheOptions, Cause, Engine, Lower, ObjectStore, Objects, Servers, ServersError, StoreError,
 };
 use parking_lot::Mutex;
 

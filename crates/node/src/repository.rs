@@ -8,9 +8,10 @@ use esker_cache_share::{BrokerAddress, CacheOpener, SharedCache, Through, room};
 use esker_format::blacklist::Blacklist;
 use esker_format::master_keys::MasterKeys;
 use esker_format::name::RepositoryName;
+use esker_object_storage::connect;
 use esker_store::{
     CacheOptions, Callback, Cause, Engine, EngineOptions, Fetch, HeadKeeper, HeadOptions, KeptAuthorities,
-    Lower, RealDisk, Servers, Source, StoreError, Stored, connect, make_dirs,
+    Lower, RealDisk, Servers, Source, StoreError, Stored, make_dirs,
 };
 use serde::{Deserialize, Serialize};
 

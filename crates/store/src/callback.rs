@@ -3,7 +3,7 @@
 use std::sync::mpsc::RecvTimeoutError;
 
 use crate::error::{Cause, StoreError};
-use crate::interruption::{LOOK_EVERY, is_over};
+use crate::interruption::{POLL_INTERVAL, is_over};
 
 /// Receiver of the outcome of a request. Called exactly once, on any thread (perhaps the calling thread, before the
 /// call returns); it must not block. Dropping it delivers [`Cause::Closed`].
@@ -50,7 +50,7 @@ impl<T: Send + 'static> Callback<T> {
             let _ = sender.send(outcome);
         }));
         loop {
-            match receiver.recv_timeout(LOOK_EVERY) {
+            match receiver.recv_timeout(POLL_INTERVAL) {
                 Ok(outcome) => return outcome,
                 Err(RecvTimeoutError::Disconnected) => return Err(closed()),
                 Err(RecvTimeoutError::Timeout) if is_over() => {

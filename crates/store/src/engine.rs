@@ -9,7 +9,6 @@ use crate::error::{Cause, StoreError};
 use crate::failover::retry::RetryPolicy;
 use crate::failover::{EngineResources, Routed};
 use crate::memory_budget::MemoryBudget;
-use crate::object_storage::{Bucket, BucketSource, StorageSettings, parse_reading_url};
 use crate::pool::Pool;
 use crate::servers::Servers;
 use crate::transport::local::LocalSource;
@@ -66,6 +65,16 @@ impl Engine {
         })
     }
 
+    /// Returns the budget of received bytes in memory.
+    pub fn memory_budget(&self) -> &Arc<MemoryBudget> {
+        &self.shared.budget
+    }
+
+    /// Returns a source whose objects are verified by the worker threads.
+    pub fn verified(&self, raw: Arc<dyn Source>) -> Arc<dyn Source> {
+        Arc::new(Verifying::new(raw, self.pool().clone()))
+    }
+
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.shared.pool
     }
@@ -98,29 +107,16 @@ pub fn connect_straight(engine: &Engine, url: &str) -> Result<Arc<dyn Source>, S
         Arc::default(),
     );
     let raw = Arc::new(HttpSource::new(engine.network()?, site));
-    Ok(Arc::new(Verifying::new(raw, engine.pool().clone())))
+    Ok(engine.verified(raw))
 }
 
-/// Opens a repository in a bucket, with verification, and without a request to it.
-pub fn connect_bucket(
-    engine: &Engine,
-    bucket: &Bucket,
-    settings: &StorageSettings,
-) -> Result<Arc<dyn Source>, StoreError> {
-    let raw = Arc::new(BucketSource::open(bucket, settings, engine.shared.budget.clone())?);
-    Ok(Arc::new(Verifying::new(raw, engine.pool().clone())))
-}
-
-/// Opens the source at one URL (`http://…`, `file://…` or that of a bucket) or at several servers. The only place where sources are
+/// Opens the source at one URL (`http://…` or `file://…`) or at several servers. The only place where sources are
 /// stacked. Callers with equal servers share one source.
 pub fn connect(engine: &Engine, servers: impl Into<Servers>) -> Result<Arc<dyn Source>, StoreError> {
     let servers = servers.into();
     if let Some(path) = servers.url().strip_prefix("file://") {
         let raw = Arc::new(LocalSource::new(path, engine.pool().clone())?);
-        return Ok(Arc::new(Verifying::new(raw, engine.pool().clone())));
-    }
-    if let Some((bucket, settings)) = parse_reading_url(servers.url())? {
-        return connect_bucket(engine, &bucket, &settings);
+        return Ok(engine.verified(raw));
     }
     let mut routes = engine.shared.routes.lock();
     routes.retain(|_, route| route.strong_count() > 0);

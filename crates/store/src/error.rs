@@ -13,7 +13,7 @@ use esker_format::hash::ContentHash;
 use esker_format::time::UnixTime;
 use esker_format::trust::TrustError;
 
-use crate::object_storage::StorageProblem;
+use crate::storage_problem::StorageProblem;
 use crate::transport::TlsProblem;
 
 /// Component at fault. Decided where the error is created; fail-over matches on this and nothing else.

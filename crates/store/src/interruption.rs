@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Time after an interruption in which waits go on.
 const GRACE: Duration = Duration::from_secs(1);
 /// Interval at which a wait looks for an interruption: a signal only sets a value.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 static INTERRUPTED: OnceLock<Instant> = OnceLock::new();
 
@@ -21,13 +21,13 @@ pub fn interrupt() {
 }
 
 /// Returns true if waits are to end.
-pub(crate) fn is_over() -> bool {
+pub fn is_over() -> bool {
     INTERRUPTED.get().is_some_and(|at| at.elapsed() >= GRACE)
 }
 
 /// Completes when waits are to end.
-pub(crate) async fn over() {
+pub async fn over() {
     while !is_over() {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

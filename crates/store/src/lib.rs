@@ -25,11 +25,10 @@ mod file_lock;
 mod folder_owner;
 mod folder_spool;
 mod head;
-mod interruption;
+pub mod interruption;
 mod large_bytes;
 mod memory_budget;
 mod named_file;
-mod object_storage;
 mod objects;
 mod own_file;
 mod pool;
@@ -37,6 +36,7 @@ mod priority;
 mod progress;
 mod servers;
 mod sink;
+mod storage_problem;
 mod sys;
 mod transport;
 mod wait_stats;
@@ -58,7 +58,7 @@ pub use callback::Callback;
 pub use cancel_token::CancelToken;
 pub use counter::Counter;
 pub use destinations::{DestinationRule, Destinations};
-pub use engine::{Engine, EngineOptions, connect, connect_bucket, connect_straight};
+pub use engine::{Engine, EngineOptions, connect, connect_straight};
 pub use error::{Blame, Cause, Phase, StoreError, is_full, names};
 pub use failover::retry::RetryPolicy;
 pub use file_lock::{FileLock, LockHolder, Locking};
@@ -67,11 +67,8 @@ pub use folder_spool::FolderSpool;
 pub use head::{HeadKeeper, HeadOptions, HeadStatus, OFFLINE_MAX_AGE, Offline, Refreshed, Started};
 pub use interruption::interrupt;
 pub use large_bytes::{LargeBytes, LargeWriter, inflated};
+pub use memory_budget::{MemoryBudget, Share};
 pub use named_file::{FileOpener, open_named, open_named_or, set_file_opener};
-pub use object_storage::{
-    Bucket, Environment, Provider, StorageProblem, StorageSettings, StorageUrl, is_bucket, public_url,
-    reading_url,
-};
 pub use objects::Objects;
 pub use objects::handle::{Handle, Mapped, OpenObject};
 pub use objects::object_store::{Holder, ObjectStore, Warmed};
@@ -85,7 +82,8 @@ pub use servers::{
     Authorities, Dns, Family, InfoHeaders, KeptAuthorities, Login, Order, Proxies, Proxy, ProxyError,
     Servers, ServersError, Timings, without_passwords,
 };
-pub use sink::{Listed, LocalSink, ObjectSink, Put, Sink, Swap, open_storage};
+pub use sink::{Listed, LocalSink, Put, Sink, Swap};
+pub use storage_problem::StorageProblem;
 pub use transport::range_file::RangeFile;
 pub use transport::relay::{Relay, RelayPart};
 pub use transport::source::{
@@ -93,8 +91,8 @@ pub use transport::source::{
 };
 pub use transport::status::{NetworkStatus, Reach, RouteStatus};
 pub use transport::{
-    ComposeDatagram, DatagramTarget, Datagrams, Download, EventHandler, HttpOptions, Poster, SseListener,
-    SseOptions, SseStatus, TlsProblem, addresses_of, downloads_in_flight, files_of_machine, full_name,
-    host_of,
+    Client, ClientOptions, ComposeDatagram, DatagramTarget, Datagrams, Download, EventHandler, HttpOptions,
+    Poster, Received, Receiver, SseListener, SseOptions, SseStatus, TlsProblem, addresses_of,
+    downloads_in_flight, files_of_machine, full_name, host_of,
 };
 pub use wait_stats::WaitStatus;

@@ -5,37 +5,38 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Limit of bytes in memory over all requests.
 #[derive(Debug)]
-pub(crate) struct MemoryBudget {
+pub struct MemoryBudget {
     limit: u64,
     used: AtomicU64,
 }
 
 impl MemoryBudget {
-    pub(crate) fn new(limit: u64) -> Arc<Self> {
+    /// Returns a budget of this many bytes.
+    pub fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self { limit, used: AtomicU64::new(0) })
     }
 
     /// Returns the bytes in use.
-    pub(crate) fn used(&self) -> u64 {
+    pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
     /// Returns an empty share, to be grown.
-    pub(crate) fn share(self: &Arc<Self>) -> Share {
+    pub fn share(self: &Arc<Self>) -> Share {
         Share { budget: self.clone(), bytes: 0 }
     }
 }
 
 /// Bytes of a [`MemoryBudget`], released on drop.
 #[derive(Debug)]
-pub(crate) struct Share {
+pub struct Share {
     budget: Arc<MemoryBudget>,
     bytes: u64,
 }
 
 impl Share {
     /// Takes more bytes; returns false if the budget is exhausted.
-    pub(crate) fn grow(&mut self, bytes: u64) -> bool {
+    pub fn grow(&mut self, bytes: u64) -> bool {
         let limit = self.budget.limit;
         let taken = self.budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(bytes).filter(|sum| *sum <= limit)

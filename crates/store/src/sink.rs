@@ -4,23 +4,18 @@
 //! whole. [`Sink::put`] collects, [`Sink::flush`] makes durable and visible, and the head is put last, after
 //! everything it refers to was flushed.
 
-mod bucket;
 mod local;
 mod transit;
 
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use esker_format::object::ObjectName;
 
-use crate::cache::disk::Disk;
 use crate::error::StoreError;
 use crate::file_lock::Locking;
-use crate::object_storage::{StorageSettings, StorageUrl};
 
-pub use bucket::ObjectSink;
 pub use local::LocalSink;
 
 /// Result of putting an object.
@@ -118,16 +113,4 @@ pub trait Sink: Send + Sync {
 
     /// Removes all files of the repository, heads first. Files of others in the same place are removed, too.
     fn remove_all(&self) -> Result<(), StoreError>;
-}
-
-/// Opens a storage to publish to: a folder on this disk, or a bucket with these settings.
-pub fn open_storage(
-    url: &StorageUrl,
-    settings: &StorageSettings,
-    disk: Arc<dyn Disk>,
-) -> Result<Arc<dyn Sink>, StoreError> {
-    Ok(match url {
-        StorageUrl::Folder(folder) => Arc::new(LocalSink::on(folder, disk)),
-        StorageUrl::Bucket(bucket) => Arc::new(ObjectSink::open(bucket, settings)?),
-    })
 }

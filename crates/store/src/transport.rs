@@ -45,7 +45,7 @@ mod url;
 mod user_share;
 pub(crate) mod verify;
 
-pub(crate) use client::{Client, ClientOptions};
+pub use client::{Client, ClientOptions, Received};
 pub use datagrams::{ComposeDatagram, DatagramTarget, Datagrams};
 pub(crate) use dns::Resolved;
 pub use dns::{addresses_of, full_name};
@@ -54,7 +54,7 @@ pub(crate) use http_source::HttpSource;
 pub(crate) use network::Network;
 pub use options::HttpOptions;
 pub use post::Poster;
-pub(crate) use receive::Receiver;
+pub use receive::Receiver;
 pub(crate) use site::{ConnectOptions, Limits, Site, Via};
 pub use sse::{EventHandler, SseListener, SseOptions, SseStatus};
 pub use tls::TlsProblem;

@@ -4,7 +4,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use esker_maintain::RepositoryFiles;
-use esker_store::{Callback, Cause, Engine, EngineOptions, Fetch, Servers, Source, connect};
+use esker_object_storage::connect;
+use esker_store::{Callback, Cause, Engine, EngineOptions, Fetch, Servers, Source};
 
 use crate::error::{Failure, chain, of_store};
 

@@ -5,7 +5,7 @@ mod bucket;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use esker_store::StorageUrl;
+use esker_object_storage::StorageUrl;
 
 use crate::error::Failure;
 

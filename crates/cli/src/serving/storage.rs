@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use esker_confine::Policy;
 use esker_format::name::RepositoryName;
+use esker_object_storage::{Bucket, Environment, StorageSettings, StorageUrl};
 use esker_server::proxy::{CacheError, RepositoryStorage, StorageOptions};
-use esker_store::{Bucket, Environment, StorageSettings, StorageUrl};
 
 use crate::error::{Failure, Kind, chain};
 use crate::output::{parse_duration, parse_size};

@@ -1,7 +1,7 @@
 //! Addresses of repositories on the command line: URLs, names, tags and paths.
 
 use esker_format::name::RepositoryName;
-use esker_store::is_bucket;
+use esker_object_storage::is_bucket;
 
 use crate::error::Failure;
 

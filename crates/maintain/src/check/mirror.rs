@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use esker_format::hash::{ContentHash, Hasher};
 use esker_format::object::ObjectName;
+use esker_object_storage::connect;
 use esker_repository::{AdminError, DATABASE_MAX};
 use esker_store::{
     Callback, Cause, Engine, EngineOptions, Fetch, FolderSpool, RealDisk, Servers, Sink, Source, Spool,
-    Stored, connect, read_file,
+    Stored, read_file,
 };
 
 /// Bytes that a response to a request for its header may have.

@@ -1,7 +1,7 @@
 //! Writes the configuration of a bucket for `cvmfs_server`.
 
+use esker_object_storage::{Bucket, Provider, StorageSettings, StorageUrl};
 use esker_repository::{AdminError, RememberedStorage};
-use esker_store::{Bucket, Provider, StorageSettings, StorageUrl};
 
 /// Region that is named if none is known: requests are signed for one.
 const REGION: &str = "us-east-1";

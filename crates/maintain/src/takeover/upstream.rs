@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use esker_object_storage::{Environment, StorageSettings, StorageUrl};
 use esker_repository::{AdminError, RememberedStorage};
-use esker_store::{Environment, StorageSettings, StorageUrl};
 
 use super::server_conf::ServerConf;
 

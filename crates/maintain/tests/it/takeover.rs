@@ -9,10 +9,10 @@ use esker_format::name::RepositoryName;
 use esker_maintain::{
     ExportedConfig, Outcome, ParameterRow, ServerConf, Takeover, Upstream, remembered_spool,
 };
+use esker_object_storage::{StorageSettings, StorageUrl};
 use esker_repository::{
     AdminError, Disks, KeyFolder, NewRepository, RememberedStorage, SettingsChange, Storage,
 };
-use esker_store::{StorageSettings, StorageUrl};
 
 use crate::workshop::{NAME, Workshop, now, shared_keys};
 

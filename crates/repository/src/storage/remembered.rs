@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
-use esker_store::{
-    Environment, Sink, StorageSettings, StorageUrl, changeable_record, make_dirs, open_storage, persist,
-    public_url, read_file,
-};
+use esker_object_storage::{Environment, StorageSettings, StorageUrl, open_storage, public_url};
+use esker_store::{Sink, changeable_record, make_dirs, persist, read_file};
 use serde::{Deserialize, Serialize};
 
 use crate::disks::Disks;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use esker_format::name::RepositoryName;
-use esker_store::{Bucket, StorageSettings};
+use esker_object_storage::{Bucket, StorageSettings};
 
 /// A repository in object storage.
 #[derive(Clone, Debug)]

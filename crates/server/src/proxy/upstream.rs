@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use esker_format::object::ObjectName;
+use esker_object_storage::connect_bucket;
 use esker_store::{
     Authorities, Callback, Cause, Engine, EngineOptions, Fetch, HttpOptions, Priority, Relay, RetryPolicy,
-    Servers, Source, Spool, StoreError, Stored, Urgency, connect, connect_bucket, connect_straight,
+    Servers, Source, Spool, StoreError, Stored, Urgency, connect, connect_straight,
 };
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::timeout;

@@ -127,7 +127,7 @@ async fn exchange(site: &Arc<Site>, fetch: &Fetch, in_flight: &InFlight) -> Resu
         let mut connection = host.connection(site, in_flight.urgency(), fresh).await?;
         in_flight.goes_over(connection.brought());
         let asked = Instant::now();
-        let from = part.as_ref().map_or(0, |part| part.receiver.len());
+        let from = part.as_ref().map_or(0, |part| part.receiver.received());
         match send(&mut connection, site, fetch, from, in_flight).await {
             Ok(response) => {
                 site.capabilities.note_response(&response);
@@ -216,7 +216,7 @@ impl Part {
     fn tell(&self, fetch: &Fetch, in_flight: &InFlight) -> Result<(), Cause> {
         let Some(watch) = &fetch.watch else { return Ok(()) };
         let (host, (since, before)) = (&in_flight.host, self.began);
-        watch.look(self.due, (since, self.receiver.len(), before), host.totals(), &host.context.options);
+        watch.look(self.due, (since, self.receiver.received(), before), host.totals(), &host.context.options);
         if watch.is_over() { Err(Cause::Cancelled) } else { Ok(()) }
     }
 
@@ -229,7 +229,7 @@ impl Part {
         }
         let (since, before) = self.began;
         let speed = in_flight.host.context.options.attempt_speed;
-        let is_fair = is_fair_at(speed, (since, self.receiver.len(), before), in_flight.host.totals());
+        let is_fair = is_fair_at(speed, (since, self.receiver.received(), before), in_flight.host.totals());
         if is_fair {
             self.deadline = now + self.limit;
         }

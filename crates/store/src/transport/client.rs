@@ -35,19 +35,21 @@ const STALE_MAX: usize = 3;
 
 /// Options of a [`Client`].
 #[derive(Clone, Debug)]
-pub(crate) struct ClientOptions {
-    pub(crate) authorities: Authorities,
-    pub(crate) dns: Dns,
+pub struct ClientOptions {
+    /// Certificates of authorities.
+    pub authorities: Authorities,
+    /// Name servers.
+    pub dns: Dns,
     /// Timeout for connecting and, again, for TLS.
-    pub(crate) connect: Duration,
+    pub connect: Duration,
     /// Time without progress after which a request fails.
-    pub(crate) stall: Duration,
+    pub stall: Duration,
     /// Keep-alive of idle connections, if the server doesn't state one.
-    pub(crate) idle: Duration,
+    pub idle: Duration,
 }
 
 /// An HTTP/1.1 client; the requests have bodies of type `B`.
-pub(crate) struct Client<B> {
+pub struct Client<B> {
     options: ClientOptions,
     names: Names,
     tls: Tls,
@@ -65,12 +67,13 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: std::error::Error + Send + Sync + 'static,
 {
-    pub(crate) fn new(options: ClientOptions) -> Arc<Self> {
+    /// Returns a client without connections.
+    pub fn new(options: ClientOptions) -> Arc<Self> {
         Arc::new(Self { options, names: Names::default(), tls: Tls::default(), idle: Mutex::default() })
     }
 
     /// Sends a request to the server that its URI names; returns once the fields of the response are there.
-    pub(crate) async fn send(self: &Arc<Self>, request: Request<B>) -> Result<Response<Received<B>>, Cause> {
+    pub async fn send(self: &Arc<Self>, request: Request<B>) -> Result<Response<Received<B>>, Cause> {
         let endpoint = self.endpoint(request.uri())?;
         let (moved, mut request) = addressed(request, &endpoint)?;
         for attempt in 0..=STALE_MAX {
@@ -261,7 +264,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Sent<B> {
 }
 
 /// A body that is received; its connection is kept once it was read to the end.
-pub(crate) struct Received<B> {
+pub struct Received<B> {
     body: Incoming,
     back: Option<Back<B>>,
     limit: Duration,

@@ -190,7 +190,7 @@ impl Object {
         let receiver = self.receiver.get_or_insert_with(|| {
             Receiver::new(fetch.limit, Some(len), host.context.budget.share(), fetch.spool.clone())
         });
-        while let Some(next) = self.later.remove(&receiver.len()) {
+        while let Some(next) = self.later.remove(&receiver.received()) {
             let bytes = next.into_bytes().map_err(|error| Cause::Broken(error.to_string()))?;
             receiver.take(&bytes).await?;
         }
@@ -199,7 +199,7 @@ impl Object {
 
     async fn finish(self) -> Result<Stored, Cause> {
         match self.receiver {
-            Some(receiver) if Some(receiver.len()) == self.len => receiver.finish().await,
+            Some(receiver) if Some(receiver.received()) == self.len => receiver.finish().await,
             _ => Err(Cause::Broken("the parts that came are not all of it".into())),
         }
     }

@@ -14,7 +14,7 @@ const STEP: usize = 64 << 10;
 const BATCH: usize = 1 << 20;
 
 /// Receiver of one body.
-pub(crate) struct Receiver {
+pub struct Receiver {
     limit: u64,
     step: usize,
     len: u64,
@@ -36,18 +36,13 @@ struct Relaying {
 
 impl Receiver {
     /// Creates a receiver for a body of at most `limit` bytes; `announced` is the length that the server sent.
-    pub(crate) fn new(
-        limit: u64,
-        announced: Option<u64>,
-        share: Share,
-        spool: Option<Arc<dyn Spool>>,
-    ) -> Self {
+    pub fn new(limit: u64, announced: Option<u64>, share: Share, spool: Option<Arc<dyn Spool>>) -> Self {
         let step = announced.and_then(|len| usize::try_from(len).ok()).map_or(STEP, |len| len.min(STEP));
         Self { limit, step, len: 0, bytes: Vec::new(), share, spool, file: None, relay: None }
     }
 
     /// Passes the bytes of this body on to a reader and keeps none.
-    pub(crate) fn relayed(mut self, relay: Option<Arc<Relay>>, announced: Option<u64>) -> Self {
+    pub fn relayed(mut self, relay: Option<Arc<Relay>>, announced: Option<u64>) -> Self {
         self.relay = relay.map(|relay| Relaying { relay, announced, is_begun: false, has_waited: false });
         self
     }
@@ -58,12 +53,12 @@ impl Receiver {
     }
 
     /// Returns the number of received bytes.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn received(&self) -> u64 {
         self.len
     }
 
     /// Stores the next bytes.
-    pub(crate) async fn take(&mut self, bytes: &[u8]) -> Result<(), Cause> {
+    pub async fn take(&mut self, bytes: &[u8]) -> Result<(), Cause> {
         self.len += bytes.len() as u64;
         if self.len > self.limit {
             return Err(Cause::TooLarge { limit: self.limit });
@@ -110,7 +105,7 @@ impl Receiver {
     }
 
     /// Ends the body.
-    pub(crate) async fn finish(mut self) -> Result<Stored, Cause> {
+    pub async fn finish(mut self) -> Result<Stored, Cause> {
         if let Some(mut relay) = self.relay.take() {
             relay.begin().await?;
             relay.relay.finish().await?;

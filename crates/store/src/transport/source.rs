@@ -144,7 +144,8 @@ impl Fetch {
         }
     }
 
-    pub(crate) fn error(&self, cause: Cause) -> StoreError {
+    /// Returns the error of this request with a cause.
+    pub fn error(&self, cause: Cause) -> StoreError {
         StoreError::new(self.what.clone(), cause)
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use esker_format::name::RepositoryName;
 use esker_maintain::{Replicate, ReplicateProgress, Replicated, RevisionLimit, remembered_spool};
+use esker_object_storage::connect;
 use esker_repository::{AdminError, Disks, RememberedStorage, ReplicaState, Repository, Storage};
-use esker_store::{Engine, Servers, Source, connect, without_passwords};
+use esker_store::{Engine, Servers, Source, without_passwords};
 
 use super::Args;
 use crate::error::{Context as _, Failure, Kind, of_store};

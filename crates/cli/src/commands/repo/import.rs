@@ -3,8 +3,8 @@ use std::path::PathBuf;
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
 use esker_maintain::{Outcome, ServerConf, Takeover, Upstream};
+use esker_object_storage::Environment;
 use esker_repository::{Disks, RememberedStorage, Repository, Storage};
-use esker_store::Environment;
 use serde_json::json;
 
 use crate::error::{Failure, warn};

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use esker_format::manifest;
 use esker_format::name::RepositoryName;
+use esker_object_storage::{Environment, StorageSettings, StorageUrl, reading_url};
 use esker_repository::RememberedStorage;
-use esker_store::{Environment, StorageSettings, StorageUrl, reading_url};
 
 use crate::error::Failure;
 use crate::publisher::failure::of_admin;

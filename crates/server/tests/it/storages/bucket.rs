@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use esker_format::name::RepositoryName;
 use esker_format::object::ObjectName;
+use esker_object_storage::{StorageSettings, StorageUrl};
 use esker_server::proxy::{CacheError, RepositoryStorage, StorageOptions};
 use esker_server::{Options, Repositories, ServeError, Server};
-use esker_store::{StorageSettings, StorageUrl};
 use esker_testkit::fixture::{FULL, Repository};
 use esker_testkit::object;
 use esker_testkit::s3::{BUCKET, S3Fault, S3Rule, S3Server};

@@ -21,24 +21,25 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("1", "fuse", "journal, threads, vfs"),
     ("1", "oci", "archive"),
     ("2", "prefetch", "format, store, threads, vfs"),
-    ("2", "repository", "format, store"),
+    ("2", "object-storage", "format, store, threads"),
     ("2", "run", "format, vfs, fuse"),
-    ("2", "cache-share", "format, store, fuse, threads"),
+    ("3", "cache-share", "format, store, object-storage, fuse, threads"),
+    ("3", "repository", "format, store, object-storage"),
     ("3", "view", "format, journal, store, vfs, prefetch"),
-    ("3", "server", "format, store, repository"),
-    ("3", "publish", "archive, format, store, repository"),
-    ("4", "maintain", "format, store, repository, publish"),
+    ("4", "server", "format, store, object-storage, repository"),
+    ("4", "publish", "archive, format, store, repository"),
+    ("5", "maintain", "format, store, object-storage, repository, publish"),
     ("4", "config", "format, store, cache-share, view, threads"),
     (
         "5",
         "node",
-        "format, store, vfs, erofs, fuse, prefetch, cache-share, view, config, confine, threads, \
+        "format, store, object-storage, vfs, erofs, fuse, prefetch, cache-share, view, config, confine, threads, \
          journal",
     ),
     (
         "6",
         "cli",
-        "format, vfs, store, squashfs, fuse, oci, prefetch, view, repository, publish, maintain, run, cache-share, config, confine, node, \
+        "format, vfs, store, object-storage, squashfs, fuse, oci, prefetch, view, repository, publish, maintain, run, cache-share, config, confine, node, \
          server, threads, journal",
     ),
     (

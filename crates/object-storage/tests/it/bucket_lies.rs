@@ -1,6 +1,7 @@
 //! Servers of buckets that lose or damage what they accepted.
 
-use esker_store::{Cause, StorageProblem, StorageSettings, StoreError, Swap};
+use esker_object_storage::StorageSettings;
+use esker_store::{Cause, StorageProblem, StoreError, Swap};
 use esker_testkit::s3::{BUCKET, S3Fault, S3Request, S3Server};
 
 use crate::buckets::{HEAD, key, object, open, settings};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use esker_store::{StorageSettings, StoreError, Swap};
+use esker_object_storage::StorageSettings;
+use esker_store::{StoreError, Swap};
 use esker_testkit::s3::{BUCKET, S3Fault, S3Request, S3Server};
 
 use crate::buckets::{HEAD, key, object, open, settings, sink};

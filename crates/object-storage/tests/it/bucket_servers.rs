@@ -3,7 +3,8 @@
 use std::sync::Barrier;
 use std::thread;
 
-use esker_store::{Environment, StorageSettings, Swap};
+use esker_object_storage::{Environment, StorageSettings};
+use esker_store::Swap;
 use esker_testkit::s3::{AZURITE_ACCOUNT, S3Program};
 use esker_testkit::skip_optional;
 

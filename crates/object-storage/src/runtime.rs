@@ -3,11 +3,9 @@
 use std::io;
 use std::thread::JoinHandle;
 
+use esker_store::{StorageProblem, interruption};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
-
-use super::problem::StorageProblem;
-use crate::interruption;
 
 /// A thread with a runtime. Its tasks end with it.
 pub(crate) struct StorageThread {

@@ -19,13 +19,16 @@ use esker_format::object::ObjectName;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use parking_lot::Mutex;
 
-use super::{Listed, Put, Sink, Swap};
-use crate::error::{Cause, StoreError};
-use crate::file_lock::{FileLock, Locking};
-use crate::object_storage::{
-    Bucket, FileKind, ReadFailure, Replaced, Requests, StorageProblem, StorageSettings, StorageThread,
-    is_remembered, probe, remember, replace,
-};
+use esker_store::{Cause, FileLock, Listed, Locking, Put, Sink, StoreError, Swap};
+
+use crate::open::public_url;
+use crate::probe::{is_remembered, probe, remember};
+use crate::replace::{Replaced, replace};
+use crate::requests::{FileKind, ReadFailure, Requests};
+use crate::runtime::StorageThread;
+use crate::settings::StorageSettings;
+use crate::url::Bucket;
+use esker_store::StorageProblem;
 use uploads::Uploads;
 
 /// Length from which the server is asked for an object before it is sent. The caller waits for the answer, so asking for
@@ -61,7 +64,7 @@ impl ObjectSink {
         let thread = StorageThread::start().map_err(|error| {
             failed(StorageProblem::Unavailable(format!("a thread can't be started: {error}")))
         })?;
-        let endpoint = crate::object_storage::public_url(bucket, settings).unwrap_or_default();
+        let endpoint = public_url(bucket, settings).unwrap_or_default();
         Ok(Self {
             probed: format!("{place} {endpoint}"),
             place,

@@ -5,10 +5,10 @@
 //! failure is therefore settled by reading what is stored.
 
 use bytes::Bytes;
+use esker_store::StorageProblem;
 
-use super::failure::Failure;
-use super::problem::StorageProblem;
-use super::requests::{Condition, ReadFailure, Requests, pause};
+use crate::failure::Failure;
+use crate::requests::{Condition, ReadFailure, Requests, pause};
 
 /// Size up to which a file is read to be compared; a larger one is only equal to expected content of its size.
 const FILE_MAX: u64 = 1 << 20;

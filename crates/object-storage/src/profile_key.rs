@@ -10,8 +10,8 @@ use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use parking_lot::Mutex;
 
-use super::profile::Profile;
-use super::settings::Environment;
+use crate::profile::Profile;
+use crate::settings::Environment;
 
 /// Minimum time between two looks at the files.
 const LOOK_AFTER: Duration = Duration::from_secs(1);

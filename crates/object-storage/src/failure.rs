@@ -2,10 +2,8 @@
 
 use std::error::Error as _;
 
+use esker_store::{Cause, StorageProblem};
 use object_store::Error;
-
-use super::problem::StorageProblem;
-use crate::error::Cause;
 
 /// Maximum number of characters of a server's explanation.
 const SAID_MAX: usize = 300;

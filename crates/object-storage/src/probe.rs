@@ -11,12 +11,11 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use esker_store::{RealDisk, StorageProblem, make_dirs, persist};
 use futures_util::future::join_all;
 
-use super::failure::Failure;
-use super::problem::StorageProblem;
-use super::requests::{Condition, FileKind, ReadFailure, Requests, Version};
-use crate::cache::disk::{RealDisk, make_dirs, persist};
+use crate::failure::Failure;
+use crate::requests::{Condition, FileKind, ReadFailure, Requests, Version};
 
 /// Number of writers in a race.
 const WRITERS: usize = 12;
@@ -215,7 +214,7 @@ pub(crate) fn is_remembered(state: &Path, place: &str) -> bool {
     let path = state.join(REMEMBERED);
     let modified = std::fs::metadata(&path).and_then(|facts| facts.modified());
     let age = modified.ok().and_then(|modified| SystemTime::now().duration_since(modified).ok());
-    let text = crate::cache::disk::read_file(&RealDisk::PRIVATE, &path, FILE_MAX);
+    let text = esker_store::read_file(&RealDisk::PRIVATE, &path, FILE_MAX);
     age.is_some_and(|age| age < BELIEVED)
         && text.ok().flatten().is_some_and(|text| text == remembered(place).as_bytes())
 }

@@ -4,10 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use esker_format::object::ObjectName;
+use esker_store::interruption::{POLL_INTERVAL, is_over};
+use esker_store::{Cause, StoreError};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-
-use crate::error::{Cause, StoreError};
-use crate::interruption::{LOOK_EVERY, is_over};
 
 /// Maximum number of bytes that wait for being sent.
 const BYTES_MAX: u64 = 128 << 20;
@@ -84,7 +83,7 @@ impl Uploads {
 
     /// Waits for a change, or for an interruption of the process.
     fn wait(&self, state: &mut MutexGuard<'_, State>) -> Result<(), StoreError> {
-        self.changed.wait_for(state, LOOK_EVERY);
+        self.changed.wait_for(state, POLL_INTERVAL);
         if is_over() { Err(StoreError::new("the storage", Cause::Interrupted)) } else { Ok(()) }
     }
 

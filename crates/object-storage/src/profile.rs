@@ -1,12 +1,12 @@
 //! Reads profiles of `~/.aws/credentials` and `~/.aws/config`.
 
+use esker_store::StorageProblem;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use super::problem::StorageProblem;
-use super::settings::Environment;
+use crate::settings::Environment;
 
 /// Maximum size of a file of profiles.
 const FILE_MAX: u64 = 1 << 20;

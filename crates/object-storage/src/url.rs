@@ -1,10 +1,9 @@
 //! Addresses of storages: a folder or a bucket.
 
+use esker_store::{Cause, StoreError};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
-
-use crate::error::{Cause, StoreError};
 
 /// Maximum length of a prefix; keys have up to 1024 bytes, and an object's path needs 60.
 const PREFIX_MAX: usize = 512;

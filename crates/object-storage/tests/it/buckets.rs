@@ -6,10 +6,8 @@ use std::sync::Arc;
 
 use esker_format::hash::{ContentHash, HashAlgorithm};
 use esker_format::object::{ObjectKind, ObjectName};
-use esker_store::{
-    Cause, Environment, Locking, Put, RealDisk, Sink, StorageProblem, StorageSettings, StorageUrl,
-    StoreError, Swap, open_storage,
-};
+use esker_object_storage::{Environment, StorageSettings, StorageUrl, open_storage};
+use esker_store::{Cause, Locking, Put, RealDisk, Sink, StorageProblem, StoreError, Swap};
 use esker_testkit::s3::{BUCKET, Conditions, S3Fault, S3Rule, S3Server};
 use esker_testkit::web::{Authority, Web};
 

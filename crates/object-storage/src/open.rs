@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use esker_store::{Authorities, StorageProblem};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::{BackoffConfig, ObjectStore, RetryConfig};
 
-use super::connector::Connector;
-use super::problem::StorageProblem;
-use super::profile::Profile;
-use super::profile_key::ProfileKey;
-use super::settings::{Environment, StorageSettings, with_bucket_in_host};
-use super::url::{Bucket, Provider};
-use crate::servers::Authorities;
+use crate::connector::Connector;
+use crate::profile::Profile;
+use crate::profile_key::ProfileKey;
+use crate::settings::{Environment, StorageSettings, with_bucket_in_host};
+use crate::url::{Bucket, Provider};
 
 /// Pauses between the repetitions of a request: from the first to the last, doubling.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -168,7 +167,7 @@ fn s3(bucket: &Bucket, settings: &StorageSettings) -> Result<AmazonS3Builder, St
 }
 
 fn check_endpoint(endpoint: &str) -> Result<(), StorageProblem> {
-    crate::transport::host_of(endpoint)
+    esker_store::host_of(endpoint)
         .map(drop)
         .map_err(|error| StorageProblem::BadSettings(format!("the endpoint: {}", error.cause())))
 }

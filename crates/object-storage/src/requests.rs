@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
+use esker_store::StorageProblem;
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use md5::{Digest as _, Md5};
 use object_store::path::Path;
@@ -15,11 +16,10 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
-use super::failure::Failure;
-use super::open::open;
-use super::problem::StorageProblem;
-use super::settings::StorageSettings;
-use super::url::Bucket;
+use crate::failure::Failure;
+use crate::open::open;
+use crate::settings::StorageSettings;
+use crate::url::Bucket;
 
 /// Length from which a body is sent in parts.
 const PARTS_FROM: usize = 32 << 20;

@@ -3,20 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use esker_store::{
+    Callback, Cause, Fetch, MemoryBudget, Receiver, Share, Source, StorageProblem, StoreError, Stored,
+};
 use futures_util::stream::StreamExt;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::problem::StorageProblem;
-use super::requests::Requests;
-use super::runtime::StorageThread;
-use super::settings::StorageSettings;
-use super::url::Bucket;
-use crate::callback::Callback;
-use crate::error::{Cause, StoreError};
-use crate::memory_budget::{MemoryBudget, Share};
-use crate::transport::Receiver;
-use crate::transport::source::{Fetch, Source, Stored};
+use crate::requests::Requests;
+use crate::runtime::StorageThread;
+use crate::settings::StorageSettings;
+use crate::url::Bucket;
 
 /// Longest wait for the begin of an answer, repetitions included. Clients of a server give up after 5 to 10 s.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -84,8 +81,8 @@ impl Reader {
             receiver.take(&piece.map_err(failed)?).await?;
             fetch.progress.mark();
         }
-        if receiver.len() != announced {
-            return Err(unavailable(format!("{} of {announced} bytes came", receiver.len())));
+        if receiver.received() != announced {
+            return Err(unavailable(format!("{} of {announced} bytes came", receiver.received())));
         }
         receiver.finish().await
     }

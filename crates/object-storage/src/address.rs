@@ -6,11 +6,11 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use esker_store::{Cause, StoreError};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::settings::{Environment, StorageSettings};
-use super::url::{Bucket, StorageUrl};
-use crate::error::{Cause, StoreError};
+use crate::settings::{Environment, StorageSettings};
+use crate::url::{Bucket, StorageUrl};
 
 /// Characters that a value has as `%XX`.
 const ESCAPED: &AsciiSet =

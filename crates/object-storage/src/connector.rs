@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use esker_store::{Authorities, Cause, Client, ClientOptions, Dns, Phase};
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use object_store::ClientOptions as StoreOptions;
@@ -12,10 +13,6 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
     HttpResponseBody, HttpService,
 };
-
-use crate::error::{Cause, Phase};
-use crate::servers::{Authorities, Dns};
-use crate::transport::{Client, ClientOptions};
 
 /// Timeout for connecting to a server.
 const CONNECT: Duration = Duration::from_secs(5);
