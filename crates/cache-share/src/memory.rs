@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use esker_fuse::mount::private_memory;
+use esker_kernel_mount::private_memory;
 
 use crate::location::CacheLocation;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use esker_kernel_mount::may_see_trusted;
 use esker_threads::waits;
 use esker_vfs::{ErrorKind, Node};
 
@@ -343,7 +344,7 @@ fn tree_op(header: &InHeader, body: &[u8]) -> Option<TreeOp> {
         }
         opcode::LISTXATTR => {
             let size: XattrSize = read_plain(body)?;
-            TreeOp::XattrNames { size: size.size as usize, trusted: trusted::may_see(header.uid) }
+            TreeOp::XattrNames { size: size.size as usize, trusted: may_see_trusted(header.uid) }
         }
         _ => return None,
     })

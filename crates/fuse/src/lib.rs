@@ -1,6 +1,6 @@
 //! Serves any tree as a Linux mount, through its own transport over `/dev/fuse`.
 //!
-//! [`Mount`] obtains a mounted connection (as root, through `fusermount3`, or from a process inside a user
+//! `esker_kernel_mount::Mount` obtains a mounted connection (as root, through `fusermount3`, or from a process inside a user
 //! namespace), [`Session`] serves a [`esker_vfs::Tree`] on it. The kernel caches everything and is notified of
 //! changes; a repeated read sends no request at all.
 #![deny(unsafe_code)]
@@ -17,7 +17,6 @@ mod inflight;
 mod kernel;
 mod known_dentries;
 mod listing;
-pub mod mount;
 mod nodes;
 mod notify;
 mod options;
@@ -36,7 +35,6 @@ mod workers;
 pub use caller_state::{Reader, reader};
 pub use counters::{Counters, LATENCY_CLASSES, OpcodeCounters};
 pub use kernel::KernelMask;
-pub use mount::{Mount, MountError, MountOptions, Unmount};
 pub use options::{Deadlines, MountHelper, SessionOptions, XattrGuard};
 pub use session::{Session, SessionDescriptors, SessionError};
 pub use shared_memory::VERSION as MEMORY_VERSION;

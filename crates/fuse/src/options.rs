@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use esker_kernel_mount::{MountError, Unmount};
 use esker_vfs::Ino;
 
-use crate::{KernelMask, MountError, Reader, Unmount};
+use crate::{KernelMask, Reader};
 
 /// Deadlines of requests in flight; after them the caller gets `EIO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use esker_journal::Journal;
+use esker_kernel_mount::{MountError, Unmount};
 use esker_threads::Pool;
 use esker_vfs::{Change, Node, NodeKey, Tree, Watcher};
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ use crate::shared_memory::{SLOT_LEN, SharedMemory};
 use crate::trace::{self, Tracers};
 use crate::worker_count::WorkerCount;
 use crate::workers::WorkerPool;
-use crate::{Counters, MountError, PendingCall, SessionOptions, Tracer, Unmount, mount, sys};
+use crate::{Counters, PendingCall, SessionOptions, Tracer, sys};
 
 /// Timeout for INIT. It is sent before mount(2) returns; a descriptor without one is not mounted.
 const GREETING_WITHIN: Duration = Duration::from_secs(10);
@@ -182,7 +183,7 @@ impl Session {
         Ok(Self { conn, threads: Mutex::default() })
     }
 
-    /// Records that an overlay covers the tree ([`mount::mount_overlay`]). The overlay asks for marks of its
+    /// Records that an overlay covers the tree ([`esker_kernel_mount::mount_overlay`]). The overlay asks for marks of its
     /// own for each name; from now on they are reported absent without asking the tree.
     pub fn put_below_overlay(&self) {
         self.conn.below_overlay.store(true, Ordering::Relaxed);
@@ -301,7 +302,10 @@ impl Session {
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
         match &self.conn.options.helper {
             Some(helper) => helper.unmount(how),
-            None => mount::unmount(self.conn.options.mountpoint.as_deref().unwrap_or(Path::new("")), how),
+            None => esker_kernel_mount::unmount(
+                self.conn.options.mountpoint.as_deref().unwrap_or(Path::new("")),
+                how,
+            ),
         }
     }
 }

@@ -1,20 +1,4 @@
-//! Extended attributes whose names begin with `trusted.`. The kernel shows their values to the machine's root alone;
-//! file systems decide about the names, and those of the kernel do the same.
-
-use std::sync::OnceLock;
-
-/// Returns whether a caller with this number, in the server's user namespace, may see them.
-pub(crate) fn may_see(uid: u32) -> bool {
-    static IS_FIRST: OnceLock<bool> = OnceLock::new();
-    uid == 0
-        && *IS_FIRST
-            .get_or_init(|| std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| is_first(&map)))
-}
-
-/// Returns whether this user map is that of the initial namespace, where root is the machine's root.
-fn is_first(map: &str) -> bool {
-    map.split_whitespace().eq(["0", "0", "4294967295"])
-}
+//! Names of extended attributes that begin with `trusted.`.
 
 /// Returns true if an attribute is in the namespace `trusted.`.
 pub(crate) fn is_trusted(name: &[u8]) -> bool {
@@ -24,18 +8,4 @@ pub(crate) fn is_trusted(name: &[u8]) -> bool {
 /// Returns true if an attribute is a mark of an overlay that root made.
 pub(crate) fn is_of_overlay(name: &[u8]) -> bool {
     name.starts_with(b"trusted.overlay.")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_root_of_the_machine_sees_trusted_attributes() {
-        assert!(is_first("         0          0 4294967295\n"));
-        assert!(!is_first("         0       1000          1\n"));
-        assert!(!is_first(""));
-        assert!(!may_see(1000));
-        assert!(is_trusted(b"trusted.x") && !is_trusted(b"user.trusted.x"));
-    }
 }

@@ -4,9 +4,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use esker_erofs::{ErofsTree, XattrPolicy};
-use esker_fuse::mount::{Trusted, image_path, may_mount_images};
-use esker_fuse::{MountError, MountOptions, Session, SessionOptions};
+use esker_fuse::{Session, SessionOptions};
 use esker_journal::Journal;
+use esker_kernel_mount::{MountError, MountOptions};
+use esker_kernel_mount::{Trusted, image_path, may_mount_images};
 use esker_vfs::{Change, ErrorKind, Tree, TreeError, Watcher};
 
 use crate::helper_process::Helper;
@@ -34,7 +35,7 @@ impl LayeredMount<'_> {
     /// has the reason.
     pub(crate) fn show(self, wanted: Presentation) -> Result<(Session, Presentation), MountedError> {
         // The kernel doesn't enforce access control lists of an image.
-        let may_be = may_mount_images(self.session.kernel) && !self.session.enforce_acls;
+        let may_be = may_mount_images(self.session.kernel.minor()) && !self.session.enforce_acls;
         if wanted == Presentation::Erofs && may_be {
             match self.with_erofs()? {
                 Ok(session) => return Ok((session, Presentation::Erofs)),

@@ -1,7 +1,8 @@
 //! Failures of mounting.
 
 use esker_cache_share::FileError;
-use esker_fuse::{MountError, SessionError};
+use esker_fuse::SessionError;
+use esker_kernel_mount::MountError;
 
 use crate::registry::RegistryError;
 

@@ -20,8 +20,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use esker_fuse::mount::Label;
-use esker_fuse::{Deadlines, KernelMask, MountOptions, SessionOptions};
+use esker_fuse::{Deadlines, KernelMask, SessionOptions};
+use esker_kernel_mount::Label;
+use esker_kernel_mount::MountOptions;
 use serde::{Deserialize, Serialize};
 
 pub use image::{ImagePlace, ImageSpec};

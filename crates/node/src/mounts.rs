@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use esker_fuse::mount::SOURCE_PREFIX;
+use esker_kernel_mount::SOURCE_PREFIX;
 use serde::{Deserialize, Serialize};
 
 /// Number of the device that the kernel gives a file system; no other one has it while any namespace holds the mount.

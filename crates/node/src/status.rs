@@ -16,7 +16,7 @@ pub enum Presentation {
     /// FUSE itself.
     #[default]
     Fuse,
-    /// An overlay of the kernel, which answers ioctls ([`esker_fuse::mount::mount_overlay`]).
+    /// An overlay of the kernel, which answers ioctls ([`esker_kernel_mount::mount_overlay`]).
     Overlay,
     /// EROFS of the kernel, which keeps names and pages ([`esker_erofs::ErofsTree`]).
     Erofs,

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, RawFd};
 use std::path::{Path, PathBuf};
 
-use esker_fuse::mount::{
+use esker_kernel_mount::{
     MountError, MountOptions, Trusted, UpperLayer, mount_device, mount_overlay, mount_writable, open_device,
 };
 use rustix::mount::{MountFlags, mount};
@@ -39,7 +39,7 @@ pub struct Point {
     /// Source of the mount, for the first column of `mount` and `df`.
     pub source: String,
     /// Attributes for an overlay above the mount; none for no overlay. See
-    /// [`esker_fuse::mount::mount_overlay`].
+    /// [`esker_kernel_mount::mount_overlay`].
     pub overlay: Option<Trusted>,
     /// Make it writable, with its changes in a folder.
     pub writable: Option<Writable>,

@@ -30,8 +30,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use esker_fuse::mount::{Trusted, mount_device, mount_overlay};
-use esker_fuse::{MountError, MountOptions, Session, SessionError, SessionOptions};
+use esker_fuse::{Session, SessionError, SessionOptions};
+use esker_kernel_mount::{MountError, MountOptions};
+use esker_kernel_mount::{Trusted, mount_device, mount_overlay};
 use esker_vfs::Tree;
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{UnmountFlags, unmount};

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// `st_ino` of the root. No other node has it, nor 0, which programs take for "no entry".
 const ROOT_INO: Ino = Ino(1);
 
-/// Bits of `st_ino`. An overlayfs above the mount (`esker_fuse::mount::mount_overlay`) needs the upper ones to keep the
+/// Bits of `st_ino`. An overlayfs above the mount (`esker_kernel_mount::mount_overlay`) needs the upper ones to keep the
 /// numbers of its layers apart.
 const INO_BITS: u32 = 60;
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
-use esker_fuse::{Mount, MountOptions, Session, SessionOptions, Unmount};
+use esker_fuse::{Session, SessionOptions};
+use esker_kernel_mount::{Mount, MountOptions, Unmount};
 use esker_vfs::{
     Attr, Cookie, Data, Device, ErrorKind, Ino, Kind, Listing, Node, NodeKey, NodeWithAttr, PAYLOAD_LEN,
     Payload, Reply, StatFs, Time, Tree, Watcher,

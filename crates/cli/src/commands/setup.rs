@@ -258,7 +258,7 @@ fn next_steps(args: &Args, machine: &Machine, mount_dir: &Path) -> Vec<String> {
         if let Some(blocked) = esker_run::device_blocked() {
             steps.push(format!("{blocked}; {}", blocked.remedy));
         }
-        if let Some(setting) = esker_fuse::mount::namespace_setting() {
+        if let Some(setting) = esker_kernel_mount::namespace_setting() {
             steps.push(format!("for `esker run` by users: {setting}"));
         }
     }

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use esker_fuse::Unmount;
+use esker_kernel_mount::Unmount;
 use esker_node::control::{self, Request, Response};
 use esker_node::mounts;
 use esker_node::registry::{self, Departure, Registered};
@@ -107,7 +107,7 @@ fn unmount_orphan(mountpoint: &Path, lazy: bool, registered: bool) -> Result<(),
         Some(line) if line.is_ours() => {
             // The mount is unusable, but programs may still have it open.
             let how = if lazy || registered { Unmount::Lazy } else { Unmount::IfUnused };
-            esker_fuse::mount::unmount(mountpoint, how).map_err(|error| {
+            esker_kernel_mount::unmount(mountpoint, how).map_err(|error| {
                 of_inner(mountpoint).unwrap_or_else(|| Failure::failed(crate::error::chain(&error)))
             })
         }

@@ -7,7 +7,8 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use esker_fuse::{MountOptions, SessionOptions};
+use esker_fuse::SessionOptions;
+use esker_kernel_mount::MountOptions;
 use esker_node::mounted::{MountPlan, Mounted, trusted};
 use esker_node::push::Push;
 use esker_node::repository::Repository;

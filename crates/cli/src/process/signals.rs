@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use esker_fuse::Unmount;
+use esker_kernel_mount::Unmount;
 use esker_node::mounted::Mounted;
 use esker_run::{Received, die_by, take_signals};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use esker_fuse::{Mount, MountOptions, Unmount, mount};
+use esker_kernel_mount::{Mount, MountOptions, Unmount};
 use esker_testkit::fixture;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -74,7 +74,7 @@ fn be_silent(mut device: File, over: &AtomicBool, asked: &AtomicUsize) {
 impl Drop for Silent {
     fn drop(&mut self) {
         // Once the device is closed, waiting readers get an error.
-        let unmounted = mount::unmount(&self.place, Unmount::Lazy);
+        let unmounted = esker_kernel_mount::unmount(&self.place, Unmount::Lazy);
         self.over.store(true, Ordering::SeqCst);
         let ended = self.thread.take().map(std::thread::JoinHandle::join);
         if !std::thread::panicking() {

@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use esker_fuse::{Deadlines, SessionOptions, Unmount};
+use esker_fuse::{Deadlines, SessionOptions};
+use esker_kernel_mount::Unmount;
 use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 
 use crate::child::Task;

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use esker_fuse::Unmount;
+use esker_kernel_mount::Unmount;
 use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 use esker_testkit::skip;
 use esker_vfs::ErrorKind;

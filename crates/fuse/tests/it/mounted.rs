@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount};
+use esker_fuse::{Deadlines, KernelMask, Session, SessionOptions};
+use esker_kernel_mount::{Mount, MountOptions, Unmount};
 use esker_testkit::log_lines::LogLines;
 use esker_testkit::memory_tree::MemoryTree;
 use esker_testkit::skip;

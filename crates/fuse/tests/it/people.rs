@@ -10,7 +10,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use esker_fuse::{Deadlines, KernelMask, Mount, MountOptions, Session, SessionOptions, Unmount, mount};
+use esker_fuse::{Deadlines, KernelMask, Session, SessionOptions};
+use esker_kernel_mount::{Mount, MountOptions, Unmount};
 use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 use esker_testkit::{programs, skip, skips};
 
@@ -66,15 +67,15 @@ fn all_tests_pass_as_an_ordinary_user() {
 /// Mounts in the namespace of this process, sends the connection to the parent process, which serves it, and reads
 /// from the mount. Returns the findings.
 pub(crate) fn mount_and_hand_over(mountpoint: &Path) -> std::io::Result<String> {
-    let device = mount::open_device().expect("the device");
+    let device = esker_kernel_mount::open_device().expect("the device");
     let options = MountOptions { source: "memory".into(), allow_other: true, ..MountOptions::default() };
-    mount::mount_device(device.as_fd(), mountpoint, &options).expect("mounted");
-    mount::send_device(std::io::stdin(), device.as_fd())?;
+    esker_kernel_mount::mount_device(device.as_fd(), mountpoint, &options).expect("mounted");
+    esker_kernel_mount::send_device(std::io::stdin(), device.as_fd())?;
     drop(device);
     let file = fs::metadata(mountpoint.join("dir/file"))?;
     let content = fs::read_to_string(mountpoint.join("dir/file"))?;
     let names = fs::read_dir(mountpoint.join("dir"))?.count();
-    mount::unmount(mountpoint, Unmount::Lazy).expect("unmounted");
+    esker_kernel_mount::unmount(mountpoint, Unmount::Lazy).expect("unmounted");
     Ok(format!("{} {content} {names} {}", file.len(), file.uid()))
 }
 
@@ -96,7 +97,7 @@ fn hand_over(as_user: Option<u32>) {
     let tree = Arc::new(MemoryTree::new());
     tree.put("dir", Entry::directory());
     tree.put("dir/file", Entry::file(b"handed-over"));
-    let device = mount::receive_device(&ours).expect("received");
+    let device = esker_kernel_mount::receive_device(&ours).expect("received");
     let served: Arc<dyn esker_vfs::Tree> = Arc::clone(&tree) as _;
     let session = Session::start(device, served, SessionOptions::default()).expect("a session");
     // Owners are numbers of the namespace that mounted; there the user is root.
@@ -121,7 +122,7 @@ fn a_process_mounts_in_its_own_namespace() {
 /// Serves a mount on a received device, as a user without rights over its readers; the mount's file never arrives.
 /// Returns what this process could see of its starter, and the number of requests for the file.
 pub(crate) fn serve_for_others() -> std::io::Result<String> {
-    let device = mount::receive_device(std::io::stdin())?;
+    let device = esker_kernel_mount::receive_device(std::io::stdin())?;
     let tree = Arc::new(MemoryTree::new());
     tree.put("file", Entry::file(&[7; 10_000]));
     tree.script().set(Call::Read, "file", Action::Park);
@@ -151,13 +152,13 @@ fn readers_of_another_user_get_an_error_at_the_deadline() {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let mut command = child::command(&program, "serve", folder.path());
         command.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).uid(NOBODY).gid(NOBODY);
-        mount::send_device(&ours, device.as_fd()).expect("sent");
+        esker_kernel_mount::send_device(&ours, device.as_fd()).expect("sent");
         drop(device);
         let mut server = Task::spawn(&mut command);
         server.line("serving");
         let mut reader = Task::spawn(&mut child::command(&program, "read", &mountpoint.join("file")));
         let ended = until(PATIENCE, || reader.child.try_wait().expect("waited").is_some());
-        mount::unmount(&mountpoint, Unmount::Lazy).expect("unmounted");
+        esker_kernel_mount::unmount(&mountpoint, Unmount::Lazy).expect("unmounted");
         assert!(ended, "the reader waits for more than its deadline");
         assert_eq!(reader.line("error "), libc::EIO.to_string());
         let result = server.line("result ");
@@ -209,7 +210,7 @@ fn a_refused_mount_reports_the_reason() {
             let error = mount(&file, &MountOptions::default()).expect_err("not a directory");
             assert!(error.to_string().contains("director"), "{error}");
         }
-        let error = mount::unmount(folder.path(), Unmount::IfUnused).expect_err("nothing there");
+        let error = esker_kernel_mount::unmount(folder.path(), Unmount::IfUnused).expect_err("nothing there");
         assert!(error.to_string().contains("mounted"), "{error}");
     });
 }

@@ -8,9 +8,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 
-use esker_fuse::{
-    KernelMask, Mount, MountOptions, Session, SessionDescriptors, SessionOptions, Unmount, mount,
-};
+use esker_fuse::{KernelMask, Session, SessionDescriptors, SessionOptions};
+use esker_kernel_mount::{Mount, MountOptions, Unmount};
 use esker_testkit::memory_tree::{Action, Call, Entry, MemoryTree};
 use esker_vfs::Tree;
 
@@ -61,7 +60,7 @@ pub(crate) fn serve_until_killed(kernel: KernelMask, mountpoint: &Path) -> std::
     let descriptors = session.descriptors().expect("descriptors");
     assert_eq!(descriptors.devices.len(), WORKERS);
     for descriptor in descriptors.devices.iter().chain([&descriptors.memory]).chain(&descriptors.names) {
-        mount::send_device(std::io::stdin(), descriptor.as_fd())?;
+        esker_kernel_mount::send_device(std::io::stdin(), descriptor.as_fd())?;
     }
     let parked =
         |call, count| assert!(tree.script().until_parked(call, count, PATIENCE), "{call:?} is not parked");
@@ -84,7 +83,7 @@ on_all_kernels! {
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
         let mut server = Task::spawn(&mut command);
         drop(command);
-        let received = || mount::receive_device(&ours).expect("a descriptor");
+        let received = || esker_kernel_mount::receive_device(&ours).expect("a descriptor");
         let devices = (0..WORKERS).map(|_| received()).collect();
         let descriptors = {
             let (memory, has_names) = (received(), kernel != KernelMask::LINUX_6_18);

@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use esker_fuse::{MountError, MountHelper, Reader, Unmount};
+use esker_fuse::{MountHelper, Reader};
+use esker_kernel_mount::{MountError, Unmount};
 use esker_prefetch::{RunningReplayer, StartReplayer};
 use esker_vfs::Ino;
 

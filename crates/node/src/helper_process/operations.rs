@@ -6,8 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use esker_fuse::mount::{self, FLAGS, Trusted, mount_image, mount_overlay};
-use esker_fuse::{Mount, MountError, Reader, Unmount, reader};
+use esker_fuse::{Reader, reader};
+use esker_kernel_mount::{FLAGS, Trusted, mount_image, mount_overlay};
+use esker_kernel_mount::{Mount, MountError, Unmount};
 use esker_prefetch::{ReplayerCommand, RunningReplayer, StartReplayer};
 use esker_vfs::Ino;
 use rustix::fs::{Mode, OFlags, open};
@@ -72,7 +73,10 @@ impl Operations {
                 if self.shown()?.is_some_and(|line| !line.is_ours()) {
                     return Err(self.refused("unmounting", "another file system is mounted above it").into());
                 }
-                mount::unmount(mountpoint, if lazy { Unmount::Lazy } else { Unmount::IfUnused })?;
+                esker_kernel_mount::unmount(
+                    mountpoint,
+                    if lazy { Unmount::Lazy } else { Unmount::IfUnused },
+                )?;
             }
             // It may be gone, with another mount in its place. To remount a file system drops its unused names.
             Request::DropNames if self.shown()?.is_some_and(|line| line.is_own_overlay()) => {

@@ -82,7 +82,8 @@ fn answer(connection: &OwnedFd, outcome: Result<(Answer, Option<OwnedFd>), Failu
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use esker_fuse::{MountHelper, Unmount};
+    use esker_fuse::MountHelper;
+    use esker_kernel_mount::Unmount;
 
     use super::*;
     use crate::helper_process::client::Helper;

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use esker_fuse::MountError;
+use esker_kernel_mount::MountError;
 use serde::{Deserialize, Serialize};
 
 /// An operation on the mount of the daemon.

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use esker_cache_share::peer;
-use esker_fuse::mount::{receive_device, send_device};
+use esker_kernel_mount::{receive_device, send_device};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::messages::{self, Kind};

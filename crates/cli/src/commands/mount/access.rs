@@ -1,4 +1,4 @@
-use esker_fuse::mount::Label;
+use esker_kernel_mount::Label;
 use esker_node::status::Presentation;
 
 use crate::error::Failure;

@@ -58,7 +58,7 @@ pub(super) fn remove_dead(mountpoint: &Path, runtime: &Path) -> Result<(), Failu
     if !is_left && !is_disconnected(mountpoint) {
         return Ok(());
     }
-    esker_fuse::mount::unmount(mountpoint, esker_fuse::Unmount::Lazy).map_err(|error| {
+    esker_kernel_mount::unmount(mountpoint, esker_kernel_mount::Unmount::Lazy).map_err(|error| {
         let said = "can't unmount the mount of a killed daemon";
         Failure::failed(format!("{said}: {}", chain_after(said, &error)))
     })?;

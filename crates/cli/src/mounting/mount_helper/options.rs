@@ -1,7 +1,7 @@
 //! Options as mount(8) and fstab write them, made into those of `esker mount`.
 
 use clap::{Arg, Command};
-use esker_fuse::mount::Label;
+use esker_kernel_mount::Label;
 
 use crate::error::Failure;
 

@@ -18,12 +18,13 @@ const AGREED: &[(&str, &str, &str)] = &[
     ("1", "store", "format, threads"),
     ("1", "squashfs", "archive, threads, vfs"),
     ("1", "erofs", "journal, vfs"),
-    ("1", "fuse", "journal, threads, vfs"),
+    ("1", "kernel-mount", "threads"),
+    ("2", "fuse", "journal, kernel-mount, threads, vfs"),
     ("1", "oci", "archive"),
     ("2", "prefetch", "format, store, threads, vfs"),
     ("2", "object-storage", "format, store, threads"),
-    ("2", "run", "format, vfs, fuse"),
-    ("3", "cache-share", "format, store, object-storage, fuse, threads"),
+    ("3", "run", "format, vfs, fuse, kernel-mount"),
+    ("3", "cache-share", "format, store, object-storage, kernel-mount, threads"),
     ("3", "repository", "format, store, object-storage"),
     ("3", "view", "format, journal, store, vfs, prefetch"),
     ("4", "server", "format, store, object-storage, repository"),
@@ -33,13 +34,13 @@ const AGREED: &[(&str, &str, &str)] = &[
     (
         "5",
         "node",
-        "format, store, object-storage, vfs, erofs, fuse, prefetch, cache-share, view, config, confine, threads, \
+        "format, store, object-storage, vfs, erofs, fuse, kernel-mount, prefetch, cache-share, view, config, confine, threads, \
          journal",
     ),
     (
         "6",
         "cli",
-        "format, vfs, store, object-storage, squashfs, fuse, oci, prefetch, view, repository, publish, maintain, run, cache-share, config, confine, node, \
+        "format, vfs, store, object-storage, squashfs, fuse, kernel-mount, oci, prefetch, view, repository, publish, maintain, run, cache-share, config, confine, node, \
          server, threads, journal",
     ),
     (
@@ -50,7 +51,7 @@ const AGREED: &[(&str, &str, &str)] = &[
     (
         "dev",
         "bench",
-        "format, vfs, store, squashfs, fuse, oci, view, repository, publish, maintain, run, node, server, testkit",
+        "format, vfs, store, squashfs, fuse, kernel-mount, oci, view, repository, publish, maintain, run, node, server, testkit",
     ),
 ];
 

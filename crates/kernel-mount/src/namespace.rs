@@ -15,12 +15,12 @@ use rustix::mount::{
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::process::{Pid, WaitOptions, getegid, geteuid, waitpid};
 
-use super::handover::{receive_device, send_device};
+use crate::handover::{receive_device, send_device};
 use crate::sys;
 
 /// Users mapped into the namespace, with unchanged numbers.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum IdMap {
+pub(crate) enum IdMap {
     /// Only the user of this process: all that an ordinary user may map.
     Ourselves,
     /// All users, which only root may map.
@@ -47,7 +47,7 @@ impl IdMap {
 
 /// Returns the mount that `make` makes in a new user namespace and mount namespace. It runs in a forked child of a
 /// process with threads: it may neither allocate nor take a lock.
-pub(super) fn made_in_namespace(
+pub(crate) fn made_in_namespace(
     known: IdMap,
     make: impl FnOnce() -> rustix::io::Result<OwnedFd>,
 ) -> io::Result<OwnedFd> {
@@ -76,7 +76,7 @@ pub(super) fn made_in_namespace(
 
 /// Makes a detached mount of the type `kind`, `nosuid`, `nodev` and `noatime`. May be called by `make` of
 /// [`made_in_namespace`].
-pub(super) fn made_nowhere<'a>(
+pub(crate) fn made_nowhere<'a>(
     kind: &CStr,
     settings: impl IntoIterator<Item = (&'a CStr, &'a CStr)>,
     flags: MountAttrFlags,

@@ -19,8 +19,9 @@ use rustix::mount::{MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags, mo
 use rustix::path::Arg;
 use rustix::process::{chdir, chroot, geteuid};
 
-use super::namespace::{IdMap, made_in_namespace, made_nowhere};
-use super::{FLAGS, MountError, explain};
+use crate::namespace::{IdMap, made_in_namespace, made_nowhere};
+use crate::trusted::may_see_trusted;
+use crate::{FLAGS, MountError, explain};
 
 /// Type of the mount of a tree with an overlay.
 const TYPE: &CStr = c"overlay";
@@ -61,7 +62,7 @@ pub fn mount_overlay(
         .map_err(|error| MountError::new("looking at", tree, error.to_string(), Some(error)))?;
     let source = format!("{SOURCE_PREFIX}{}", source.split('\0').next().unwrap_or_default());
     // It saves questions and nothing else, so there is nothing to say where that can't be had.
-    let hides = trusted == Trusted::Hidden && crate::trusted::may_see(geteuid().as_raw());
+    let hides = trusted == Trusted::Hidden && may_see_trusted(geteuid().as_raw());
     if hides && in_namespace(tree, mountpoint, &source).is_ok() {
         return Ok(());
     }
@@ -113,7 +114,7 @@ pub fn mount_writable(tree: &Path, source: &str, layer: UpperLayer<'_>) -> Resul
     let [lower, upper, work] =
         [&lower, &upper, &work].map(|folder| format!("/proc/self/fd/{}", folder.as_raw_fd()));
     // In a user namespace the kernel keeps its marks in attributes that an ordinary user may set.
-    let marks = if crate::trusted::may_see(geteuid().as_raw()) { "" } else { ",userxattr" };
+    let marks = if may_see_trusted(geteuid().as_raw()) { "" } else { ",userxattr" };
     let options = format!(
         "lowerdir={lower},upperdir={upper},workdir={work},redirect_dir=nofollow,metacopy=off,index=off{marks}"
     );

@@ -5,12 +5,12 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::DEVICE;
+use crate::DEVICE;
 
 const NOT_A_DIRECTORY: &str = "it is not a directory";
 
 /// Explains why `/dev/fuse` can't be opened.
-pub(super) fn device(error: &io::Error) -> String {
+pub(crate) fn device(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOENT) => "it does not exist: load the kernel module (modprobe fuse), or in a container \
                                pass the device through (--device /dev/fuse)"
@@ -32,7 +32,7 @@ fn mode_text(metadata: &fs::Metadata) -> String {
 }
 
 /// Explains why mount(2) failed.
-pub(super) fn mount(error: &io::Error, mountpoint: &Path) -> String {
+pub(crate) fn mount(error: &io::Error, mountpoint: &Path) -> String {
     match error.raw_os_error() {
         Some(libc::EPERM) => {
             let setting = namespace_setting().unwrap_or_else(|| {
@@ -55,7 +55,7 @@ pub(super) fn mount(error: &io::Error, mountpoint: &Path) -> String {
 }
 
 /// Explains why umount2(2) failed.
-pub(super) fn unmount(error: &io::Error) -> String {
+pub(crate) fn unmount(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EBUSY) => "a program still uses it (fuser -vm shows which)".into(),
         Some(libc::EINVAL) => "nothing is mounted there".into(),

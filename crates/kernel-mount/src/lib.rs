@@ -1,6 +1,8 @@
-//! Mounts: as root with mount(2), as a user through `fusermount3`, or in a user namespace.
+//! Makes and removes mounts of Linux: FUSE connections, overlays and EROFS images above them, and memory.
 //!
-//! All mounts are read-only, `nosuid`, `nodev` and `noatime`; permissions are checked by the kernel.
+//! FUSE is mounted as root with mount(2), as a user through `fusermount3`, or in a user namespace. All mounts of
+//! repositories are read-only, `nosuid`, `nodev` and `noatime`; permissions are checked by the kernel.
+#![deny(unsafe_code)]
 
 mod erofs;
 mod explain;
@@ -9,6 +11,8 @@ mod handover;
 mod memory;
 mod namespace;
 mod overlay;
+mod sys;
+mod trusted;
 
 use std::borrow::Cow;
 use std::ffi::CString;
@@ -26,6 +30,7 @@ pub use explain::namespace_setting;
 pub use handover::{receive_device, send_device};
 pub use memory::private_memory;
 pub use overlay::{SOURCE_PREFIX, Trusted, UpperLayer, mount_overlay, mount_writable};
+pub use trusted::may_see_trusted;
 
 /// Path of the FUSE device.
 pub(crate) const DEVICE: &str = "/dev/fuse";
@@ -169,7 +174,7 @@ impl Mount {
         Ok(Self { device, mountpoint: mountpoint.to_owned() })
     }
 
-    /// Returns the connection to serve, for [`crate::Session::start`].
+    /// Returns the connection to serve, for `esker_fuse::Session::start`.
     pub fn into_device(self) -> OwnedFd {
         self.device
     }
@@ -180,7 +185,8 @@ impl Mount {
     }
 }
 
-pub(crate) fn open_device_file() -> io::Result<OwnedFd> {
+/// Opens `/dev/fuse`.
+pub fn open_device_file() -> io::Result<OwnedFd> {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(DEVICE)?;
     Ok(file.into())
 }

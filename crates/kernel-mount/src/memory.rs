@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::namespace::{IdMap, made_in_namespace, made_nowhere};
+use crate::namespace::{IdMap, made_in_namespace, made_nowhere};
 
 /// Creates an empty file system of this size, whose root belongs to the user.
 pub fn private_memory(bytes: u64) -> io::Result<OwnedFd> {

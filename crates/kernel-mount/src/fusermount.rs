@@ -9,13 +9,13 @@ use std::process::{Command, Output, Stdio};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::{MountError, MountOptions, Unmount, handover};
 use crate::sys;
+use crate::{MountError, MountOptions, Unmount, handover};
 
 /// Environment variable that passes the socket's descriptor to fusermount3.
 const SOCKET: &str = "_FUSE_COMMFD";
 
-pub(super) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+pub(crate) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let fail = |reason: String, source| MountError::new("mounting on", mountpoint, reason, source);
     let (program, mode) = find().ok_or_else(|| {
         fail("fusermount3 is not installed; an administrator can install the package fuse3".into(), None)
@@ -39,7 +39,7 @@ pub(super) fn mount(mountpoint: &Path, options: &MountOptions) -> Result<OwnedFd
     }
 }
 
-pub(super) fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
+pub(crate) fn unmount(mountpoint: &Path, how: Unmount) -> Result<(), MountError> {
     let fail = |reason: String, source| MountError::new("unmounting", mountpoint, reason, source);
     let (program, mode) = find().ok_or_else(|| {
         fail("only root may, and fusermount3 is not installed (package fuse3)".into(), None)
