@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.." || exit
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 export ESKER_SKIPS=$target/skips
 mkdir -p "$target" && : >"$ESKER_SKIPS" || exit
+# Where the minutes go is said at the end.
+cargo test --locked --workspace --no-run && built=$SECONDS || exit
 outcome=0
 cargo test --locked --workspace || outcome=$?
 if [ -x "$target/debug/esker-skipped" ]; then
@@ -13,4 +15,5 @@ if [ -x "$target/debug/esker-skipped" ]; then
 else
     echo "no test was run: esker-skipped was not built"
 fi
+echo "building the tests took $built s, running them $((SECONDS - built)) s"
 exit "$outcome"
